@@ -1,0 +1,102 @@
+# Every target builds the virtual environment it needs; "make help" lists them.
+
+PYTHON ?= python3
+VENV   := .venv
+RUN    := $(VENV)/bin/python
+
+# What is installed, by stamp. Each stamp installs on top of the one it depends on, so that
+# "make demo" does not wait for what only the tests need, and two installs never run at once.
+DEMO_EXTRAS  := plot
+DEV_EXTRAS   := dev,docs,gym,mujoco,plot,sb3,torch
+PEER_PACKAGES := envpool
+
+MADE  := $(VENV)/.made
+DEMO  := $(VENV)/.installed-demo
+DEV   := $(VENV)/.installed-dev
+PEERS := $(VENV)/.installed-peers
+UNFINISHED := $(VENV)/.unfinished
+
+PIP_INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-long lint format types docs bench bench-peers clean FORCE
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-12s %s\n", $$1, $$2}'
+
+demo: $(DEMO) ## step real environments, here and in worker processes; print and plot how fast
+	@$(RUN) -m xuance_envs demo
+
+test: $(DEV) ## run the tests
+	@$(RUN) -m pytest
+
+test-long: $(DEV) ## run the tests that take minutes
+	@$(RUN) -m pytest -m long --timeout 1800
+
+lint: $(DEV) ## check style and format
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+
+format: $(DEV) ## mend style and format
+	@$(RUN) -m ruff check --fix .
+	@$(RUN) -m ruff format .
+
+types: $(DEV) ## check types
+	@$(RUN) -m mypy
+
+docs: $(DEV) ## build the documentation into docs/_build/html and run its examples
+	@rm -rf docs/api
+	@$(RUN) -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@$(RUN) -m sphinx -W --keep-going -q -b doctest docs docs/_build/doctest
+	@echo "documentation: docs/_build/html/index.html"
+
+bench: $(DEMO) ## measure steps per second
+	@$(RUN) -m benchmarks.throughput
+
+bench-peers: $(PEERS) ## measure steps per second beside other libraries
+	@$(RUN) -m benchmarks.throughput --peers
+
+clean: ## remove the virtual environment and everything that was built
+	rm -rf $(VENV) build dist docs/_build docs/api *.egg-info
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis demo_output
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- the virtual environment -------------------------------------------------------------------
+
+$(DEMO): setup.py constraints.txt $(MADE)
+	$(call install,what the demo needs,-e '.[$(DEMO_EXTRAS)]')
+
+$(DEV): $(DEMO)
+	$(call install,what the tests and checks need; the first time takes minutes,-e '.[$(DEV_EXTRAS)]')
+
+$(PEERS): $(DEV)
+	$(call install,the libraries to compare with,$(PEER_PACKAGES))
+
+# The note holds the process that installs, and is gone when that has succeeded or failed: where
+# it outlived its process, packages may lie there in halves, and everything starts again.
+define install
+	@echo "==> installing $(1)"
+	@echo $$$$ > $(UNFINISHED); $(PIP_INSTALL) $(2); status=$$?; rm -f $(UNFINISHED); exit $$status
+	@touch $@
+endef
+
+ifneq ($(wildcard $(UNFINISHED)),)
+$(MADE): FORCE
+endif
+FORCE:
+
+# A working environment that is already there is kept.
+$(MADE):
+	@if [ -e $(UNFINISHED) ] && kill -0 "$$(cat $(UNFINISHED))" 2>/dev/null; then \
+	  echo "another make is installing into $(VENV): try again when it is done" >&2; exit 1; fi
+	@if [ -e $(UNFINISHED) ] || ! $(RUN) -m pip --version >/dev/null 2>&1; then \
+	  echo "==> making a virtual environment in $(VENV)"; \
+	  $(PYTHON) -m venv --clear $(VENV) || { \
+	    echo "Could not make a virtual environment with '$(PYTHON)'. It takes Python 3.10 or later" >&2; \
+	    echo "with its venv module: on Debian and Ubuntu 'apt install python3-venv';" >&2; \
+	    echo "another Python is chosen with 'make PYTHON=...'." >&2; \
+	    exit 1; }; \
+	fi
+	@# Older ones can search for an hour for versions that go together.
+	@$(PIP_INSTALL) 'pip>=23.1'
+	@touch $@

@@ -1,0 +1,75 @@
+"""All metadata of the package. The version lives in ``xuance_envs/_version.py``."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+VERSION = runpy.run_path(str(ROOT / "xuance_envs" / "_version.py"))["__version__"]
+
+# The markers for Python 3.10 name the last releases that have wheels for it.
+EXTRAS = {
+    "atari": [
+        "ale-py>=0.10",
+        # The headless twin needs no system libraries, which fresh Linux machines lack.
+        'opencv-python>=4.8; sys_platform != "linux"',
+        'opencv-python-headless>=4.8; sys_platform == "linux"',
+    ],
+    "gym": ["gym==0.26.2"],
+    "mujoco": [
+        "gymnasium[mujoco]>=1.1",
+        'mujoco>=3.1; python_version >= "3.11"',
+        'mujoco>=3.1,<4; python_version < "3.11"',
+    ],
+    "torch": ["torch>=2.2", "tqdm>=4.64", "Pillow>=9.4"],
+    "remote": ["fastapi>=0.110", "uvicorn[standard]>=0.27", "httpx>=0.27", "msgpack>=1.0.5"],
+    "ray": ["ray>=2.9"],
+    "sb3": ["stable-baselines3>=2.4"],
+    "plot": ["matplotlib>=3.8", "tqdm>=4.64"],
+}
+EXTRAS["all"] = sorted({requirement for extra in EXTRAS.values() for requirement in extra})
+EXTRAS["docs"] = ["sphinx>=7.2", "furo>=2024.1.29", "myst-parser>=3"]
+EXTRAS["dev"] = [
+    "build>=1.2",
+    "gymnasium[classic-control]>=1.1",  # rendering, in tests
+    "hypothesis>=6.100",
+    "mypy>=1.11",
+    "pytest>=8.2",
+    "pytest-timeout>=2.3",
+    "ruff>=0.6",
+    "types-tqdm>=4.64",
+]
+
+setup(
+    name="xuance_envs",
+    version=VERSION,
+    description="Vectorized reinforcement-learning environments in the XuanCe style",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    author="xuance_envs contributors",
+    license_expression="MIT",
+    license_files=["LICENSE"],
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+    packages=find_packages(include=["xuance_envs", "xuance_envs.*"]),
+    package_data={"xuance_envs": ["py.typed", "*.pyi"]},
+    zip_safe=False,
+    python_requires=">=3.10",
+    install_requires=[
+        'numpy>=1.26; python_version >= "3.11"',
+        'numpy>=1.26,<2.3; python_version < "3.11"',
+        "gymnasium>=1.1",
+        "cloudpickle>=3",
+    ],
+    extras_require=EXTRAS,
+)

@@ -1,0 +1,252 @@
+"""Infos written into columns and read back: every value with its own type, and nothing else."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from comparing import assert_same
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xuance_envs.engine.infos import MAX_COLUMNS, InfoArrays, InfoBatch, InfoWriter, StepInfos
+
+NUM_ENVS = 3
+
+
+class Columns:
+    """A writer on arrays of its own, and the infos as somebody else reads them.
+
+    Args:
+        freeze: as the writer takes it.
+    """
+
+    def __init__(self, freeze=copy.deepcopy):
+        cells, kinds = (np.zeros(shape, dtype) for dtype, shape in InfoArrays.shapes(NUM_ENVS))
+        self.arrays = InfoArrays(cells, kinds)
+        self.writer = InfoWriter(self.arrays, freeze)
+
+    def after(self, *infos):
+        """The infos of a step in which the environments gave these."""
+        self.writer.rest = {}
+        for i, info in enumerate(infos):
+            self.writer.write(i, info)
+        numbers = InfoArrays(self.arrays.cells.copy(), self.arrays.kinds.copy())
+        rest = {i: (lambda frozen: frozen, frozen) for i, frozen in self.writer.rest.items()}
+        keys = [tuple(self.writer.keys)]
+        batch = InfoBatch(numbers, keys, np.zeros(NUM_ENVS, np.intp), rest)
+        return StepInfos(batch, np.arange(len(infos)))
+
+
+numbers = st.one_of(
+    st.integers(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(),
+    st.booleans(),
+    st.none(),
+    st.booleans().map(np.bool_),
+    *(
+        st.integers(np.iinfo(kind).min, np.iinfo(kind).max).map(kind)
+        for kind in (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)
+    ),
+    *(st.floats(width=bits).map(kind) for bits, kind in ((16, np.float16), (32, np.float32))),
+    st.floats().map(np.float64),
+)
+others = st.one_of(
+    st.text(), st.binary(), st.complex_numbers(), st.lists(numbers), st.tuples(numbers, st.text())
+)
+keys = st.one_of(st.sampled_from("abcdef"), st.text(), st.integers(), st.tuples(st.integers()))
+info_dicts = st.one_of(
+    st.dictionaries(st.sampled_from("abcdef"), numbers),  # such as fit the columns
+    st.dictionaries(keys, st.one_of(numbers, others)),
+)
+
+
+@given(st.lists(st.tuples(*[info_dicts] * NUM_ENVS), max_size=6))
+def test_infos_of_any_kind_in_any_order_are_read_as_they_were_written(steps):
+    columns = Columns()
+    held = [columns.after(*infos) for infos in steps]
+    for infos, written in zip(held, steps, strict=True):
+        for info, expected in zip(infos, written, strict=True):
+            assert_same(info, expected)
+
+
+@given(st.lists(st.tuples(*[info_dicts] * NUM_ENVS), min_size=1, max_size=4), st.data())
+def test_a_column_has_what_the_dicts_have(steps, data):
+    columns = Columns()
+    for written in steps:
+        infos = columns.after(*written)
+        for key in {key for info in written for key in info}:
+            values, mask = infos.column(key)
+            assert mask.tolist() == [key in info for info in written]
+            for value, info in zip(values, written, strict=True):
+                if key not in info:
+                    assert value is None or value == 0
+                elif values.dtype == object:
+                    assert_same(value, info[key])
+                else:  # one type for all, float64 where they have several
+                    assert_same(value, values.dtype.type(info[key]))
+
+
+TYPES = [
+    *(3, 3.0, True, None, -0.0, float("nan"), float("-inf"), 2**63 - 1, -(2**63), 2**63, 10**400),
+    *(np.bool_(True), np.float16(0.1), np.float32(0.1), np.float64(0.1), np.float32("nan")),
+    *(np.int8(-3), np.int16(-3), np.int32(-3), np.int64(-(2**63))),
+    *(np.uint8(3), np.uint16(3), np.uint32(3), np.uint64(3), np.uint64(2**64 - 1)),
+    *(np.longdouble(3), np.complex128(3), "3", b"3", (3,), [3], {"3": 3}),
+]
+
+
+@pytest.mark.parametrize("value", TYPES, ids=lambda value: f"{type(value).__name__}-{value!r:.9}")
+@pytest.mark.parametrize("before", [3, 3.0, True, None, np.float32(3), "3"], ids=repr)
+def test_a_value_keeps_its_type_whatever_was_there_before(before, value):
+    columns = Columns()
+    assert_same(columns.after({"x": before})[0], {"x": before})
+    for _ in range(2):
+        assert_same(columns.after({"x": value})[0], {"x": value})
+
+
+IN_COLUMNS = [value for value in TYPES if isinstance(value, int | float | np.generic | None.__class__)]
+IN_COLUMNS = [
+    value
+    for value in IN_COLUMNS
+    if not isinstance(value, np.longdouble | np.complex128) or isinstance(value, np.float64)
+]
+
+
+@pytest.mark.parametrize("value", IN_COLUMNS, ids=lambda value: f"{type(value).__name__}-{value!r:.9}")
+def test_numbers_go_into_columns_unless_they_have_more_than_64_bits(value):
+    columns = Columns()
+    columns.after({"x": value})
+    too_big = not isinstance(value, float | np.floating | None.__class__) and value >= 2**63
+    assert bool(columns.writer.rest) is too_big
+
+
+def test_once_a_key_is_known_a_number_is_all_that_is_written():
+    def refuse(rest):
+        raise AssertionError("nothing should be left for it")
+
+    columns = Columns(refuse)
+    for step in range(5):
+        infos = columns.after(*[{"n": step, "x": step / 2, "b": step > 2, "none": None}] * NUM_ENVS)
+    assert columns.writer.keys == ["n", "x", "b", "none"]
+    assert infos[2] == {"n": 4, "x": 2.0, "b": True, "none": None}
+
+
+def test_each_environment_may_have_a_layout_of_its_own():
+    columns = Columns()
+    for step in range(3):
+        written = {"a": step, "b": 1.5}, {"b": step}, {}
+        for info, expected in zip(columns.after(*written), written, strict=True):
+            assert_same(info, expected)
+
+
+def test_a_key_that_vanishes_is_gone():
+    columns = Columns()
+    columns.after({"a": 1, "b": 2})
+    assert columns.after({"a": 1})[0] == {"a": 1}
+    assert columns.after({})[0] == {}
+    assert columns.after({"b": 3})[0] == {"b": 3}
+
+
+def test_a_key_that_gives_way_to_another_is_gone():
+    columns = Columns()
+    columns.after({"a": 1, "b": 2})
+    assert columns.after({"a": 1, "c": 2})[0] == {"a": 1, "c": 2}
+    assert columns.after({"a": 1, "d": "text"})[0] == {"a": 1, "d": "text"}
+    assert columns.after({"a": 1, "b": 2})[0] == {"a": 1, "b": 2}
+
+
+def test_more_keys_than_there_are_columns_are_kept_all_the_same():
+    columns = Columns()
+    for step in range(3):
+        info = {f"key {k}": k + step for k in range(2 * MAX_COLUMNS)}
+        assert_same(columns.after(info)[0], info)
+    assert len(columns.writer.keys) == MAX_COLUMNS
+
+
+def test_what_does_not_fit_is_frozen_when_it_is_written():
+    columns = Columns()
+    array = np.zeros(2)
+    info = {"array": array, "n": 1}
+    infos = columns.after(info)
+    array += 1
+    info["array"] = info["n"] = None
+    assert_same(infos[0], {"array": np.zeros(2), "n": 1})
+
+
+@pytest.mark.parametrize("wrong", [None, [], (), "", [("a", 1)], 3, np.zeros(1)], ids=repr)
+@pytest.mark.parametrize("before", [{}, {"a": 1}], ids=repr)
+def test_an_info_that_is_no_dict_is_refused(before, wrong):
+    columns = Columns()
+    columns.after(before)
+    with pytest.raises(ValueError, match=rf"expected an info that is a dict.*{type(wrong).__name__}"):
+        columns.after(wrong)
+
+
+def test_a_dict_of_another_class_is_a_dict():
+    class Other(dict):
+        pass
+
+    columns = Columns()
+    for n in range(3):
+        assert columns.after(Other(n=n, s="text"))[0] == {"n": n, "s": "text"}
+
+
+def test_infos_of_some_environments_are_found_by_their_place():
+    columns = Columns()
+    columns.after({"n": 0}, {"n": 1, "s": "one"}, {"n": 2})
+    batch = InfoBatch(
+        InfoArrays(columns.arrays.cells[:, [2, 1]], columns.arrays.kinds[:, [2, 1]]),
+        [tuple(columns.writer.keys)],
+        np.zeros(NUM_ENVS, np.intp),
+        {1: (lambda frozen: frozen, {"s": "one"})},
+    )
+    infos = StepInfos(batch, np.array([2, 1]))
+    assert infos == [{"n": 2}, {"n": 1, "s": "one"}]
+    assert infos.column("n")[0].tolist() == [2, 1]
+    assert infos.column("s")[1].tolist() == [False, True]
+
+
+def test_groups_may_keep_a_key_in_different_columns():
+    cells, kinds = (np.zeros(shape, dtype) for dtype, shape in InfoArrays.shapes(2))
+    arrays = InfoArrays(cells, kinds)
+    one, other = (InfoWriter(arrays.slice(i, i + 1), copy.deepcopy) for i in range(2))
+    one.write(0, {"a": 1, "b": 2.5})
+    other.write(0, {"b": 3.5, "c": True, "a": 4})
+    batch = InfoBatch(arrays, [tuple(one.keys), tuple(other.keys)], np.arange(2), {})
+    infos = StepInfos(batch, np.arange(2))
+    assert_same(list(infos), [{"a": 1, "b": 2.5}, {"b": 3.5, "c": True, "a": 4}])
+    assert infos.column("a")[0].tolist() == [1, 4]
+    assert infos.column("b")[0].tolist() == [2.5, 3.5]
+    assert infos.column("c")[0].tolist() == [False, True]
+    assert infos.column("c")[1].tolist() == [False, True]
+
+
+def test_a_dict_is_built_only_when_it_is_looked_at():
+    class Counting(InfoBatch):
+        built = 0
+
+        def build(self, position, env):
+            Counting.built += 1
+            return super().build(position, env)
+
+    columns = Columns()
+    columns.after(*[{"n": n} for n in range(NUM_ENVS)])
+    batch = Counting(columns.arrays, [("n",)], np.zeros(NUM_ENVS, np.intp), {})
+    infos = StepInfos(batch, np.arange(NUM_ENVS))
+    assert len(infos) == NUM_ENVS
+    infos.column("n")
+    assert Counting.built == 0
+    assert infos[1] is infos[1]
+    assert Counting.built == 1
+
+
+def test_infos_can_be_copied_and_pickled_as_a_list():
+    infos = Columns().after({"n": 1}, {"s": "text"}, {})
+    for other in (infos.copy(), pickle.loads(pickle.dumps(infos)), copy.deepcopy(infos)):
+        assert type(other) is list
+        assert other == [{"n": 1}, {"s": "text"}, {}]
+    assert infos.copy()[0] is infos[0]

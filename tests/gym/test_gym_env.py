@@ -1,0 +1,464 @@
+from __future__ import annotations
+
+import copy
+import math
+import subprocess
+import sys
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.error import ResetNeeded
+from gymnasium.spaces import Box, Discrete
+from gymnasium.wrappers import (
+    OrderEnforcing,
+    PassiveEnvChecker,
+    TimeAwareObservation,
+    TimeLimit,
+    TransformReward,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xuance_envs.gym.gym_env import Gym_Env
+
+TOY_TEXT = next(name for name in ("Taxi-v4", "Taxi-v3") if name in gymnasium.registry)
+
+
+class Counter(gymnasium.Env):
+    """Observes how often it was stepped and a random number; reuses what it returns."""
+
+    metadata = {"render_modes": ["rgb_array", "ansi"], "render_fps": 1}  # noqa: RUF012
+
+    def __init__(self, render_mode=None, reward=0.5):
+        self.observation_space = Box(-np.inf, np.inf, (2,), np.float32)
+        self.action_space = Discrete(1000)
+        self.render_mode = render_mode
+        self.reward = reward
+        self.observation = np.zeros(2, np.float32)
+        self.info = {"own": 1}
+        self.times_closed = 0
+
+    def reset(self, *, seed=None, options=None):
+        if options == {"fail": True}:
+            raise RuntimeError("cannot reset")
+        super().reset(seed=seed)
+        self.observation[:] = 0, self.np_random.random()
+        return self.observation, self.info
+
+    def step(self, action):
+        self.observation[0] += 1
+        return self.observation, self.reward, False, False, self.info
+
+    def render(self):
+        return f"drawn as {self.render_mode}"
+
+    def close(self):
+        self.times_closed += 1
+
+
+@pytest.fixture
+def register():
+    """Register environments for one test."""
+    before = dict(gymnasium.registry)
+    yield gymnasium.register
+    gymnasium.registry.clear()
+    gymnasium.registry.update(before)
+
+
+@pytest.fixture
+def counter(register):
+    register("Counter-v0", Counter, disable_env_checker=True, max_episode_steps=100)
+    return "Counter-v0"
+
+
+def double_rewards(env):
+    return TransformReward(env, lambda reward: 2 * reward)
+
+
+class DoublingTimeLimit(TimeLimit):
+    def step(self, action):
+        observation, reward, *flags, info = super().step(action)
+        return observation, 2 * reward, *flags, info
+
+
+def assert_same(ours, theirs):
+    """Compare types, and values bit for bit."""
+    assert type(ours) is type(theirs)
+    if isinstance(theirs, dict):
+        assert list(ours) == list(theirs)
+        for key in theirs:
+            assert_same(ours[key], theirs[key])
+    elif isinstance(theirs, (np.ndarray, np.generic)):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        assert ours.tobytes() == theirs.tobytes()
+    else:
+        assert ours == theirs
+
+
+def assert_same_trajectory(ours, theirs, steps, seed):
+    """Compare all that two environments return, `ours` seeded already; return the episodes."""
+
+    def reset(**seeding):
+        observation, info = ours.reset()
+        expected, expected_info = theirs.reset(**seeding)
+        assert_same(observation, expected)
+        assert_same(info, {**expected_info, "episode_step": 0})
+
+    theirs.action_space.seed(seed)
+    reset(seed=seed)
+    episodes, episode_step, episode_score = 0, 0, 0.0
+    for _ in range(steps):
+        action = theirs.action_space.sample()
+        result, expected = ours.step(action), theirs.step(action)
+        episode_step += 1
+        episode_score += float(expected[1])
+        counts = {"episode_step": episode_step, "episode_score": episode_score}
+        for value, expected_value in zip(
+            result, (*expected[:4], {**expected[4], **counts}), strict=True
+        ):
+            assert_same(value, expected_value)
+        if expected[2] or expected[3]:
+            episodes, episode_step, episode_score = episodes + 1, 0, 0.0
+            reset()
+    return episodes
+
+
+class TestIsWhatMakeReturns:
+    @pytest.mark.parametrize(
+        ("env_id", "steps"),
+        [
+            ("CartPole-v1", 4000),
+            ("MountainCar-v0", 2000),
+            ("Pendulum-v1", 2000),
+            (TOY_TEXT, 2000),
+            ("HalfCheetah-v5", 2100),
+        ],
+    )
+    def test_trajectory(self, env_id, steps):
+        if env_id.startswith("HalfCheetah"):
+            pytest.importorskip("mujoco")
+            pytest.importorskip("imageio")
+        ours, theirs = Gym_Env(env_id, seed=3), gymnasium.make(env_id)
+        assert assert_same_trajectory(ours, theirs, steps, seed=3) >= 2
+        ours.close()
+        theirs.close()
+
+    @settings(max_examples=25, deadline=None)
+    @given(
+        seed=st.integers(0, 2**32 - 1),
+        limit=st.sampled_from([-1, 1, 2, 3, 9, 30, 1000]),
+        unchecked=st.booleans(),
+    )
+    def test_trajectory_with_any_seed_and_limit(self, seed, limit, unchecked):
+        options = {"max_episode_steps": limit, "disable_env_checker": unchecked}
+        ours = Gym_Env("CartPole-v1", seed, **options)
+        theirs = gymnasium.make("CartPole-v1", **options)
+        assert_same_trajectory(ours, theirs, 60, seed)
+
+    @pytest.mark.parametrize("limit", [None, 11])
+    @pytest.mark.parametrize(
+        "wrap",
+        [
+            double_rewards,
+            lambda env: TimeLimit(double_rewards(env), 7),
+            lambda env: OrderEnforcing(TimeLimit(env, 7)),
+            lambda env: TimeLimit(env, 1000),
+            lambda env: TimeLimit(PassiveEnvChecker(TimeLimit(env, 9)), 7),
+            lambda env: double_rewards(TimeLimit(env, 9)),
+            lambda env: DoublingTimeLimit(env, 9),
+        ],
+    )
+    def test_trajectory_through_wrappers_of_its_own(self, register, wrap, limit):
+        register("Wrapped-v0", lambda: wrap(CartPoleEnv()), max_episode_steps=limit)
+        ours, theirs = Gym_Env("Wrapped-v0", seed=3), gymnasium.make("Wrapped-v0")
+        assert str(ours.env) == str(theirs)
+        assert assert_same_trajectory(ours, theirs, 300, seed=3) >= 2
+
+    def test_trajectory_through_wrappers_of_the_spec(self):
+        spec = TimeAwareObservation(gymnasium.make("CartPole-v1")).spec
+        ours, theirs = Gym_Env(spec, seed=3), gymnasium.make(spec)
+        assert str(ours.env) == str(theirs)
+        assert assert_same_trajectory(ours, theirs, 300, seed=3) >= 2
+
+    @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", TOY_TEXT])
+    def test_spec_and_chain(self, env_id):
+        ours, theirs = Gym_Env(env_id, seed=3), gymnasium.make(env_id)
+        for _ in range(2):
+            assert ours.spec == theirs.spec
+            assert str(ours.env) == str(theirs)
+            assert type(ours.unwrapped) is type(theirs.unwrapped)
+            assert ours.unwrapped is ours.env.unwrapped
+            assert ours.observation_space == theirs.observation_space
+            assert ours.action_space == theirs.action_space
+            assert ours.metadata == theirs.metadata
+            assert ours.render_mode is theirs.render_mode
+            ours.reset()
+            for _ in range(3):
+                ours.step(ours.action_space.sample())
+        assert gymnasium.make(ours.spec).spec == theirs.spec
+
+    def test_arguments_reach_the_environment_and_the_spec(self):
+        arguments = {"render_mode": "rgb_array", "max_episode_steps": 7, "g": 9.0}
+        ours = Gym_Env("Pendulum-v1", **arguments)
+        assert ours.spec == gymnasium.make("Pendulum-v1", **arguments).spec
+        assert ours.unwrapped.g == 9.0
+        assert ours.render_mode == "rgb_array"
+        assert ours.max_episode_steps == 7
+
+    @pytest.mark.parametrize("limit", [1, 2, 3, 5, 8])
+    @pytest.mark.parametrize("by_hand", [0, 1, 2])
+    def test_stepping_the_chain_by_hand_is_counted(self, limit, by_hand):
+        env = Gym_Env("CartPole-v1", max_episode_steps=limit)
+        for _ in range(3):
+            env.reset(seed=0)
+            steppers = [env.env if i % 3 == by_hand else env for i in range(limit)]
+            flags = [stepper.step(i % 2)[3] for i, stepper in enumerate(steppers)]
+            assert flags == [False] * (limit - 1) + [True]
+
+    def test_a_changed_limit_holds_at_once(self, counter):
+        env = Gym_Env(counter)
+        env.reset()
+        for _ in range(3):
+            env.step(0)
+        env.set_wrapper_attr("_max_episode_steps", 5)
+        assert [env.step(0)[3] for _ in range(2)] == [False, True]
+
+    def test_a_wrapper_whose_step_was_replaced_is_called(self, counter, monkeypatch):
+        env = Gym_Env(counter)
+        env.reset()
+        monkeypatch.setattr(env.env, "step", lambda action: (action, 5.0, True, True, {}))
+        env.reset()
+        assert env.step(3)[:4] == (3, 5.0, True, True)
+
+    def test_a_chain_rebuilt_by_hand_is_followed_from_the_next_reset(self, counter):
+        env = Gym_Env(counter)
+        env.reset()
+        env.env = double_rewards(env.env)
+        env.reset()
+        assert [env.step(0)[4]["episode_score"] for _ in range(3)] == [1.0, 2.0, 3.0]
+
+    def test_a_deep_copy_goes_its_own_way(self):
+        env = Gym_Env("CartPole-v1", seed=0, max_episode_steps=6)
+        env.reset()
+        for _ in range(3):
+            env.step(0)
+        other = copy.deepcopy(env)
+        for action in (0, 1):
+            env.step(action)
+        results = [other.step(1) for _ in range(3)]
+        assert [truncated for *_, truncated, _ in results] == [False, False, True]
+        assert [info["episode_step"] for *_, info in results] == [4, 5, 6]
+        assert env.step(0)[3] is True
+
+    def test_a_step_before_any_reset_is_refused_with_the_same_error(self):
+        with pytest.raises(ResetNeeded) as expected:
+            gymnasium.make("CartPole-v1").step(0)
+        with pytest.raises(ResetNeeded) as error:
+            Gym_Env("CartPole-v1", seed=1).step(0)
+        assert str(error.value) == str(expected.value)
+
+    @pytest.mark.parametrize("steps", [0, 1, 5])
+    def test_an_invalid_action_raises_the_same_and_is_not_counted(self, steps):
+        ours, theirs = Gym_Env("CartPole-v1"), gymnasium.make("CartPole-v1")
+        messages = []
+        for env in (ours, theirs):
+            env.reset(seed=0)
+            for i in range(steps):
+                env.step(i % 2)
+            with pytest.raises(AssertionError) as error:
+                env.step(5)
+            messages.append(str(error.value))
+        assert messages[0] == messages[1]
+        assert ours.step(1)[4]["episode_step"] == steps + 1
+
+    @pytest.mark.parametrize("fault", ["reward is a string", "observation is reused"])
+    def test_the_passive_checker_does_all_its_checks(self, register, fault):
+        class Faulty(Counter):
+            def step(self, action):
+                observation = super().step(action)[0]
+                if fault == "observation is reused":
+                    return observation, 1.0, False, False, {}
+                return observation.copy(), "1", False, False, {}
+
+        register("Faulty-v0", Faulty)
+        messages = []
+        for env in (Gym_Env("Faulty-v0"), gymnasium.make("Faulty-v0")):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                env.reset(seed=0)
+                for _ in range(4):
+                    env.step(0)
+            messages.append([str(warning.message) for warning in caught])
+        assert messages[0] == messages[1]
+        # Before Gymnasium 1.4 nothing looked for reuse.
+        assert messages[0] or not hasattr(PassiveEnvChecker(Counter()), "checked_data_reuse")
+
+    def test_wrappers_that_have_nothing_left_to_do_are_not_called(self, monkeypatch):
+        env = Gym_Env("CartPole-v1", seed=0)
+        calls = []
+        for kind in (TimeLimit, OrderEnforcing, PassiveEnvChecker):
+
+            def step(self, action, original=kind.step):
+                calls.append(type(self))
+                return original(self, action)
+
+            monkeypatch.setattr(kind, "step", step)
+        env.reset()
+        env.step(0)
+        assert set(calls) == {TimeLimit, OrderEnforcing, PassiveEnvChecker}
+        env.step(1)
+        calls.clear()
+        for _ in range(20):
+            if any(env.step(0)[2:4]):
+                env.reset()
+        assert calls == []
+
+
+class TestSeed:
+    def test_the_first_reset_is_as_with_that_seed_and_later_ones_go_on(self):
+        env, other = Gym_Env("CartPole-v1", seed=5), gymnasium.make("CartPole-v1")
+        assert_same(env.reset()[0], other.reset(seed=5)[0])
+        assert env.np_random_seed == 5
+        for _ in range(3):
+            assert_same(env.reset()[0], other.reset()[0])
+
+    def test_a_seed_given_to_the_first_reset_wins_and_replaces_it(self):
+        env, other = Gym_Env("CartPole-v1", seed=5), gymnasium.make("CartPole-v1")
+        assert_same(env.reset(seed=6)[0], other.reset(seed=6)[0])
+        assert_same(env.reset()[0], other.reset()[0])
+
+    def test_a_first_reset_that_failed_does_not_use_it_up(self, counter):
+        env, other = Gym_Env(counter, seed=5), gymnasium.make(counter)
+        with pytest.raises(RuntimeError, match="cannot reset"):
+            env.reset(options={"fail": True})
+        assert_same(env.reset()[0], other.reset(seed=5)[0])
+
+    def test_the_action_space_is_seeded_at_once(self):
+        samples = [
+            [env.action_space.sample() for _ in range(30)]
+            for env in (Gym_Env("CartPole-v1", seed=seed) for seed in (5, 5, 6))
+        ]
+        assert samples[0] == samples[1] != samples[2]
+
+    def test_a_numpy_integer_is_a_seed(self):
+        env, other = Gym_Env("CartPole-v1", seed=np.int64(5)), gymnasium.make("CartPole-v1")
+        assert_same(env.reset()[0], other.reset(seed=5)[0])
+
+    def test_other_types_are_refused(self):
+        with pytest.raises(TypeError, match="float"):
+            Gym_Env("CartPole-v1", seed=1.5)
+
+    def test_unseeded_environments_differ(self):
+        first, second = (Gym_Env("CartPole-v1").reset()[0] for _ in range(2))
+        assert not np.array_equal(first, second)
+
+
+class TestInfo:
+    def test_counts_are_of_one_episode(self, counter):
+        env = Gym_Env(counter, max_episode_steps=4)
+        for _ in range(3):
+            assert env.reset()[1] == {"own": 1, "episode_step": 0}
+            infos = [env.step(0)[4] for _ in range(4)]
+            assert [info["episode_step"] for info in infos] == [1, 2, 3, 4]
+            assert [info["episode_score"] for info in infos] == [0.5, 1.0, 1.5, 2.0]
+
+    @pytest.mark.parametrize("reward", [2, np.float32(0.1), np.array(3.0), True])
+    @pytest.mark.parametrize("limit", [-1, 50])
+    def test_types_whatever_the_reward_is(self, counter, reward, limit):
+        env = Gym_Env(counter, reward=reward, max_episode_steps=limit)
+        env.reset()
+        for step in range(1, 5):
+            _, returned, _, _, info = env.step(0)
+            assert returned is reward
+            assert type(info["episode_step"]) is int
+            assert type(info["episode_score"]) is float
+            assert info["episode_score"] == pytest.approx(step * float(reward))
+
+    def test_the_dict_that_the_environment_keeps_is_left_alone(self, counter):
+        env = Gym_Env(counter)
+        infos = [env.reset()[1], *(env.step(0)[4] for _ in range(4))]
+        assert env.unwrapped.info == {"own": 1}
+        assert [info["episode_step"] for info in infos] == [0, 1, 2, 3, 4]
+
+    def test_a_failed_reset_leaves_the_episode_as_it_was(self, counter):
+        env = Gym_Env(counter, max_episode_steps=-1)
+        env.reset()
+        env.step(0)
+        with pytest.raises(RuntimeError, match="cannot reset"):
+            env.reset(options={"fail": True})
+        assert env.step(0)[4] == {"own": 1, "episode_step": 2, "episode_score": 1.0}
+
+
+class TestAttributes:
+    @pytest.mark.parametrize(("limit", "expected"), [(None, 500), (9, 9), (1000, 1000), (-1, None)])
+    def test_max_episode_steps(self, limit, expected):
+        assert Gym_Env("CartPole-v1", max_episode_steps=limit).max_episode_steps == expected
+
+    @pytest.mark.parametrize("limit", [None, 5, 90])
+    def test_max_episode_steps_is_the_least_of_several_limits(self, register, limit):
+        register("Two-v0", lambda: TimeLimit(CartPoleEnv(), 50), max_episode_steps=limit)
+        assert Gym_Env("Two-v0").max_episode_steps == min(50, limit or 50)
+
+    @pytest.mark.parametrize("stated", [None, (-3.0, 3.0)])
+    def test_reward_range(self, counter, stated, monkeypatch):
+        assert Gym_Env(counter).reward_range == (-math.inf, math.inf)
+        monkeypatch.setattr(Counter, "reward_range", stated, raising=False)
+        assert Gym_Env(counter).reward_range == (stated or (-math.inf, math.inf))
+
+    def test_library_must_be_known(self):
+        with pytest.raises(ValueError, match=r"'gymnasium' or 'gym', got 'gymnasia'"):
+            Gym_Env("CartPole-v1", library="gymnasia")
+
+    def test_an_environment_that_knows_no_render_mode_is_given_none(self, register):
+        class NoRendering(Counter):
+            def __init__(self):
+                super().__init__()
+
+        register("NoRendering-v0", NoRendering, disable_env_checker=True)
+        assert Gym_Env("NoRendering-v0").render_mode is None
+        with pytest.raises(TypeError, match="render_mode"):
+            Gym_Env("NoRendering-v0", render_mode="ansi")
+
+
+class TestRenderAndClose:
+    def test_render(self, counter):
+        env = Gym_Env(counter, render_mode="ansi")
+        env.reset()
+        assert env.render() == env.render("ansi") == env.render(mode="ansi") == "drawn as ansi"
+
+    @pytest.mark.parametrize("made_with", ["ansi", None])
+    def test_another_mode_is_refused(self, counter, made_with):
+        env = Gym_Env(counter, render_mode=made_with)
+        env.reset()
+        with pytest.raises(ValueError, match=f"'rgb_array'.*render_mode={made_with!r}"):
+            env.render("rgb_array")
+
+    def test_render_before_any_reset_is_refused_as_make_does(self):
+        with pytest.raises(ResetNeeded):
+            Gym_Env("CartPole-v1", render_mode="rgb_array").render()
+
+    def test_collected_frames(self, counter):
+        env = Gym_Env(counter, render_mode="ansi_list")
+        env.reset()
+        for _ in range(3):
+            env.step(0)
+        assert env.render("ansi_list") == ["drawn as ansi"] * 4
+
+    def test_close_twice_closes_the_environment_once(self, counter):
+        with Gym_Env(counter) as env:
+            env.close()
+        assert env.unwrapped.times_closed == 1
+
+
+def test_importing_it_loads_no_optional_package():
+    code = (
+        "import sys, xuance_envs.gym.gym_env; "
+        "print({'gym', 'cv2', 'torch', 'ale_py', 'ray'} & set(sys.modules))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "set()"

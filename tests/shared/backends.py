@@ -1,0 +1,96 @@
+"""The backends that the contract suite runs over: one row each."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
+from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
+from xuance_envs.vector_envs.vector_env import VecEnv
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One row.
+
+    Args:
+        name: shown in the tests' names.
+        kind: makes a vector environment from functions.
+        options: given to it unless a test gives its own.
+        together: options with which it keeps the first two environments in one process.
+    """
+
+    name: str
+    kind: Callable[..., VecEnv]
+    options: dict[str, Any] = field(default_factory=dict)
+    together: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+DUMMY = Backend("dummy", DummyVecEnv)
+WORKERS = Backend("workers", SubprocVecEnv, {"context": "forkserver", "in_series": 2})
+CALLER_STEPS = Backend(
+    "caller-steps",
+    SubprocVecEnv,
+    {"context": "forkserver", "in_series": 2, "caller_steps": True},
+)
+SPAWN = Backend("spawn", SubprocVecEnv, {"context": "spawn", "in_series": "auto"}, {"in_series": 2})
+
+BACKENDS = [DUMMY, WORKERS, CALLER_STEPS]
+"""Those that start in an instant: every test of the contract runs over them."""
+
+ALL_BACKENDS = [*BACKENDS, SPAWN]
+"""With those that start slowly: for what may depend on how a backend starts."""
+
+
+class Maker:
+    """Makes vector environments of one backend, and closes them when the test is over.
+
+    Args:
+        backend: the backend.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._made: list[VecEnv] = []
+
+    def __call__(self, env_fns: Iterable[Callable[..., Any]], *args: Any, **options: Any) -> Any:
+        vec_env = self.backend.kind(env_fns, *args, **{**self.backend.options, **options})
+        self._made.append(vec_env)
+        return vec_env
+
+    def close(self) -> None:
+        while self._made:
+            self._made.pop().close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_forkserver() -> None:
+    """Makes workers of a forkserver start in milliseconds: it has loaded what they need."""
+    multiprocessing.set_forkserver_preload(["xuance_envs.engine.worker"])
+
+
+@pytest.fixture(params=BACKENDS, ids=str)
+def make(request: pytest.FixtureRequest) -> Iterator[Maker]:
+    """Makes vector environments of each backend that starts in an instant."""
+    yield from _maker(request)
+
+
+@pytest.fixture(params=ALL_BACKENDS, ids=str)
+def make_on_all(request: pytest.FixtureRequest) -> Iterator[Maker]:
+    """Makes vector environments of each backend, also of those that start slowly."""
+    yield from _maker(request)
+
+
+def _maker(request: pytest.FixtureRequest) -> Iterator[Maker]:
+    maker = Maker(request.param)
+    yield maker
+    maker.close()
+    assert multiprocessing.active_children() == [], "processes were left behind"

@@ -1,0 +1,137 @@
+"""Stepping environments by hand, and comparing to the last bit what came of it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+def assert_same(got: Any, expected: Any, where: str = "value") -> None:
+    """Raises unless two values are the same in type, dtype, shape, structure and bits."""
+    __tracebackhide__ = True
+    kinds = type(got), type(expected)
+    assert kinds[0] is kinds[1], f"{where}: got a {kinds[0]}, expected a {kinds[1]}: {expected!r}"
+    if isinstance(expected, dict):
+        assert got.keys() == expected.keys(), f"{where}: {list(got)} is not {list(expected)}"
+        for key in expected:
+            assert_same(got[key], expected[key], f"{where}[{key!r}]")
+    elif isinstance(expected, list | tuple):
+        assert len(got) == len(expected), f"{where}: {got!r} is not {expected!r}"
+        for i, (one, other) in enumerate(zip(got, expected, strict=True)):
+            assert_same(one, other, f"{where}[{i}]")
+    elif isinstance(expected, np.ndarray | np.generic) and expected.dtype != object:
+        shown = f"{where}: got {got!r}, expected {expected!r}"
+        assert (got.dtype, got.shape) == (expected.dtype, expected.shape), shown
+        assert got.tobytes() == expected.tobytes(), shown
+    elif isinstance(expected, float):
+        assert np.float64(got).tobytes() == np.float64(expected).tobytes(), where
+    else:
+        assert np.array_equal(got, expected), f"{where}: got {got!r}, expected {expected!r}"
+
+
+def row(space: spaces.Space, batch: Any, i: int) -> Any:
+    """The value of environment i in a batch, in the form :func:`in_form` gives."""
+    if isinstance(space, spaces.Dict):
+        return {key: row(inner, batch[key], i) for key, inner in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(row(inner, part, i) for inner, part in zip(space, batch, strict=True))
+    return in_form(space, batch[i])
+
+
+def in_form(space: spaces.Space, value: Any) -> Any:
+    """A value with an array, of whatever dtype it has, at every leaf of fixed shape."""
+    if isinstance(space, spaces.Dict):
+        return {key: in_form(inner, value[key]) for key, inner in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(in_form(inner, part) for inner, part in zip(space, value, strict=True))
+    return np.asarray(value) if isinstance(space, ARRAY_SPACES) else value
+
+
+def in_own_dtype(space: spaces.Space, value: Any) -> Any:
+    """A value an environment gave, with an array of the space's dtype at every such leaf."""
+    if isinstance(space, spaces.Dict):
+        return {key: in_own_dtype(inner, value[key]) for key, inner in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(in_own_dtype(inner, part) for inner, part in zip(space, value, strict=True))
+    return np.asarray(value, space.dtype) if isinstance(space, ARRAY_SPACES) else value
+
+
+def batch_of(space: spaces.Space, values: list[Any]) -> Any:
+    """Values as one batch: arrays, dicts or tuples of batches, lists where there is no array."""
+    if isinstance(space, spaces.Dict):
+        return {key: batch_of(inner, [v[key] for v in values]) for key, inner in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(batch_of(inner, [v[i] for v in values]) for i, inner in enumerate(space))
+    return np.stack(values) if isinstance(space, ARRAY_SPACES) else list(values)
+
+
+@dataclass
+class HandStep:
+    """What one step of one environment gave; the last two only where it ended an episode."""
+
+    obs: Any
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[Any, Any]
+    reset_obs: Any = None
+    reset_info: Any = None
+
+    @property
+    def ended(self) -> bool:
+        return self.terminated or self.truncated
+
+
+class HandSteps:
+    """One environment stepped by hand: as simple as it can be, and the measure of all backends.
+
+    Args:
+        env: the environment.
+        seed: for its first reset.
+
+    Attributes:
+        first: the observation and info of the first reset.
+    """
+
+    def __init__(self, env: Any, seed: int | None = None) -> None:
+        self.env = env
+        self.first = copy.deepcopy(env.reset() if seed is None else env.reset(seed=seed))
+
+    def step(self, action: Any) -> HandStep:
+        result = HandStep(*copy.deepcopy(self.env.step(copy.deepcopy(action))))
+        if result.ended:
+            result.reset_obs, result.reset_info = copy.deepcopy(self.env.reset())
+        return result
+
+
+def assert_same_step(space: spaces.Space, result: Any, expected: list[HandStep]) -> None:
+    """Raises unless a vector environment's step gave what its environments gave by hand."""
+    __tracebackhide__ = True
+    obs, rewards, terminated, truncated, infos = result
+    assert_same(rewards, np.array([hand.reward for hand in expected], np.float32), "rewards")
+    assert_same(terminated, np.array([hand.terminated for hand in expected]), "terminated")
+    assert_same(truncated, np.array([hand.truncated for hand in expected]), "truncated")
+    for i, hand in enumerate(expected):
+        assert_same(row(space, obs, i), in_own_dtype(space, hand.obs), f"obs {i}")
+        info = dict(infos[i])
+        if hand.ended:
+            reset_obs = in_form(space, info.pop("reset_obs"))
+            assert_same(reset_obs, in_own_dtype(space, hand.reset_obs), f"reset_obs {i}")
+            assert_same(info.pop("reset_info"), hand.reset_info, f"reset_info {i}")
+        assert_same(info, hand.info, f"infos[{i}]")
+
+
+def assert_same_reset(space: spaces.Space, result: Any, expected: list[HandSteps]) -> None:
+    """Raises unless a vector environment's reset gave what its environments gave by hand."""
+    __tracebackhide__ = True
+    obs, infos = result
+    assert len(infos) == len(expected)
+    for i, (hand_obs, hand_info) in enumerate(hand.first for hand in expected):
+        assert_same(row(space, obs, i), in_own_dtype(space, hand_obs), f"obs {i}")
+        assert_same(infos[i], hand_info, f"infos[{i}]")

@@ -1,0 +1,245 @@
+"""The package seen from outside: its names, what importing it costs, its floors, its README."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import xuance_envs
+from xuance_envs import errors
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "xuance_envs"
+
+PUBLIC_NAMES = [
+    "AlreadySteppingError",
+    "ClosedVecEnvError",
+    "DummyVecEnv",
+    "DummyVecEnv_Gym",
+    "EnvError",
+    "Gym_Env",
+    "LazyFrames",
+    "MountainCar",
+    "NotSteppingError",
+    "SubprocVecEnv",
+    "SubprocVecEnv_Gym",
+    "VecEnv",
+    "VecEnvError",
+    "WorkerDiedError",
+    "WorkerTimeoutError",
+    "__version__",
+]
+
+# From the ground up: a module imports from floors below its own only, and from its own room.
+FLOORS = [
+    {"_version", "errors"},
+    {"engine"},
+    {"vector_envs"},
+    {"compat", "gym", "measure", "rollout"},
+    {"make_vec", "remote", "report"},
+    {"__main__"},
+]
+FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+MANY_ENVIRONMENTS = {"xuance_envs.gym.gym_vec_env"}
+
+
+def run_python(*arguments: str, cwd: Path = ROOT) -> str:
+    """Run another interpreter in which every warning is an error; what it prints."""
+    result = subprocess.run(
+        [sys.executable, "-W", "error", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def imported_packages(statement: str) -> set[str]:
+    """The top-level packages a statement leaves in a fresh interpreter, standard ones aside."""
+    loaded = run_python("-c", f"import sys; {statement}; print(*sys.modules)").split()
+    return {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names)
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+def test_the_public_names_are_these() -> None:
+    assert xuance_envs.__all__ == PUBLIC_NAMES
+    assert set(PUBLIC_NAMES) <= set(dir(xuance_envs))
+
+
+@pytest.mark.parametrize("name", PUBLIC_NAMES)
+def test_each_public_name_can_be_used(name: str) -> None:
+    assert getattr(xuance_envs, name) is not None
+
+
+def test_a_star_import_brings_the_public_names() -> None:
+    names: dict[str, object] = {}
+    exec("from xuance_envs import *", names)
+    assert set(PUBLIC_NAMES) <= set(names)
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'xuance_envs' has no attribute 'Gym_Envs'"):
+        _ = xuance_envs.Gym_Envs
+
+
+# --- what an import loads -----------------------------------------------------------------------
+
+
+def test_importing_the_package_loads_nothing_else() -> None:
+    before = imported_packages("pass")
+    assert imported_packages("import xuance_envs") - before == {"xuance_envs"}
+
+
+def test_a_worker_loads_numpy_and_gymnasium_and_nothing_heavier() -> None:
+    allowed = imported_packages("import numpy, gymnasium, cloudpickle")
+    assert imported_packages("import xuance_envs.engine.worker") - allowed == {"xuance_envs"}
+
+
+# --- floors -------------------------------------------------------------------------------------
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_within_the_package(path: Path) -> Iterator[str]:
+    """Every module of the package that a file imports, wherever in the file it does so."""
+    name = module_name(path)
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join([*(above if node.level else []), *filter(None, [node.module])])
+            targets = [resolve(base, alias.name) for alias in node.names]
+        else:
+            continue
+        yield from (target for target in targets if target.partition(".")[0] == "xuance_envs")
+
+
+def resolve(base: str, name: str) -> str:
+    """The module that ``from base import name`` reaches: a submodule, or base itself."""
+    candidate = ROOT.joinpath(*base.split("."), name)
+    is_module = candidate.is_dir() or candidate.with_suffix(".py").exists()
+    return f"{base}.{name}" if is_module else base
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def is_backend(module: str) -> bool:
+    return module.startswith("xuance_envs.vector_envs.") and module.endswith("_vec_env")
+
+
+def faults_of(importer: str, imported: str) -> Iterator[str]:
+    ours, theirs = room_of(importer), room_of(imported)
+    if ours != theirs and (theirs not in FLOOR_OF or FLOOR_OF[theirs] >= FLOOR_OF[ours]):
+        yield f"{importer} imports {imported}, which is not on a floor below it"
+    if is_backend(importer) and is_backend(imported) and importer != imported:
+        yield f"{importer} imports {imported}: a backend does not import another"
+    if ours == "gym" and importer not in MANY_ENVIRONMENTS:
+        single = theirs == "gym" and imported not in MANY_ENVIRONMENTS
+        if not single and theirs != "errors":
+            yield f"{importer} is about one environment, but imports {imported}"
+
+
+def test_a_module_imports_from_the_floors_below_it_only() -> None:
+    modules = {module_name(path): path for path in PACKAGE.rglob("*.py")}
+    del modules["xuance_envs"]  # it has the names of every floor; what it loads is tested above
+    homeless = [module for module in modules if room_of(module) not in FLOOR_OF]
+    assert not homeless, f"give these a floor: {homeless}"
+    assert [
+        fault
+        for importer, path in sorted(modules.items())
+        for imported in imports_within_the_package(path)
+        for fault in faults_of(importer, imported)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported"),
+    [
+        ("xuance_envs.errors", "xuance_envs.engine.infos"),
+        ("xuance_envs.engine.worker", "xuance_envs"),
+        ("xuance_envs.engine.worker", "xuance_envs.vector_envs.vector_env"),
+        ("xuance_envs.rollout.collector", "xuance_envs.gym.gym_env"),
+        ("xuance_envs.vector_envs.subproc_vec_env", "xuance_envs.vector_envs.dummy_vec_env"),
+        ("xuance_envs.gym.gym_env", "xuance_envs.engine.infos"),
+        ("xuance_envs.gym.gym_env", "xuance_envs.gym.gym_vec_env"),
+    ],
+)
+def test_the_check_of_the_floors_finds_faults(importer: str, imported: str) -> None:
+    assert list(faults_of(importer, imported))
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+ERRORS = [
+    errors.VecEnvError("text"),
+    errors.AlreadySteppingError("text"),
+    errors.NotSteppingError("text"),
+    errors.ClosedVecEnvError("text"),
+    errors.EnvError(3, "step", "ValueError: too far", "Traceback ..."),
+    errors.WorkerDiedError([0, 1], 4711, -9, "step", "the end of its output"),
+    errors.WorkerTimeoutError([2], 4712, 1.5, "reset", "waited in vain"),
+]
+
+
+def test_every_error_is_tried_below() -> None:
+    public = {getattr(errors, name) for name in errors.__all__}
+    assert {type(error) for error in ERRORS} == public
+    assert all(issubclass(kind, errors.VecEnvError) for kind in public)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_errors_survive_pickling(error: errors.VecEnvError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert (str(copy), copy.args, vars(copy)) == (str(error), error.args, vars(error))
+
+
+# --- the documentation --------------------------------------------------------------------------
+
+
+def test_every_module_has_a_page_in_the_reference() -> None:
+    modules = {module_name(path) for path in PACKAGE.rglob("*.py") if path.stem[0] != "_"}
+    reference = (ROOT / "docs" / "api.rst").read_text(encoding="utf-8")
+    assert set(re.findall(r"^   (xuance_envs\.\S+)$", reference, re.MULTILINE)) == modules
+
+
+# --- the README ---------------------------------------------------------------------------------
+
+
+def test_the_quick_start_runs_as_printed(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = text.partition("<!-- quick start: begin -->")[2]
+    match = re.search(r"```python\n(.*?)```", section, re.DOTALL)
+    assert match is not None
+    script = match.group(1)
+    assert len(script.splitlines()) <= 20
+    (tmp_path / "quick_start.py").write_text(script, encoding="utf-8")
+    printed = run_python("quick_start.py", cwd=tmp_path)
+    assert re.fullmatch(r"\d+ episodes, mean score \d+\.\d\n", printed)
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_links_into_the_repository_lead_somewhere(page: str) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / page).read_text(encoding="utf-8"))
+    assert [link for link in links if not (ROOT / link).exists()] == []

@@ -1,0 +1,7 @@
+"""The fixtures that run a test over every backend."""
+
+from __future__ import annotations
+
+from backends import make, make_on_all, quick_forkserver
+
+__all__ = ["make", "make_on_all", "quick_forkserver"]

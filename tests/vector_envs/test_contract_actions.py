@@ -1,0 +1,394 @@
+"""The contract: every form actions may come in, the form environments get them in, wrong ones."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from comparing import assert_same
+from example_envs import PLAIN, EchoEnv, HoldingEnv, ReusingEnv
+from gymnasium import spaces
+
+DISCRETE = spaces.Discrete(100)
+FROM_MINUS_TWO = spaces.Discrete(5, start=-2)
+BOX = spaces.Box(-1, 1, (2,), np.float32)
+NUMBER = spaces.Box(-1, 1, (), np.float32)
+ONE = spaces.Box(-1, 1, (1,), np.float32)
+BYTES = spaces.Box(0, 255, (2,), np.uint8)
+LEVERS = spaces.MultiDiscrete([3, 4])
+BUTTONS = spaces.MultiBinary(3)
+DICT = spaces.Dict(move=BOX, jump=DISCRETE)
+TUPLE = spaces.Tuple((DISCRETE, BOX))
+DEEP = spaces.Dict(a=TUPLE, b=spaces.Dict(c=BUTTONS))
+TEXT = spaces.Text(9)
+SEQUENCE = spaces.Sequence(spaces.Box(-1, 1, (2,)), stack=True)
+TEXT_AND_NUMBER = spaces.Dict(text=TEXT, number=DISCRETE)
+
+
+def takers(action_space, count=5):
+    """Functions that make environments which remember the actions they receive."""
+    return [partial(EchoEnv, PLAIN, action_space, length=100)] * count
+
+
+def received(make, action_space, actions, count=5, **options):
+    """What each environment received as its action."""
+    envs = make(takers(action_space, count), **options)
+    envs.reset(seed=0)
+    envs.step(actions)
+    return [got[-1] for got in envs.get_attr("received")]
+
+
+def discrete(numbers):
+    return [np.int64(number) for number in numbers]
+
+
+def boxes(start, count=5):
+    return [np.full(2, (start + i) / 8, np.float32) for i in range(count)]
+
+
+# --- every form ---------------------------------------------------------------------------------
+
+DISCRETE_FORMS = {
+    "array": np.array([5, 6, 7, 8, 9]),
+    "another kind of int": np.array([5, 6, 7, 8, 9], np.uint8),
+    "unsigned": np.array([5, 6, 7, 8, 9], np.uint64),
+    "big-endian": np.array([5, 6, 7, 8, 9], ">i4"),
+    "whole floats": np.array([5, 6, 7, 8, 9], np.float32),
+    "list": [5, 6, 7, 8, 9],
+    "list of NumPy ints": discrete([5, 6, 7, 8, 9]),
+    "mixed list": [5, np.int8(6), np.array(7), 8, 9],
+    "tuple": (5, 6, 7, 8, 9),
+    "every second": np.arange(5, 15)[:5],
+    "backwards": np.arange(9, 4, -1)[::-1],
+}
+
+
+@pytest.mark.parametrize("actions", DISCRETE_FORMS.values(), ids=DISCRETE_FORMS)
+def test_numbers_may_come_in_any_of_these_forms(make, actions):
+    assert_same(received(make, DISCRETE, actions), discrete([5, 6, 7, 8, 9]))
+
+
+BOX_FORMS = {
+    "array": np.stack(boxes(0)),
+    "doubles": np.stack(boxes(0)).astype(np.float64),
+    "halves": np.stack(boxes(0)).astype(np.float16),
+    "list of arrays": boxes(0),
+    "list of lists": [box.tolist() for box in boxes(0)],
+    "tuple of arrays": tuple(boxes(0)),
+    "columns": np.asfortranarray(np.stack(boxes(0))),
+}
+
+
+@pytest.mark.parametrize("actions", BOX_FORMS.values(), ids=BOX_FORMS)
+def test_arrays_may_come_in_any_of_these_forms(make, actions):
+    assert_same(received(make, BOX, actions), boxes(0))
+
+
+def test_ints_may_stand_for_whole_floats(make):
+    actions = np.array([[0, 1]] * 5)
+    assert_same(received(make, BOX, actions), [np.array([0, 1], np.float32)] * 5)
+
+
+def dicts(count=5):
+    moves, jumps = boxes(0, count), discrete(range(count))
+    return [{"move": move, "jump": jump} for move, jump in zip(moves, jumps, strict=True)]
+
+
+DICT_FORMS = {
+    "batched": {"move": np.stack(boxes(0)), "jump": np.arange(5)},
+    "batched in another order": {"jump": np.arange(5), "move": np.stack(boxes(0))},
+    "batched lists": {"move": [box.tolist() for box in boxes(0)], "jump": [0, 1, 2, 3, 4]},
+    "list of dicts": dicts(),
+    "list of dicts of plain numbers": [
+        {"move": action["move"].tolist(), "jump": int(action["jump"])} for action in dicts()
+    ],
+}
+
+
+@pytest.mark.parametrize("actions", DICT_FORMS.values(), ids=DICT_FORMS)
+def test_dicts_may_come_in_any_of_these_forms(make, actions):
+    assert_same(received(make, DICT, actions), dicts())
+
+
+def tuples(count=5):
+    return list(zip(discrete(range(count)), boxes(0, count), strict=True))
+
+
+TUPLE_FORMS = {
+    "batched": (np.arange(5), np.stack(boxes(0))),
+    "batched lists": ([0, 1, 2, 3, 4], [box.tolist() for box in boxes(0)]),
+    "list of tuples": tuples(),
+    "list of lists": [list(action) for action in tuples()],
+}
+
+
+@pytest.mark.parametrize("actions", TUPLE_FORMS.values(), ids=TUPLE_FORMS)
+def test_tuples_may_come_in_any_of_these_forms(make, actions):
+    assert_same(received(make, TUPLE, actions), tuples())
+
+
+def test_a_tuple_is_the_batch_and_a_list_is_one_action_per_environment(make):
+    space = spaces.Tuple((DISCRETE, DISCRETE))
+    as_tuple = received(make, space, ([1, 2], [3, 4]), count=2)
+    assert_same(as_tuple, [(np.int64(1), np.int64(3)), (np.int64(2), np.int64(4))])
+    as_list = received(make, space, [[1, 2], [3, 4]], count=2)
+    assert_same(as_list, [(np.int64(1), np.int64(2)), (np.int64(3), np.int64(4))])
+
+
+@pytest.mark.parametrize("batched", [True, False], ids=["batched", "list"])
+def test_nested_actions_arrive_nested(make, batched):
+    bits = np.array([[1, 0, i % 2] for i in range(5)], np.int8)
+    expected = [{"a": pair, "b": {"c": bits[i]}} for i, pair in enumerate(tuples())]
+    in_one = {"a": (np.arange(5), np.stack(boxes(0))), "b": {"c": bits}}
+    assert_same(received(make, DEEP, in_one if batched else expected), expected)
+
+
+WORDS = ["a", "", "cc", "ü", "e"]
+
+
+@pytest.mark.parametrize("actions", [WORDS, tuple(WORDS)], ids=["list", "tuple"])
+def test_objects_come_as_a_list_or_tuple(make, actions):
+    assert_same(received(make, TEXT, actions), WORDS)
+
+
+@pytest.mark.parametrize("batched", [True, False], ids=["batched", "list"])
+def test_objects_may_be_among_arrays(make, batched):
+    expected = [{"text": word, "number": np.int64(i)} for i, word in enumerate(WORDS)]
+    actions = {"text": WORDS, "number": np.arange(5)} if batched else expected
+    assert_same(received(make, TEXT_AND_NUMBER, actions), expected)
+
+
+def test_object_actions_reach_their_environments_at_every_step(make):
+    envs = make(takers(TEXT))
+    envs.reset(seed=0)
+    for step in range(4):
+        envs.step([f"{step}, {i}" for i in range(5)])
+    expected = tuple([f"{step}, {i}" for step in range(4)] for i in range(5))
+    assert envs.get_attr("received") == expected
+
+
+# --- one environment alone ----------------------------------------------------------------------
+
+BARE = {
+    "int": (DISCRETE, 7, np.int64(7)),
+    "NumPy int": (DISCRETE, np.int8(7), np.int64(7)),
+    "no dimensions": (DISCRETE, np.array(7), np.int64(7)),
+    "array": (BOX, boxes(3)[0], boxes(3)[0]),
+    "list for an array": (BOX, [0.5, 0.25], np.array([0.5, 0.25], np.float32)),
+    "number": (NUMBER, 0.5, np.array(0.5, np.float32)),
+    "array of one": (ONE, np.array([0.5]), np.array([0.5], np.float32)),
+    "levers": (LEVERS, [2, 3], np.array([2, 3])),
+    "dict": (DICT, dicts()[3], dicts()[3]),
+    "tuple": (TUPLE, tuples()[3], tuples()[3]),
+    "text": (TEXT, "word", "word"),
+}
+
+
+@pytest.mark.parametrize(("space", "action", "expected"), BARE.values(), ids=BARE)
+def test_one_environment_takes_a_bare_action(make, space, action, expected):
+    assert_same(received(make, space, action, count=1), [expected])
+
+
+@pytest.mark.parametrize(("space", "action", "expected"), BARE.values(), ids=BARE)
+def test_one_environment_takes_a_list_of_one(make, space, action, expected):
+    assert_same(received(make, space, [action], count=1), [expected])
+
+
+BARE_OF_ANOTHER_SHAPE = {
+    "array for a number": (DISCRETE, [[7]]),
+    "number for an array": (BOX, 0.5),
+    "one for two": (BOX, [0.5]),
+    "three for two": (BOX, [0.5, 0.5, 0.5]),
+    "one for a batch": (ONE, 0.5),
+    "ragged": (BOX, [[0.5, 0.5], [0.5]]),
+}
+
+
+@pytest.mark.parametrize(
+    ("space", "action"), BARE_OF_ANOTHER_SHAPE.values(), ids=BARE_OF_ANOTHER_SHAPE
+)
+def test_one_environment_refuses_a_bare_action_of_another_shape(make, space, action):
+    envs = make(takers(space, count=1))
+    envs.reset(seed=0)
+    with pytest.raises(ValueError, match=r"expected .*got "):
+        envs.step(action)
+
+
+@pytest.mark.parametrize("action", [3, [3], np.array(3)], ids=repr)
+def test_several_environments_do_not_share_a_bare_action(make, action):
+    envs = make(takers(DISCRETE))
+    envs.reset(seed=0)
+    with pytest.raises(ValueError, match=r"expected shape \(5,\), got"):
+        envs.step(action)
+
+
+# --- the form environments get them in ----------------------------------------------------------
+
+SAMPLED = {
+    "Discrete": DISCRETE,
+    "Discrete from -2": FROM_MINUS_TWO,
+    "Box": BOX,
+    "Box of no dimensions": NUMBER,
+    "Box of bytes": BYTES,
+    "MultiDiscrete": LEVERS,
+    "MultiDiscrete of int32": spaces.MultiDiscrete([3, 4], dtype=np.int32),
+    "MultiBinary": BUTTONS,
+    "Dict": DEEP,
+    "Tuple": TUPLE,
+    "Text": TEXT,
+}
+
+
+@pytest.mark.parametrize("space", SAMPLED.values(), ids=SAMPLED)
+def test_an_environment_receives_its_action_in_the_form_sample_gives(make, space):
+    space.seed(0)
+    actions = [space.sample() for _ in range(5)]
+    assert_same(received(make, space, actions), actions)
+
+
+def test_actions_may_be_written_to_by_their_environment(make):
+    # EchoEnv writes into every array it received: no other environment, nor the caller, sees it.
+    envs = make(takers(DEEP))
+    envs.reset(seed=0)
+    bits = np.array([[1, 1, 1]] * 5, np.int8)
+    actions = {"a": (np.arange(5), np.stack(boxes(1))), "b": {"c": bits}}
+    for _ in range(2):
+        envs.step(actions)
+    assert_same(actions["a"][1], np.stack(boxes(1)))
+    assert bits.all()
+    for i, got in enumerate(envs.get_attr("received")):
+        expected = {"a": (np.int64(i), boxes(1)[i]), "b": {"c": bits[i]}}
+        assert_same(got, [expected, expected])
+
+
+def test_object_actions_may_be_written_to_by_their_environment(make):
+    actions = [np.full((2, 2), 0.5, np.float32) for _ in range(5)]
+    received(make, SEQUENCE, actions)
+    assert_same(actions, [np.full((2, 2), 0.5, np.float32)] * 5)
+
+
+def test_an_action_held_by_its_environment_is_not_overwritten(make):
+    envs = make([HoldingEnv] * 5)
+    envs.reset(seed=0)
+    for step in range(3):
+        envs.step(np.full((5, 2), step, np.float32))
+    for held in envs.get_attr("held"):
+        assert [action.tolist() for action in held] == [[0, 0], [1, 1], [2, 2]]
+
+
+# --- actions outside their space ----------------------------------------------------------------
+
+OUTSIDE = {
+    "Discrete": (DISCRETE, [0, 1, 2, 100, -1], discrete([0, 1, 2, 100, -1])),
+    "Box": (BOX, [[9, 9]] * 5, [np.array([9, 9], np.float32)] * 5),
+    "NaN": (BOX, [[np.nan, 0]] * 5, [np.array([np.nan, 0], np.float32)] * 5),
+    "Text": (TEXT, ["!?"] * 5, ["!?"] * 5),
+}
+
+
+@pytest.mark.parametrize(("space", "actions", "expected"), OUTSIDE.values(), ids=OUTSIDE)
+def test_values_outside_the_space_are_the_environments_business(make, space, actions, expected):
+    assert_same(received(make, space, actions), expected)
+
+
+@pytest.mark.parametrize(("space", "actions", "expected"), OUTSIDE.values(), ids=OUTSIDE)
+def test_check_actions_refuses_values_outside_the_space(make, space, actions, expected):
+    envs = make(takers(space), check_actions=True)
+    envs.reset(seed=0)
+    with pytest.raises(ValueError, match=r"environment \d.*expected.*got"):
+        envs.step(actions)
+    assert envs.get_attr("received") == ([],) * 5
+    assert not envs.waiting
+
+
+def test_check_actions_names_the_environment(make):
+    envs = make(takers(DISCRETE), check_actions=True)
+    envs.reset(seed=0)
+    with pytest.raises(ValueError, match=r"environment 3.*Discrete\(100\).*100"):
+        envs.step([0, 1, 2, 100, -1])
+
+
+def test_check_actions_lets_all_others_pass(make):
+    actions = {"move": np.stack(boxes(0)), "jump": np.arange(5)}
+    assert_same(received(make, DICT, actions, check_actions=True), dicts())
+    assert_same(received(make, TEXT, ["a", "b", "c", "d", "e"], check_actions=True), [*"abcde"])
+
+
+# --- wrong actions ------------------------------------------------------------------------------
+
+WRONG = {
+    "too few": (DISCRETE, [0, 1, 2, 3], r"expected shape \(5,\), got shape \(4,\)"),
+    "too many": (DISCRETE, np.arange(6), r"expected shape \(5,\), got shape \(6,\)"),
+    "none at all": (DISCRETE, [], r"expected shape \(5,\), got shape \(0,\)"),
+    "None": (DISCRETE, None, r"expected shape \(5,\), got"),
+    "another shape": (DISCRETE, [[0]] * 5, r"expected shape \(5,\), got shape \(5, 1\)"),
+    "one row for all": (BOX, [0.5, 0.5], r"expected shape \(5, 2\), got shape \(2,\)"),
+    "transposed": (BOX, np.zeros((2, 5)), r"expected shape \(5, 2\), got shape \(2, 5\)"),
+    "ragged": (BOX, [[0.5]] + [[0.5, 0.5]] * 4, r"expected .*\(5, 2\).*got"),
+    "halves for ints": (DISCRETE, [0, 1, 2.5, 3, 4], "expected .*int64.*got .*float64"),
+    "NaN for ints": (DISCRETE, [0, 1, np.nan, 3, 4], "expected .*int64.*got .*float64"),
+    "inf for ints": (DISCRETE, [0, 1, np.inf, 3, 4], "expected .*int64.*got .*float64"),
+    "300 for bytes": (BYTES, [[0, 300]] * 5, "expected .*uint8.*got .*300"),
+    "-1 for bytes": (BYTES, [[0, -1]] * 5, "expected .*uint8.*got .*-1"),
+    "-1 for bytes, as int8": (BYTES, np.full((5, 2), -1, np.int8), "expected .*uint8.*got .*-1"),
+    "2**64 - 1 for int64": (
+        DISCRETE,
+        np.full(5, 2**64 - 1, np.uint64),
+        "expected .*int64.*got .*18446744073709551615",
+    ),
+    "beyond float32": (BOX, np.full((5, 2), 1e300), r"expected .*float32.*got .*1e\+300"),
+    "int beyond float32": (BOX, np.full((5, 2), 2**24 + 1), "expected .*float32.*got .*16777217"),
+    "strings": (DISCRETE, ["0", "1", "2", "3", "4"], "expected .*int64.*got"),
+    "objects": (DISCRETE, np.array([0, 1, 2, 3, 4], object), "expected .*int64.*got .*object"),
+    "complex": (BOX, np.zeros((5, 2), complex), "expected .*float32.*got .*complex128"),
+    "array for a dict": (DICT, np.zeros((5, 3)), r"expected a dict .*move.*got an array"),
+    "missing key": (DICT, {"move": np.zeros((5, 2))}, r"expected .*jump.*got .*\['move'\]"),
+    "surplus key": (DICT, {**DICT_FORMS["batched"], "x": 1}, r"expected .*jump.*got .*'x'"),
+    "too few in a dict": (
+        DICT,
+        {"move": np.zeros((4, 2)), "jump": np.arange(5)},
+        r"\['move'\]: expected shape \(5, 2\), got shape \(4, 2\)",
+    ),
+    "too few dicts": (DICT, dicts(4), "expected .*5, got .*4"),
+    "one wrong dict": (DICT, [*dicts(4), {"move": boxes(0)[0]}], "expected .*jump.*got"),
+    "one that is no dict": (DICT, [*dicts(4), 7], "expected .*dict.*got 7"),
+    "too few batches": (TUPLE, (np.arange(5),), "expected a tuple of 2, got a tuple of 1"),
+    "tuple of actions": (TUPLE, tuple(tuples()), "expected a tuple of 2, got a tuple of 5"),
+    "too few tuples": (TUPLE, tuples(4), "expected .*5, got .*4"),
+    "too few words": (TEXT, ["a", "b"], "expected .*5 .*got 2"),
+    "one word": (TEXT, "abcde", "expected .*5 .*got 'abcde'"),
+    "words under a key": (TEXT_AND_NUMBER, {"text": ["a"], "number": range(5)}, "expected .*5"),
+}
+
+
+@pytest.mark.parametrize(("space", "actions", "message"), WRONG.values(), ids=WRONG)
+def test_wrong_actions_are_refused_with_expected_and_got(make, space, actions, message):
+    envs = make(takers(space))
+    envs.reset(seed=0)
+    with pytest.raises(ValueError, match=message):
+        envs.step(actions)
+    assert envs.get_attr("received") == ([],) * 5, "nothing should have been sent"
+
+
+@pytest.mark.parametrize("method", ["step", "step_async"])
+def test_after_wrong_actions_it_is_usable_as_before(make_on_all, method):
+    envs = make_on_all([ReusingEnv] * 5)
+    envs.reset()
+    envs.step([1] * 5)
+    for wrong in ([1, 2], [0.5] * 5, None):
+        with pytest.raises(ValueError, match="expected"):
+            getattr(envs, method)(wrong)
+        assert not envs.waiting
+    assert envs.get_attr("steps_ever") == (1,) * 5
+    assert envs.step([1, 2, 3, 4, 5])[0].tolist() == [[1, 2, i] for i in range(1, 6)]
+
+
+def test_wrong_actions_do_not_change_the_ones_before(make):
+    # What was stored before the wrong part was found must not matter.
+    envs = make(takers(DICT))
+    envs.reset(seed=0)
+    with pytest.raises(ValueError, match="expected"):
+        envs.step({"move": np.stack(boxes(1)), "jump": np.arange(4)})
+    envs.step(dicts())
+    assert_same(list(envs.get_attr("received")), [[action] for action in dicts()])

@@ -1,0 +1,265 @@
+"""The contract: whose the returned arrays are, and what ``buf_obs`` and its like hold."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import chain
+
+import numpy as np
+import pytest
+from comparing import assert_same
+from example_envs import EchoEnv, GraphReusingEnv, ReusingEnv
+from gymnasium import spaces
+
+NESTED = spaces.Dict(
+    box=spaces.Box(-1, 1, (2,)),
+    pair=spaces.Tuple((spaces.Discrete(5), spaces.Box(0, 255, (3,), np.uint8))),
+)
+GRAPH = GraphReusingEnv.observation_space
+
+
+def arrays_in(value):
+    """Every array in a value, however deep."""
+    if isinstance(value, np.ndarray):
+        return [value]
+    inner = value.values() if isinstance(value, dict) else value
+    branches = isinstance(value, dict | list | tuple)
+    return list(chain.from_iterable(map(arrays_in, inner))) if branches else []
+
+
+def shares_memory(one, other):
+    pairs = [(a, b) for a in arrays_in(one) for b in arrays_in(other)]
+    assert pairs, "there is nothing to compare"
+    return any(np.shares_memory(a, b) for a, b in pairs)
+
+
+@pytest.fixture(params=["box", "nested"])
+def make_envs(request, make):
+    """Makes five environments whose episodes end at different times, some at the first step."""
+    space = {"box": spaces.Box(-1, 1, (3,)), "nested": NESTED}[request.param]
+    return partial(make, [partial(EchoEnv, space, length=length) for length in (1, 2, 3, 1, 9)])
+
+
+def bits(value):
+    return [array.tobytes() for array in arrays_in(value)]
+
+
+def test_returned_arrays_are_the_callers_own_to_write_to(make_envs):
+    envs = make_envs()
+    first, _ = envs.reset(seed=0)
+    some, _ = envs.reset(seed=0, env_ids=[2, 1])
+    obs, rewards, terminated, truncated, infos = envs.step([0] * 5)
+    for array in arrays_in([first, some, obs, rewards, terminated, truncated]):
+        assert array.flags.writeable
+        array[...] = 0
+    assert infos[4] == {"steps": 1}
+
+
+def test_returned_arrays_are_never_overwritten(make_envs):
+    envs = make_envs()
+    first, _ = envs.reset(seed=0)
+    held = [first]
+    for _ in range(6):
+        held.append(envs.step([0] * 5)[:4])
+        held.append(envs.reset(env_ids=[1])[0])
+    seen = bits(held)
+    for _ in range(6):
+        envs.step([0] * 5)
+    envs.reset(seed=3)
+    assert bits(held) == seen
+    envs.close()
+    assert bits(held) == seen
+
+
+def test_writing_to_returned_arrays_changes_nothing_for_the_environments(make_envs):
+    envs, undisturbed = make_envs(), make_envs()
+    undisturbed.reset(seed=0)
+    first, _ = envs.reset(seed=0)
+    for _ in range(5):
+        for array in arrays_in([first, envs.buf_obs]):
+            array[...] = 0
+        result, expected = envs.step([0] * 5), undisturbed.step([0] * 5)
+        assert_same(list(result[:4]), list(expected[:4]))
+        assert_same(list(result[4]), list(expected[4]))
+        first = result[:4]
+
+
+def test_without_copying_returned_arrays_are_read_only(make_envs):
+    envs = make_envs(copy=False)
+    first, _ = envs.reset(seed=0)
+    result = envs.step([0] * 5)
+    for array in arrays_in([first, *result[:4]]):
+        assert not array.flags.writeable
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+
+
+def test_without_copying_every_step_returns_views_of_the_same_memory(make_envs):
+    envs = make_envs(copy=False)
+    first, _ = envs.reset(seed=0)
+    results = [envs.step([0] * 5)[:4] for _ in range(3)]
+    for earlier, later in zip(arrays_in(results[0]), arrays_in(results[2]), strict=True):
+        assert np.shares_memory(earlier, later)
+    assert bits(results[0]) == bits(results[2]), "an old view shows the last step"
+    assert bits(first) == bits(results[2][0])
+
+
+def test_without_copying_the_values_are_the_same(make_envs):
+    views, copies = make_envs(copy=False), make_envs()
+    assert_same(views.reset(seed=0)[0], copies.reset(seed=0)[0])
+    for _ in range(8):
+        result, expected = views.step([0] * 5), copies.step([0] * 5)
+        assert_same(list(result[:4]), list(expected[:4]))
+        assert_same(list(result[4]), list(expected[4]))
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_two_returned_arrays_never_share_memory(make_envs, copy):
+    envs = make_envs(copy=copy)
+    envs.reset(seed=0)
+    arrays = arrays_in(envs.step([0] * 5)[:4])
+    for i, one in enumerate(arrays):
+        assert not any(np.shares_memory(one, other) for other in arrays[:i])
+
+
+# --- buf_obs ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_buf_obs_holds_the_last_observations(make_envs, copy):
+    envs = make_envs(copy=copy)
+    assert_same(envs.reset(seed=0)[0], envs.buf_obs)
+    for _ in range(4):
+        assert_same(envs.step([0] * 5)[0], envs.buf_obs)
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_buf_obs_may_be_written_to_and_never_shares_memory_with_what_is_returned(make_envs, copy):
+    # Without copying, what is returned is the memory that the environments write to.
+    envs = make_envs(copy=copy)
+    returned = [envs.reset(seed=0)[0]]
+    for _ in range(4):
+        for array in arrays_in(envs.buf_obs):
+            assert array.flags.writeable
+            array[...] = 0
+        assert not shares_memory(envs.buf_obs, returned)
+        result = envs.step([0] * 5)
+        returned.append(result[:4])
+        returned.append([info["reset_obs"] for info in result[4] if "reset_obs" in info])
+        assert not shares_memory(envs.buf_obs, returned)
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_buf_obs_is_a_new_array_each_time_and_one_held_from_before_stays(make_envs, copy):
+    envs = make_envs(copy=copy)
+    held, seen = [envs.buf_obs], [bits(envs.buf_obs)]
+
+    def hold():
+        assert not shares_memory(envs.buf_obs, held)
+        held.append(envs.buf_obs)
+        seen.append(bits(envs.buf_obs))
+
+    envs.reset(seed=0)
+    hold()
+    for _ in range(4):
+        envs.step([0] * 5)
+        hold()
+        envs.reset(env_ids=[1, 3])
+        hold()
+    assert [bits(one) for one in held] == seen
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_xuances_way_with_buf_obs(make, copy):
+    """Store what was held before the step, then start from reset_obs where an episode ended."""
+    envs = make([partial(ReusingEnv, (length,)) for length in (1, 2, 3, 1, 9)], copy=copy)
+    envs.reset()
+    stored = []
+    for step in range(4):
+        obs = envs.buf_obs
+        next_obs, _, terminated, truncated, infos = envs.step([step] * 5)
+        stored.append((obs.copy(), obs, np.array(next_obs)))
+        for i in np.flatnonzero(terminated | truncated):
+            envs.buf_obs[i] = infos[i]["reset_obs"]
+    first = [[1, 0, -1]] * 5
+    assert stored[0][0].tolist() == first
+    for (was, held, next_obs), (later, *_) in zip(stored, stored[1:], strict=False):
+        assert_same(held, was)
+        for i in range(5):
+            if later[i, 1] == 0:  # a new episode
+                assert later[i, 0] == next_obs[i, 0] + 1
+            else:
+                assert later[i].tolist() == next_obs[i].tolist()
+    assert [int(rows[0, 0]) for rows, *_ in stored] == [1, 2, 3, 4]
+
+
+def test_before_the_first_reset_there_are_buffers_of_the_right_form(make):
+    envs = make([partial(EchoEnv, NESTED)] * 5)
+    assert (envs.buf_obs["box"].shape, envs.buf_obs["box"].dtype) == ((5, 2), np.float32)
+    number, colour = envs.buf_obs["pair"]
+    assert (number.shape, number.dtype) == ((5,), np.int64)
+    assert (colour.shape, colour.dtype) == ((5, 3), np.uint8)
+    assert_same(envs.buf_rews, np.zeros(5, np.float32))
+    assert_same(envs.buf_dones, np.zeros(5, bool))
+    assert_same(envs.buf_truncations, np.zeros(5, bool))
+    assert len(envs.buf_infos) == 5
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_the_other_buffers_hold_what_the_last_step_returned(make_envs, copy):
+    envs = make_envs(copy=copy)
+    envs.reset(seed=0)
+    for _ in range(4):
+        _, rewards, terminated, truncated, infos = envs.step([0] * 5)
+        assert_same(envs.buf_rews, rewards)
+        assert_same(envs.buf_dones, terminated)
+        assert_same(envs.buf_truncations, truncated)
+        assert envs.buf_infos is infos
+
+
+# --- observations without a fixed shape ---------------------------------------------------------
+
+
+def test_observations_without_a_fixed_shape_are_a_tuple_of_objects(make):
+    envs = make([partial(EchoEnv, GRAPH, length=2)] * 5)
+    obs, _ = envs.reset(seed=0)
+    assert type(obs) is tuple
+    assert len(obs) == 5
+    assert all(GRAPH.contains(graph) for graph in obs)
+    obs, *_, infos = envs.step([0] * 5)
+    assert type(obs) is tuple
+    *_, infos = envs.step([0] * 5)
+    assert GRAPH.contains(infos[0]["reset_obs"])
+
+
+def test_objects_in_buf_obs_can_be_replaced(make):
+    envs = make([partial(EchoEnv, GRAPH, length=1)] * 5)
+    envs.reset(seed=0)
+    *_, infos = envs.step([0] * 5)
+    held = envs.buf_obs
+    envs.buf_obs[2] = infos[2]["reset_obs"]
+    assert envs.buf_obs[2] is infos[2]["reset_obs"]
+    envs.step([0] * 5)
+    assert held[2] is infos[2]["reset_obs"]
+
+
+def test_objects_in_buf_obs_share_no_memory_with_those_returned(make):
+    envs = make([partial(EchoEnv, GRAPH, length=1)] * 5)
+    obs, _ = envs.reset(seed=0)
+    assert not shares_memory(envs.buf_obs, obs)
+    obs, *_ = envs.step([0] * 5)
+    assert not shares_memory(envs.buf_obs, obs)
+    obs, _ = envs.reset(env_ids=[3])
+    assert not shares_memory(envs.buf_obs, obs)
+
+
+def test_objects_returned_are_not_changed_by_their_environment(make):
+    envs = make([GraphReusingEnv] * 5)
+    held = [envs.reset(seed=0)[0]]
+    seen = bits(held)
+    for _ in range(3):
+        obs, *_ = envs.step([0] * 5)
+        held.append(obs)
+        seen += bits(obs)
+    envs.step([0] * 5)
+    assert bits(held) == seen

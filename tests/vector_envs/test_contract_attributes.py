@@ -1,0 +1,233 @@
+"""The contract: call, get_attr, set_attr and render, of all environments or of some."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+from comparing import assert_same
+from example_envs import DuckEnv, NamedEnv, ReusingEnv, ScriptedEnv, Wrapped
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
+
+NAMED = [partial(NamedEnv, i) for i in range(5)]
+
+
+def wrapped(name):
+    return TimeLimit(Wrapped(OrderEnforcing(NamedEnv(name))), 50)
+
+
+WRAPPED = [lambda i=i: wrapped(i) for i in range(5)]
+
+
+def test_call_gives_what_each_method_returned(make_on_all):
+    envs = make_on_all(NAMED)
+    assert envs.call("describe", "I am") == tuple(f"I am {i}." for i in range(5))
+
+
+def test_call_passes_arguments_by_keyword(make):
+    envs = make(NAMED)
+    assert envs.call("describe", greeting="I am", mark="!")[2] == "I am 2!"
+
+
+def test_call_gives_results_in_the_order_of_env_ids(make):
+    envs = make(NAMED)
+    assert envs.call("describe", "", env_ids=[4, 0, 3]) == (" 4.", " 0.", " 3.")
+    assert envs.call("describe", "", env_ids=np.array([1])) == (" 1.",)
+    assert envs.call("describe", "", env_ids=[]) == ()
+
+
+def test_call_reaches_through_wrappers(make_on_all):
+    envs = make_on_all(WRAPPED)
+    assert envs.call("describe", "I am")[3] == "I am 3."
+    assert envs.call("describe_layer")[3] == "wrapper of 3"
+
+
+def test_call_may_reset_an_environment_behind_the_back(make):
+    envs = make([partial(ReusingEnv, (9,))] * 5)
+    envs.reset()
+    envs.step([0] * 5)
+    obs, info = envs.call("reset", env_ids=[2])[0]
+    assert obs.tolist() == [2, 0, -1]
+    assert info["step"] == 0
+    assert envs.step([0] * 5)[0][:, 1].tolist() == [2, 2, 1, 2, 2]
+
+
+def test_get_attr_gives_each_ones_value(make_on_all):
+    envs = make_on_all(NAMED)
+    assert envs.get_attr("name") == (0, 1, 2, 3, 4)
+    assert type(envs.get_attr("name")) is tuple
+
+
+def test_get_attr_gives_values_in_the_order_of_env_ids(make):
+    envs = make(NAMED)
+    assert envs.get_attr("name", env_ids=[3, 1, 4]) == (3, 1, 4)
+    assert envs.get_attr("name", [0]) == (0,)
+
+
+def test_get_attr_reaches_through_wrappers(make):
+    envs = make(WRAPPED)
+    assert envs.get_attr("name") == (0, 1, 2, 3, 4)
+    assert envs.get_attr("layer") == ("wrapper",) * 5
+    assert envs.get_attr("_max_episode_steps") == (50,) * 5
+
+
+def test_get_attr_takes_values_of_any_kind(make):
+    value = {"array": np.arange(3), "nested": [(1.0, None)], 3: "text"}
+    envs = make([partial(NamedEnv, value)] * 5)
+    for got in envs.get_attr("name"):
+        assert_same(got, value)
+
+
+@pytest.mark.parametrize("value", ["all", 3, None, {"a": 1}, np.arange(5)], ids=repr)
+def test_set_attr_gives_a_single_value_to_all(make, value):
+    envs = make(NAMED)
+    assert envs.set_attr("name", value) is None
+    for got in envs.get_attr("name"):
+        assert_same(got, value)
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_set_attr_gives_each_its_own_of_a_list_or_tuple(make_on_all, kind):
+    envs = make_on_all(NAMED)
+    envs.set_attr("name", kind("abcde"))
+    assert envs.get_attr("name") == tuple("abcde")
+
+
+def test_set_attr_goes_by_env_ids(make):
+    envs = make(NAMED)
+    envs.set_attr("name", ["four", "zero"], env_ids=[4, 0])
+    envs.set_attr("name", "same", [2, 3])
+    assert envs.get_attr("name") == ("zero", 1, "same", "same", "four")
+
+
+def test_set_attr_takes_a_list_as_a_value_when_it_is_in_a_list(make):
+    envs = make(NAMED)
+    envs.set_attr("name", [[1, 2], [3]], env_ids=[0, 1])
+    assert envs.get_attr("name", [0, 1]) == ([1, 2], [3])
+
+
+@pytest.mark.parametrize(("values", "env_ids"), [("abcd", None), ("abcdef", None), ("abc", [0, 1])])
+def test_set_attr_refuses_a_wrong_number_of_values_and_sets_none(make, values, env_ids):
+    envs = make(NAMED)
+    wanted = 5 if env_ids is None else 2
+    with pytest.raises(ValueError, match=rf"expected {wanted} values.*got {len(values)}"):
+        envs.set_attr("name", list(values), env_ids=env_ids)
+    assert envs.get_attr("name") == (0, 1, 2, 3, 4)
+
+
+def test_set_attr_sets_what_the_environment_itself_uses(make_on_all):
+    """Not an attribute of a wrapper that nobody reads."""
+    envs = make_on_all(WRAPPED)
+    envs.set_attr("name", [f"new {i}" for i in range(5)])
+    envs.set_attr("layer", "renamed")
+    assert envs.call("describe", "I am")[1] == "I am new 1."
+    assert envs.call("describe_layer")[1] == "renamed of new 1"
+
+
+def test_set_attr_of_a_new_attribute_sets_it_on_the_environment_itself(make):
+    envs = make(WRAPPED)
+    envs.set_attr("brand_new", 1)
+    assert envs.get_attr("brand_new") == (1,) * 5
+    assert [env.brand_new for env in envs.get_attr("unwrapped")] == [1] * 5
+
+
+@pytest.mark.parametrize("ask", ["call", "get_attr"])
+def test_a_missing_attribute_is_an_attribute_error_naming_it_and_the_environment(make_on_all, ask):
+    envs = make_on_all([*NAMED[:3], ScriptedEnv, NAMED[4]])
+    with pytest.raises(AttributeError, match=r"environment 3 .*'describe'"):
+        getattr(envs, ask)("describe", *(["I am"] if ask == "call" else []))
+
+
+@pytest.mark.parametrize("ask", ["call", "get_attr"])
+def test_after_a_missing_attribute_it_is_usable_as_before(make, ask):
+    envs = make(NAMED)
+    envs.reset()
+    for _ in range(2):
+        with pytest.raises(AttributeError, match="environment 0 .*'no_such_thing'"):
+            getattr(envs, ask)("no_such_thing")
+        assert envs.get_attr("name") == (0, 1, 2, 3, 4)
+        assert envs.call("describe", "I am", env_ids=[1, 4]) == ("I am 1.", "I am 4.")
+        assert envs.step([0] * 5)[0].tolist() == [[1, 1]] * 5
+        assert not envs.closed
+
+
+@pytest.mark.parametrize("env_ids", [[5], [-1], 3, ["0"], [0.0]], ids=repr)
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda envs, ids: envs.call("describe", "", env_ids=ids),
+        lambda envs, ids: envs.get_attr("name", ids),
+        lambda envs, ids: envs.set_attr("name", 7, ids),
+        lambda envs, ids: envs.render(env_ids=ids),
+    ],
+    ids=["call", "get_attr", "set_attr", "render"],
+)
+def test_env_ids_that_are_none_are_refused(make, ask, env_ids):
+    envs = make(NAMED)
+    with pytest.raises(ValueError, match="env_ids: expected"):
+        ask(envs, env_ids)
+    assert envs.get_attr("name") == (0, 1, 2, 3, 4)
+
+
+CANNOT_BE_SENT = {
+    "set_attr": lambda envs, lock: envs.set_attr("name", [1, 2, lock, 4, 5]),
+    "call": lambda envs, lock: envs.call("describe", lock),
+    "the last only": lambda envs, lock: envs.set_attr("name", [1, 2, 3, lock], env_ids=[3, 2, 1, 0]),
+}
+
+
+@pytest.mark.parametrize("ask", CANNOT_BE_SENT.values(), ids=CANNOT_BE_SENT)
+def test_after_something_that_cannot_be_sent_every_answer_is_to_its_own_question(make, ask):
+    envs = make(NAMED)
+    envs.reset()
+    try:
+        ask(envs, threading.Lock())
+    except TypeError as error:
+        assert "pickle" in str(error)
+    envs.set_attr("name", [*"abcde"])
+    assert envs.get_attr("name") == tuple("abcde")
+    assert envs.call("describe", "I am")[4] == "I am e."
+    assert envs.step([0] * 5)[0].tolist() == [[1, 1]] * 5
+    assert envs.get_attr("render_mode") == ("rgb_array",) * 5
+
+
+# --- render -------------------------------------------------------------------------------------
+
+
+def test_render_gives_a_list_of_frames(make_on_all):
+    envs = make_on_all(NAMED)
+    frames = envs.render()
+    assert type(frames) is list
+    assert_same(frames, [np.full((2, 2, 3), i, np.uint8) for i in range(5)])
+
+
+def test_render_goes_by_env_ids(make):
+    envs = make(NAMED)
+    assert [frame[0, 0, 0] for frame in envs.render(env_ids=[4, 1])] == [4, 1]
+    assert envs.render(env_ids=[]) == []
+
+
+def test_render_passes_the_mode_where_it_is_taken(make):
+    envs = make([DuckEnv] * 5)
+    assert envs.render("rgb_array") == ["rendered as rgb_array"] * 5
+    assert envs.render("ansi", env_ids=[2]) == ["rendered as ansi"]
+    assert envs.render() == ["rendered as human"] * 5
+
+
+def test_render_does_not_pass_the_mode_where_it_is_not_taken(make):
+    assert [frame[0, 0, 0] for frame in make(NAMED).render("rgb_array")] == [0, 1, 2, 3, 4]
+
+
+def test_looking_at_environments_does_not_touch_what_the_step_returned(make):
+    envs = make([partial(ReusingEnv, (1,))] * 5, copy=False)
+    envs.reset()
+    obs, rewards, terminated, truncated, infos = envs.step([5] * 5)
+    envs.get_attr("steps_ever")
+    envs.call("__str__")
+    envs.set_attr("anything", 1)
+    assert obs.tolist() == [[1, 1, 5]] * 5
+    assert rewards.tolist() == [1] * 5
+    assert (terminated | truncated).all()
+    assert infos[3]["reset_obs"].tolist() == [2, 0, -1]

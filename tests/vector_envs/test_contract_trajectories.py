@@ -1,0 +1,149 @@
+"""The contract: trajectories are, bit for bit, those of the same environments stepped by hand."""
+
+from __future__ import annotations
+
+import copy
+import random
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from comparing import HandSteps, assert_same_reset, assert_same_step
+from example_envs import EchoEnv
+from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
+
+from xuance_envs.gym.gym_env import Gym_Env
+from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
+
+TAXI = next(name for name in ("Taxi-v4", "Taxi-v3") if name in gymnasium.registry)
+
+NESTED = spaces.Dict(
+    camera=spaces.Box(0, 255, (4, 4, 3), np.uint8),
+    joints=spaces.Tuple((spaces.Box(-1, 1, (), np.float64), spaces.MultiDiscrete([3, 4]))),
+    name=spaces.Text(6),
+)
+
+
+PLAIN_ECHO = partial(EchoEnv, spaces.Box(-1, 1, (2,)), length=5)
+
+MAKERS = {
+    "CartPole": partial(gymnasium.make, "CartPole-v1"),
+    "CartPole of XuanCe": partial(Gym_Env, "CartPole-v1"),
+    "Pendulum": partial(gymnasium.make, "Pendulum-v1", max_episode_steps=30),
+    "Taxi": partial(gymnasium.make, TAXI, max_episode_steps=40),
+    "Blackjack": partial(gymnasium.make, "Blackjack-v1"),
+    "FrozenLake": partial(gymnasium.make, "FrozenLake-v1"),
+    "nested": partial(EchoEnv, NESTED, spaces.Box(-1, 1, (2,)), length=3),
+}
+
+
+def check_against_hand(envs, make_env, steps, least_ends, actions_seed=0):
+    """Steps a vector environment and its environments by hand, with the same random actions."""
+    by_hand = [HandSteps(make_env(), seed=100 + i) for i in range(envs.num_envs)]
+    space, action_space = envs.observation_space, by_hand[0].env.action_space
+    action_space.seed(actions_seed)
+    assert_same_reset(space, envs.reset(seed=100), by_hand)
+    ends = 0
+    for _ in range(steps):
+        actions = [action_space.sample() for _ in by_hand]
+        expected = [hand.step(action) for hand, action in zip(by_hand, actions, strict=True)]
+        assert_same_step(space, envs.step(actions), expected)
+        ends += sum(hand.ended for hand in expected)
+    assert ends >= least_ends, "too few ends of episodes to say anything"
+
+
+@pytest.mark.parametrize("make_env", MAKERS.values(), ids=MAKERS)
+def test_trajectories_are_those_of_stepping_by_hand(make_on_all, make_env):
+    envs = make_on_all([make_env] * 5)
+    # Drawing nested observations takes long.
+    check_against_hand(envs, make_env, 60 if make_env is MAKERS["nested"] else 300, least_ends=35)
+
+
+@pytest.mark.parametrize("caller_steps", [False, True], ids=["workers", "caller-steps"])
+@pytest.mark.parametrize("in_series", [1, 3, 4, 5, 9, "auto"])
+def test_no_split_changes_a_trajectory(in_series, caller_steps):
+    make_env = MAKERS["CartPole of XuanCe"]
+    options = {"context": "forkserver", "in_series": in_series, "caller_steps": caller_steps}
+    with SubprocVecEnv([make_env] * 5, **options) as envs:
+        check_against_hand(envs, make_env, steps=60, least_ends=5)
+
+
+# Python 3.12 and later warn of the threads that BLAS has started here.
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:.*fork:RuntimeWarning")
+def test_forked_workers_give_the_same_trajectories():
+    make_env = MAKERS["nested"]
+    with SubprocVecEnv([make_env] * 5, in_series=2, context="fork") as envs:
+        check_against_hand(envs, make_env, steps=60, least_ends=40)
+
+
+def test_a_seed_given_again_gives_the_same_trajectory_again(make):
+    make_env = MAKERS["nested"]
+    envs = make([make_env] * 5)
+    check_against_hand(envs, make_env, steps=20, least_ends=5)
+    check_against_hand(envs, make_env, steps=20, least_ends=5)
+
+
+def test_resets_without_a_seed_continue_the_random_stream(make):
+    make_env = partial(EchoEnv, NESTED, length=100)
+    envs = make([make_env] * 5)
+    by_hand = [HandSteps(make_env(), seed=i) for i in range(5)]
+    assert_same_reset(NESTED, envs.reset(seed=0), by_hand)
+    for _ in range(3):
+        envs.step([0] * 5)
+        for hand in by_hand:
+            hand.step(np.int64(0))
+            hand.first = hand.env.reset()
+        assert_same_reset(NESTED, envs.reset(), by_hand)
+
+
+def test_environments_seeded_apart_differ(make):
+    envs = make([MAKERS["Pendulum"]] * 5)
+    obs, _ = envs.reset(seed=0)
+    assert len({row.tobytes() for row in obs}) == 5
+
+
+def test_environments_not_seeded_differ(make):
+    envs = make([MAKERS["Pendulum"]] * 5)
+    obs, _ = envs.reset()
+    assert len({row.tobytes() for row in obs}) == 5
+
+
+def test_the_callers_global_generators_are_not_touched(make):
+    before = random.getstate(), np.random.get_state()[1].tobytes()
+    envs = make([MAKERS["nested"]] * 5, env_seed=None)
+    envs.reset(seed=0)
+    for _ in range(10):
+        envs.step(np.zeros((5, 2)))
+    envs.close()
+    assert (random.getstate(), np.random.get_state()[1].tobytes()) == before
+
+
+def check_spaces_are_the_callers(envs):
+    """Uses the spaces between steps of environments that draw from their own."""
+    by_hand = [HandSteps(PLAIN_ECHO(), seed=i) for i in range(envs.num_envs)]
+    space = copy.deepcopy(envs.observation_space)
+    envs.reset(seed=0)
+    for _ in range(12):
+        envs.observation_space.seed(7)
+        envs.observation_space.sample()
+        assert_same_step(space, envs.step([0] * 5), [hand.step(np.int64(0)) for hand in by_hand])
+
+
+def test_sampling_and_seeding_the_spaces_does_not_touch_the_environments(make):
+    check_spaces_are_the_callers(make([PLAIN_ECHO] * 5))
+
+
+def test_nor_does_it_where_the_caller_steps_all_environments():
+    with SubprocVecEnv([PLAIN_ECHO] * 5, in_series=5, caller_steps=True) as envs:
+        check_spaces_are_the_callers(envs)
+
+
+def test_a_time_limit_outside_the_environment_truncates(make):
+    envs = make([lambda: TimeLimit(EchoEnv(NESTED, length=99), 4)] * 5)
+    envs.reset(seed=0)
+    for step in range(1, 10):
+        _, _, terminated, truncated, _ = envs.step([0] * 5)
+        assert not terminated.any()
+        assert truncated.all() == truncated.any() == (step % 4 == 0)

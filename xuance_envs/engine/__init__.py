@@ -1,0 +1,1 @@
+"""What steps environments: knows nothing of VecEnv, XuanCe or Gymnasium's vector API."""

@@ -1,0 +1,88 @@
+"""Who drives a group of environments: this process, or another one.
+
+A vector environment is a row of drivers. Each is asked for one thing at a time, and then for
+the result; between the two, the others work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from xuance_envs.engine.env_group import EnvGroup
+from xuance_envs.engine.serialization import copy_of
+
+__all__ = ["Driver", "LocalDriver"]
+
+
+class Driver(Protocol):
+    """One group of environments, wherever it is.
+
+    Attributes:
+        lo: index of its first environment.
+        hi: index after its last environment.
+    """
+
+    lo: int
+    hi: int
+
+    @property
+    def tag(self) -> int:
+        """The number of the request it was last asked, as the vector environment counts them."""
+
+    def ask_step(self, tag: int, actions: list[list[Any]] | None) -> None:
+        """Starts a step; its actions are in the arrays, but for those held as objects."""
+
+    def ask(self, tag: int, command: str, *arguments: Any) -> None:
+        """Starts a command of the group."""
+
+    def result(self, deadline: float | None = None) -> Any:
+        """Waits for what was last asked for, and gives it as often as it is called.
+
+        Raises:
+            EnvError: an environment failed.
+            WorkerDiedError: the process around the group ended.
+            TimeoutError: the deadline passed.
+        """
+
+    def thaw(self, frozen: Any) -> Any:
+        """An object that the group froze, for the caller to keep."""
+
+
+class LocalDriver:
+    """A group in this process, which works when its result is asked for.
+
+    Args:
+        group: the group.
+        lo: index of its first environment.
+    """
+
+    def __init__(self, group: EnvGroup, lo: int) -> None:
+        self.group = group
+        self.lo = lo
+        self.hi = lo + len(group.envs)
+        self.tag = 0
+        self._request: tuple[str, Sequence[Any]] | None = None
+        self._result: Any = None
+
+    def ask_step(self, tag: int, actions: list[list[Any]] | None) -> None:
+        """See :class:`Driver`."""
+        if actions is not None:
+            actions = copy_of(actions)  # the environments may write to them
+        self._request, self.tag = ("step", (actions,)), tag
+
+    def ask(self, tag: int, command: str, *arguments: Any) -> None:
+        """See :class:`Driver`."""
+        self._request, self.tag = (command, arguments), tag
+
+    def result(self, deadline: float | None = None) -> Any:
+        """See :class:`Driver`."""
+        if self._request is not None:
+            command, arguments = self._request
+            self._result = getattr(self.group, command)(*arguments)
+            self._request = None
+        return self._result
+
+    def thaw(self, frozen: Any) -> Any:
+        """See :class:`Driver`."""
+        return frozen

@@ -1,0 +1,409 @@
+"""A few environments stepped in series: the only code that steps, resets and auto-resets.
+
+The serial backend is one group. A worker process is a pipe around one group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from xuance_envs.engine.infos import InfoWriter
+from xuance_envs.engine.single_env import (
+    EnvDescription,
+    checked_env,
+    innermost_of,
+    owner_of,
+    render,
+)
+from xuance_envs.engine.space_layout import BadValueError, describe, fit
+from xuance_envs.engine.space_rows import Row, SpaceRows
+from xuance_envs.engine.step_arrays import StepArrays
+from xuance_envs.errors import EnvError
+
+__all__ = ["DONE", "ENDED", "EnvGroup", "Outcome", "Reset", "Rest"]
+
+Reset = tuple[int, Any, Any]
+"""One environment to reset: its place in the group, the seed and the options, or None."""
+
+_NOTHING = object()
+_FLOAT = np.dtype(np.float64)
+_BOOL = np.dtype(np.bool_)
+
+
+@dataclass
+class Rest:
+    """What one command left besides the group's arrays; everything in it is frozen.
+
+    Attributes:
+        keys: the keys of the info columns, if there are new ones.
+        reset_keys: the same for the infos of the resets.
+        infos: by place in the group, what does not fit the columns of an info.
+        reset_infos: the same for the infos of the resets.
+        observations: the lists of observations' leaves that are held as objects.
+        reset_observations: the same for the first observations of the next episodes.
+    """
+
+    keys: tuple[str, ...] | None = None
+    reset_keys: tuple[str, ...] | None = None
+    infos: dict[int, Any] = field(default_factory=dict)
+    reset_infos: dict[int, Any] = field(default_factory=dict)
+    observations: list[list[Any]] = field(default_factory=list)
+    reset_observations: list[list[Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a command besides what is in the arrays.
+
+    Attributes:
+        ended: whether an episode ended.
+        rest: what does not fit the arrays, None if everything does.
+    """
+
+    ended: bool = False
+    rest: Rest | None = None
+
+
+DONE = Outcome()
+ENDED = Outcome(ended=True)
+
+
+class EnvGroup:
+    """Environments stepped in series into their slice of the step's arrays.
+
+    Args:
+        env_fns: makes an environment each.
+        keywords: keyword arguments for each function.
+        first: the index in the vector environment of the first one.
+        freeze: makes a copy of an object, such that its environment cannot change it any more.
+
+    Raises:
+        EnvError: a function raised, or what it returned is no environment.
+        ValueError: two functions returned the same object.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[..., Any]],
+        keywords: Sequence[Mapping[str, Any]],
+        first: int,
+        freeze: Callable[[Any], Any],
+    ) -> None:
+        self.envs: list[Any] = []
+        self._first = first
+        self._freeze = freeze
+        self._doing = "construct"
+        try:
+            for i, (env_fn, kwargs) in enumerate(zip(env_fns, keywords, strict=True)):
+                try:
+                    self.envs.append(checked_env(env_fn(**kwargs)))
+                except (Exception, SystemExit) as error:
+                    raise self._failure(i, error) from error
+            self._check_distinct()
+            self._check_spaces()
+        except BaseException:
+            with contextlib.suppress(EnvError):
+                self.close()
+            raise
+
+    def describe(self) -> EnvDescription:
+        """Describes the group's first environment, in copies: its spaces have generators."""
+        return copy.deepcopy(EnvDescription.of(self.envs[0]))
+
+    def attach(self, arrays: StepArrays) -> None:
+        """Gives the group the arrays it works on: its slice of them."""
+        n = len(self.envs)
+        self._observations = arrays.observations
+        self._reset_observations = arrays.reset_observations
+        self._actions = arrays.actions
+        self._rows: list[Row] = arrays.observations.rows(n, self._freeze)
+        self._reset_rows: list[Row] = arrays.reset_observations.rows(n, self._freeze)
+        self._take_actions = arrays.actions.reader()
+        self._rewards = memoryview(arrays.rewards)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
+        self._terminated = arrays.terminated
+        self._truncated = arrays.truncated
+        self._infos = InfoWriter(arrays.infos, self._freeze)
+        self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze)
+        self._known_keys = 0
+        self._objects = bool(arrays.observations.objects)
+        self._steps = [env.step for env in self.envs]
+        self._ended = False
+        self._interrupted: int | None = None
+
+    def step(self, actions: list[list[Any]] | None = None) -> Outcome:
+        """Steps every environment once, and resets those whose episode ended.
+
+        An interrupt (:class:`KeyboardInterrupt`) leaves the rest of the step to the next call;
+        the environment it hit takes up again what it was doing, a step or a reset.
+
+        Args:
+            actions: the actions' leaves that are held as objects, None where there are none.
+
+        Raises:
+            EnvError: an environment raised, or returned what its spaces do not allow.
+        """
+        start = self._begin(actions)
+        items: Iterator[Any] = enumerate(
+            zip(self._steps, self._take_actions(), self._rows)  # noqa: B905  # costs, every step
+        )
+        if start:
+            items = islice(items, start, None)
+        rewards = self._rewards
+        write_info = self._infos.write
+        known_info = self._infos.keys
+        i, result = start, _NOTHING
+        try:
+            for i, (step, action, row) in items:
+                result = _NOTHING
+                result = step(action)
+                observation, reward, terminated, truncated, info = result
+                try:
+                    row[:] = observation
+                    rewards[i] = reward
+                except (TypeError, ValueError, NotImplementedError):
+                    self._store(i, observation, reward)
+                if info != {} or known_info:
+                    write_info(i, info)
+                if terminated is not False or truncated is not False:
+                    self._mark(i, terminated, truncated)
+        except (Exception, SystemExit) as error:
+            raise self._failure(i, error, result) from error
+        except BaseException:
+            self._interrupted = i
+            raise
+        return self._outcome()
+
+    def reset(self, resets: Sequence[Reset]) -> Outcome:
+        """Resets some environments; their observations and infos go where a step's would.
+
+        Raises:
+            EnvError: an environment raised, or returned what its spaces do not allow.
+        """
+        self._interrupted = None
+        self._begin(None)
+        for i, seed, options in resets:
+            given = {"seed": seed, "options": options}
+            given = {name: value for name, value in given.items() if value is not None}
+            try:
+                self._reset(i, self._observations, self._rows, self._infos, given)
+            except (Exception, SystemExit) as error:
+                raise self._failure(i, error) from error
+        return self._outcome()
+
+    def call(self, places: Sequence[int], name: str, args: Any, kwargs: Any) -> list[Any]:
+        """Calls a method of some environments, reaching through wrappers."""
+        return self._each("call", places, lambda env, _: getattr(env, name)(*args, **kwargs), name)
+
+    def get_attr(self, places: Sequence[int], name: str) -> list[Any]:
+        """Reads an attribute of some environments, reaching through wrappers."""
+        return self._each("get_attr", places, lambda env, _: getattr(env, name), name)
+
+    def set_attr(self, places: Sequence[int], name: str, values: Sequence[Any]) -> list[None]:
+        """Sets an attribute where it is, or else on the innermost environment."""
+        act = lambda env, value: setattr(env, name, value)  # noqa: E731  # as its siblings have it
+        return self._each("set_attr", places, act, name, values)
+
+    def render(self, places: Sequence[int], mode: str | None) -> list[Any]:
+        """Renders some environments."""
+        return self._each("render", places, lambda env, _: render(env, mode))
+
+    def close(self) -> None:
+        """Closes every environment, also after one of them failed to.
+
+        Raises:
+            EnvError: the first environment's that raised.
+        """
+        self._doing = "close"
+        failure: EnvError | None = None
+        while self.envs:
+            env = self.envs.pop()
+            try:
+                if hasattr(env, "close"):
+                    env.close()
+            except (Exception, SystemExit) as error:
+                failure = self._failure(len(self.envs), error)
+                failure.__cause__ = error
+        if failure is not None:
+            raise failure
+
+    # -- a step's parts ---------------------------------------------------------------
+
+    def _begin(self, actions: list[list[Any]] | None) -> int:
+        """Readies the arrays for a command; returns the environment to start from."""
+        if self._interrupted is not None:
+            start, self._interrupted = self._interrupted, None
+            if self._doing == "reset":
+                self._auto_reset(start)
+                start += 1
+            return start
+        if actions is not None:
+            self._actions.load(0, actions)
+        if self._ended:
+            self._terminated[:] = False
+            self._truncated[:] = False
+            self._ended = False
+        self._doing = "step"
+        return 0
+
+    def _store(self, i: int, observation: Any, reward: Any) -> None:
+        """Stores what the quick way did not take: of another dtype, or not an array."""
+        self._store_observation(i, self._observations, self._rows, observation)
+        number = np.asarray(reward)
+        try:
+            fitted = fit(number.reshape(()) if number.size == 1 else number, _FLOAT, ())
+        except BadValueError as error:
+            raise BadValueError(f"its reward: {error}") from None
+        self._rewards[i] = fitted.item()
+
+    def _store_observation(
+        self, i: int, storage: SpaceRows, rows: list[Row], observation: Any
+    ) -> None:
+        row = storage.row(i, self._freeze, strict=False)
+        try:
+            row[:] = observation
+        except BadValueError as error:
+            raise BadValueError(f"its observation: {error}") from None
+        rows[i] = row
+
+    def _mark(self, i: int, terminated: Any, truncated: Any) -> None:
+        """Takes note of the flags, and resets the environment if its episode ended."""
+        terminated = _as_flag("terminated", terminated)
+        truncated = _as_flag("truncated", truncated)
+        if terminated or truncated:
+            self._terminated[i] = terminated
+            self._truncated[i] = truncated
+            self._ended = True
+            self._auto_reset(i)
+
+    def _auto_reset(self, i: int) -> None:
+        self._doing = "reset"
+        self._reset(i, self._reset_observations, self._reset_rows, self._reset_infos, {})
+        self._doing = "step"
+
+    def _reset(
+        self,
+        i: int,
+        storage: SpaceRows,
+        rows: list[Row],
+        infos: InfoWriter,
+        arguments: Mapping[str, Any],
+    ) -> None:
+        self._doing = "reset"
+        result = self.envs[i].reset(**arguments)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise BadValueError(
+                f"reset: expected a tuple (observation, info), got {describe(result)}"
+            )
+        observation, info = result
+        try:
+            rows[i][:] = observation
+        except (TypeError, ValueError, NotImplementedError):
+            self._store_observation(i, storage, rows, observation)
+        infos.write(i, info)
+
+    def _outcome(self) -> Outcome:
+        """What goes back besides the arrays."""
+        infos, reset_infos = self._infos, self._reset_infos
+        known = len(infos.keys) + len(reset_infos.keys)
+        if not (infos.rest or reset_infos.rest or self._objects or known != self._known_keys):
+            return ENDED if self._ended else DONE
+        rest = Rest(
+            infos=infos.rest,
+            reset_infos=reset_infos.rest,
+            observations=[list(values) for values in self._observations.objects],
+        )
+        if self._ended:
+            rest.reset_observations = [list(v) for v in self._reset_observations.objects]
+        if known != self._known_keys:
+            self._known_keys = known
+            rest.keys, rest.reset_keys = tuple(infos.keys), tuple(reset_infos.keys)
+        infos.rest, reset_infos.rest = {}, {}
+        return Outcome(self._ended, rest)
+
+    # -- the rest ---------------------------------------------------------------------
+
+    def _each(
+        self,
+        command: str,
+        places: Sequence[int],
+        act: Callable[[Any, Any], Any],
+        name: str | None = None,
+        values: Sequence[Any] | None = None,
+    ) -> list[Any]:
+        """Does something with some environments, or with what in each has the attribute."""
+        doing, self._doing = self._doing, command
+        results = []
+        try:
+            for k, i in enumerate(places):
+                env = self.envs[i]
+                try:
+                    owner = env if name is None else owner_of(env, name)
+                    if owner is None and command == "set_attr":
+                        owner = innermost_of(env)
+                    if owner is not None:
+                        results.append(act(owner, None if values is None else values[k]))
+                        continue
+                except (Exception, SystemExit) as error:
+                    raise self._failure(i, error) from error
+                raise AttributeError(
+                    f"environment {self._first + i} ({env}) has no attribute {name!r}"
+                )
+        finally:
+            self._doing = doing
+        return results
+
+    def _failure(self, i: int, error: BaseException, result: Any = None) -> EnvError:
+        """The error to raise for what environment i of the group raised or returned."""
+        own_frame = error.__traceback__ is not None and error.__traceback__.tb_next is None
+        if isinstance(error, BadValueError):
+            reason = str(error)
+        elif self._doing == "step" and own_frame and result is not _NOTHING:
+            reason = _why_not_a_step(result) or f"{type(error).__name__}: {error}"
+        else:
+            reason = f"{type(error).__name__}: {error}"
+        text = "".join(traceback.format_exception(error))
+        return EnvError(self._first + i, self._doing, reason, text)
+
+    def _check_distinct(self) -> None:
+        seen: dict[int, int] = {}
+        for i, env in enumerate(self.envs):
+            if (twin := seen.setdefault(id(env), i)) != i:
+                raise ValueError(
+                    f"env_fns[{self._first + twin}] and env_fns[{self._first + i}] returned the "
+                    "same object: each function has to make an environment of its own"
+                )
+
+    def _check_spaces(self) -> None:
+        first = EnvDescription.of(self.envs[0])
+        for i, env in enumerate(self.envs):
+            first.check_spaces(env, self._first + i, self._first)
+
+
+def _as_flag(name: str, value: Any) -> bool:
+    if type(value) is bool:
+        return value
+    flag = np.asarray(value)
+    try:
+        return bool(fit(flag.reshape(()) if flag.size == 1 else flag, _BOOL, ()))
+    except BadValueError as error:
+        raise BadValueError(f"its {name}: {error}") from None
+
+
+def _why_not_a_step(result: Any) -> str | None:
+    if isinstance(result, tuple) and len(result) == 5:
+        return None
+    reason = (
+        "step: expected a tuple (observation, reward, terminated, truncated, info), "
+        f"got {describe(result)}"
+    )
+    if isinstance(result, tuple) and len(result) == 4:
+        reason += "; Gym_Env(..., library='gym') adapts environments of the older gym"
+    return reason

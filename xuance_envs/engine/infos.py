@@ -1,0 +1,409 @@
+"""Infos without dicts: their numbers in arrays, and a sequence that builds a dict when asked.
+
+Of an info dict, numbers under string keys go into columns, one cell per environment, together
+with their exact type. Whatever does not fit a column is the *rest*, which travels by itself,
+for that step only.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, SupportsIndex, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.engine.space_layout import BadValueError
+
+__all__ = ["Ends", "Frozen", "InfoArrays", "InfoColumns", "InfoWriter", "StepInfos"]
+
+MAX_COLUMNS = 64
+"""Columns the arrays have room for; further keys travel as part of the rest."""
+
+
+def _exactly_none(_: Any) -> None:
+    return None
+
+
+# A cell's kind is its place in this table, from 1; 0 marks an absent one. A float64 holds every
+# value of the types marked "d", an int64 of those marked "q".
+_KINDS: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
+    (int, "q", int),
+    (float, "d", float),
+    (bool, "q", bool),
+    (type(None), "", _exactly_none),
+    (np.bool_, "d", np.bool_),
+    (np.float64, "d", np.float64),
+    (np.float32, "d", np.float32),
+    (np.float16, "d", np.float16),
+    *((kind, "q", kind) for kind in (np.int64, np.int32, np.int16, np.int8)),
+    *((kind, "q", kind) for kind in (np.uint64, np.uint32, np.uint16, np.uint8)),
+)
+_CODES = {kind: code for code, (kind, _, _) in enumerate(_KINDS, start=1)}
+_STORAGE = {code: storage for code, (_, storage, _) in enumerate(_KINDS, start=1)}
+_RESTORE = {code: restore for code, (_, _, restore) in enumerate(_KINDS, start=1)}
+
+
+class InfoArrays:
+    """The numbers of one step's infos.
+
+    Args:
+        cells: ``(MAX_COLUMNS, n)`` float64: the values, integers as the same bits of an int64.
+        kinds: ``(MAX_COLUMNS, n)`` uint8: the type of each cell's value, 0 where there is none.
+    """
+
+    def __init__(self, cells: NDArray[np.float64], kinds: NDArray[np.uint8]) -> None:
+        self.cells = cells
+        self.kinds = kinds
+
+    @staticmethod
+    def shapes(num_envs: int) -> Iterator[tuple[np.dtype[Any], tuple[int, ...]]]:
+        """Dtype and shape of the two arrays."""
+        yield np.dtype(np.float64), (MAX_COLUMNS, num_envs)
+        yield np.dtype(np.uint8), (MAX_COLUMNS, num_envs)
+
+    def slice(self, lo: int, hi: int) -> InfoArrays:
+        """The same arrays for environments ``lo`` to ``hi - 1`` only."""
+        return InfoArrays(self.cells[:, lo:hi], self.kinds[:, lo:hi])
+
+    def first(self, columns: int) -> InfoArrays:
+        """The first columns of the same arrays."""
+        return InfoArrays(self.cells[:columns], self.kinds[:columns])
+
+    def copy(self) -> InfoArrays:
+        """The same numbers in arrays of their own."""
+        return InfoArrays(self.cells.copy(), self.kinds.copy())
+
+    def take(self, envs: NDArray[np.intp]) -> InfoArrays:
+        """A copy of some environments' numbers."""
+        return InfoArrays(self.cells.take(envs, axis=1), self.kinds.take(envs, axis=1))
+
+
+_Layout = tuple[tuple[str, type, Any], ...]
+
+
+class InfoWriter:
+    """Writes the infos of a group's environments into its arrays.
+
+    Args:
+        arrays: the group's slice of them.
+        freeze: makes a copy of what does not fit the arrays, such that the environment cannot
+            change it any more.
+
+    Attributes:
+        keys (list[str]): the key of each column in use, in order; only ever grows.
+        rest (dict[int, Any]): by environment, a frozen dict of what did not fit its columns.
+    """
+
+    def __init__(self, arrays: InfoArrays, freeze: Callable[[Any], Any]) -> None:
+        self.keys: list[str] = []
+        self.rest: dict[int, Any] = {}
+        self._freeze = freeze
+        self._slots: dict[str, int] = {}
+        self._kinds = arrays.kinds
+        integers = arrays.cells.view(np.int64)
+        # One row of the arrays each, as what an int or a float is most quickly stored into.
+        self._columns: dict[str, list[Any]] = {
+            "d": [memoryview(row) for row in arrays.cells],
+            "q": [memoryview(row) for row in integers],
+            "": [[None] * arrays.cells.shape[1]] * MAX_COLUMNS,
+        }
+        self._layouts: list[_Layout] = [()] * arrays.cells.shape[1]
+
+    def write(self, i: int, info: dict[str, Any]) -> None:
+        """Stores the info of the group's environment i.
+
+        Raises:
+            BadValueError: it is not a dict.
+        """
+        layout = self._layouts[i]
+        try:
+            if layout and len(info) == len(layout):
+                for key, kind, column in layout:
+                    value = info[key]
+                    if type(value) is not kind:
+                        break
+                    column[i] = value
+                else:
+                    return
+        except (KeyError, TypeError, ValueError):
+            pass  # not laid out as this environment's last info was
+        if layout or info != {}:
+            self._write_anew(i, info)
+
+    def _write_anew(self, i: int, info: dict[str, Any]) -> None:
+        if not isinstance(info, dict):
+            raise BadValueError(f"expected an info that is a dict, got a {type(info).__name__}")
+        layout: list[tuple[str, type, Any]] = []
+        rest = {}
+        self._kinds[:, i] = 0
+        for key, value in info.items():
+            code = _CODES.get(type(value), 0)
+            slot = self._slot(key) if code else None
+            if slot is None:
+                rest[key] = value
+                continue
+            column = self._columns[_STORAGE[code]][slot]
+            try:
+                column[i] = value
+            except (ValueError, OverflowError):  # an integer beyond 64 bits
+                rest[key] = value
+                continue
+            self._kinds[slot, i] = code
+            layout.append((key, type(value), column))
+        self._layouts[i] = tuple(layout)
+        if rest:
+            self.rest[i] = self._freeze(rest)
+
+    def _slot(self, key: Any) -> int | None:
+        slot = self._slots.get(key)
+        if slot is None and type(key) is str and len(self.keys) < MAX_COLUMNS:
+            slot = self._slots[key] = len(self.keys)
+            self.keys.append(key)
+        return slot
+
+
+Frozen = tuple[Callable[[Any], Any], Any]
+"""How to thaw what does not fit the columns of an info, and that, frozen."""
+
+
+class InfoBatch:
+    """Everything the infos of some environments are built from, taken out of the arrays for good.
+
+    Args:
+        numbers: a copy of the numbers, one column of the arrays per environment of the batch.
+        keys: by group, the key of each column.
+        group_of: by environment of the vector environment, its group.
+        rest: by environment of the vector environment, how to thaw its rest, and the frozen rest.
+    """
+
+    __slots__ = ("group_of", "keys", "numbers", "rest")
+
+    def __init__(
+        self,
+        numbers: InfoArrays,
+        keys: Sequence[Sequence[str]],
+        group_of: NDArray[np.intp],
+        rest: dict[int, Frozen],
+    ) -> None:
+        self.numbers = numbers
+        self.keys = keys
+        self.group_of = group_of
+        self.rest = rest
+
+    def build(self, position: int, env: int) -> dict[Any, Any]:
+        """The info dict of environment ``env``, which is at ``position`` in this batch."""
+        info: dict[Any, Any] = {}
+        kinds = self.numbers.kinds[:, position].tolist() if len(self.numbers.kinds) else []
+        for slot, (key, code) in enumerate(zip(self.keys[self.group_of[env]], kinds, strict=False)):
+            if code:
+                cell = _as_stored(self.numbers.cells, code)[slot, position]
+                info[key] = _RESTORE[code](cell)
+        if env in self.rest:
+            thaw, frozen = self.rest[env]
+            info.update(thaw(frozen))
+        return info
+
+    def column(self, key: str, envs: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """One key of all infos; ``envs`` are the environments at the batch's positions."""
+        cells, kinds = self._gather(key, envs)
+        mask = kinds != 0
+        codes = np.unique(kinds[mask]).tolist()
+        others = self._others(key, envs)
+        if others or _CODES[type(None)] in codes:
+            objects = np.full(len(envs), None, dtype=object)
+            for position in np.flatnonzero(mask).tolist():
+                objects[position] = self.build(position, int(envs[position]))[key]
+            for position, value in others.items():
+                objects[position] = value
+                mask[position] = True
+            return objects, mask
+        if len(codes) == 1:
+            kind = _KINDS[codes[0] - 1][0]
+            return _as_stored(cells, codes[0]).astype(kind), mask
+        values = np.zeros(len(envs))
+        for code in codes:
+            mine = kinds == code
+            values[mine] = _as_stored(cells, code)[mine]
+        return values, mask
+
+    def _gather(
+        self, key: str, envs: NDArray[np.intp]
+    ) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+        """The cells and kinds of one key, whichever column each group keeps it in."""
+        cells = np.zeros(len(envs))
+        kinds = np.zeros(len(envs), np.uint8)
+        for group, keys in enumerate(self.keys):
+            if key in keys[: len(self.numbers.kinds)]:
+                slot = keys.index(key)
+                present = (self.group_of[envs] == group) & (self.numbers.kinds[slot] != 0)
+                cells[present] = self.numbers.cells[slot, present]
+                kinds[present] = self.numbers.kinds[slot, present]
+        return cells, kinds
+
+    def _others(self, key: str, envs: NDArray[np.intp]) -> dict[int, Any]:
+        """By position, the values of a key that did not fit its column."""
+        others = {}
+        for position, env in enumerate(envs.tolist() if self.rest else ()):
+            if env in self.rest:
+                thaw, frozen = self.rest[env]
+                rest = thaw(frozen)
+                if key in rest:
+                    others[position] = rest[key]
+        return others
+
+
+def _as_stored(cells: NDArray[np.float64], code: int) -> NDArray[Any]:
+    """The cells as what values of this kind are stored as."""
+    return cells.view(np.int64) if _STORAGE[code] == "q" else cells
+
+
+class InfoColumns:
+    """The columns of infos that are in use, and whose they are.
+
+    Args:
+        arrays: all columns there are.
+        groups: number of groups.
+    """
+
+    def __init__(self, arrays: InfoArrays, groups: int) -> None:
+        self._arrays = arrays
+        self._keys: tuple[tuple[str, ...], ...] = ((),) * groups
+        self._used = arrays.first(0)
+        self._unused = self._used.copy()
+
+    def set_keys(self, group: int, keys: tuple[str, ...] | None) -> None:
+        """Takes note of the keys of a group's columns, if there are new ones."""
+        if keys is not None:
+            self._keys = (*self._keys[:group], keys, *self._keys[group + 1 :])
+            self._used = self._arrays.first(max(map(len, self._keys)))
+
+    def batch(
+        self,
+        group_of: NDArray[np.intp],
+        rests: dict[int, Frozen],
+        envs: NDArray[np.intp] | None = None,
+    ) -> InfoBatch:
+        """What the infos of some environments, or all, are built from."""
+        used = self._used
+        if not len(used.kinds):
+            numbers = self._unused
+        elif envs is None:
+            numbers = used.copy()
+        else:
+            numbers = used.take(envs)
+        return InfoBatch(numbers, self._keys, group_of, rests)
+
+
+class Ends:
+    """The episodes that ended in a step: what their environments' infos have besides.
+
+    Args:
+        envs: the environments.
+        observation: by place in ``envs``, the first observation of the next episode.
+        infos: the infos of the resets.
+    """
+
+    __slots__ = ("_envs", "_infos", "_observation", "_rows")
+
+    def __init__(
+        self, envs: NDArray[np.intp], observation: Callable[[int], Any], infos: InfoBatch
+    ) -> None:
+        self._envs = envs
+        self._observation = observation
+        self._infos = infos
+        self._rows: dict[int, int] | None = None
+
+    def add_to(self, info: dict[Any, Any], env: int) -> None:
+        """Adds to the info of an environment what it has besides, if its episode ended."""
+        if self._rows is None:
+            self._rows = {env: row for row, env in enumerate(self._envs.tolist())}
+        row = self._rows.get(env)
+        if row is not None:
+            info["reset_obs"] = self._observation(row)
+            info["reset_info"] = self._infos.build(row, env)
+
+
+class StepInfos(Sequence[dict[Any, Any]]):
+    """The infos of one step: a sequence of dicts, each built when it is first looked at.
+
+    Looked at again, a dict is the same object. Looked at after later steps, it still shows its
+    own step. ``infos[i] = {...}`` replaces one.
+
+    Args:
+        batch: what the dicts are built from.
+        envs: the environment of each dict.
+        ends: the episodes that ended in the step, None if none did.
+    """
+
+    __slots__ = ("_batch", "_built", "_ends", "_envs")
+
+    def __init__(self, batch: InfoBatch, envs: NDArray[np.intp], ends: Ends | None = None) -> None:
+        self._batch = batch
+        self._envs = envs
+        self._ends = ends
+        self._built: dict[int, dict[Any, Any]] = {}
+
+    def column(self, key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """One key of every environment's info, without building any dict.
+
+        Args:
+            key: a key of the infos the environments gave; not ``reset_obs`` or ``reset_info``.
+
+        Returns:
+            ``(values, mask)``, both of shape ``(len(infos),)``. ``mask`` says which infos have
+            the key; where they do not, the value is 0, or None in an array of objects. The
+            dtype is that of the values, float64 if several kinds of numbers are among them,
+            and object if some are not numbers.
+        """
+        return self._batch.column(key, self._envs)
+
+    def __len__(self) -> int:
+        return len(self._envs)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> dict[Any, Any]: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> list[dict[Any, Any]]: ...
+    def __getitem__(self, index: SupportsIndex | slice, /) -> dict[Any, Any] | list[dict[Any, Any]]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        position = self._position(index)
+        info = self._built.get(position)
+        if info is None:
+            info = self._built[position] = self._build(position)
+        return info
+
+    def __setitem__(self, index: SupportsIndex, info: dict[Any, Any], /) -> None:
+        self._built[self._position(index)] = info
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, StepInfos | list | tuple):
+            return list(self) == list(other)
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, so not hashable, as a list
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[dict[Any, Any]]]]:
+        return list, (list(self),)
+
+    def copy(self) -> list[dict[Any, Any]]:
+        """A list of the same dicts."""
+        return list(self)
+
+    def _position(self, index: SupportsIndex) -> int:
+        position = operator.index(index)
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"info {position} of {len(self)}")
+        return position % len(self)
+
+    def _build(self, position: int) -> dict[Any, Any]:
+        env = int(self._envs[position])
+        info = self._batch.build(position, env)
+        if self._ends is not None:
+            self._ends.add_to(info, env)
+        return info

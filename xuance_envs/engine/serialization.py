@@ -1,0 +1,85 @@
+"""Takes objects where their owner cannot change them: into bytes for another process, or copies.
+
+A worker does not import the caller's ``__main__``, so what is defined there travels by value.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import traceback
+from typing import Any
+
+import cloudpickle
+
+from xuance_envs.errors import VecEnvError
+
+__all__ = ["copy_of", "dumps_for_caller", "dumps_for_worker", "loads", "pack_error", "unpack_error"]
+
+_PROTOCOL = 5
+
+loads = pickle.loads
+
+
+def copy_of(value: Any) -> Any:
+    """A copy of an object that an environment may change later; itself if it has no copies."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        return value  # such as a lock or a generator: its identity is what it is
+
+
+def dumps_for_worker(value: Any) -> bytes:
+    """Pickles a value of the caller; functions and classes of its ``__main__`` go by value."""
+    try:
+        data = pickle.dumps(value, _PROTOCOL)
+    except Exception:
+        data = None  # cloudpickle takes more, and its error says what is wrong
+    if data is None or b"__main__" in data:
+        data = bytes(cloudpickle.dumps(value, _PROTOCOL))
+    return data
+
+
+def dumps_for_caller(value: Any) -> bytes:
+    """Pickles a value of a worker.
+
+    A class that came from the caller's ``__main__`` by value goes back by value, and
+    cloudpickle recognises it there as the caller's own.
+    """
+    try:
+        return pickle.dumps(value, _PROTOCOL)
+    except Exception:
+        return bytes(cloudpickle.dumps(value, _PROTOCOL))
+
+
+def pack_error(error: BaseException) -> bytes:
+    """Pickles an exception for the caller, with its cause if that survives the journey."""
+    packed = _packed(error)
+    if packed is None:
+        text = "".join(traceback.format_exception(error))
+        packed = _packed(VecEnvError(f"{type(error).__name__}: {error}\n\n{text}"))
+    return dumps_for_caller((packed, _packed(error.__cause__)))
+
+
+def unpack_error(data: bytes) -> BaseException:
+    """The exception a worker packed, its cause set."""
+    packed, packed_cause = loads(data)
+    error: BaseException = loads(packed)
+    if packed_cause is not None:
+        try:
+            error.__cause__ = loads(packed_cause)
+        except Exception:
+            error.__cause__ = None  # of a module only the worker can import
+    return error
+
+
+def _packed(error: BaseException | None) -> bytes | None:
+    """The pickled exception, None if there is none or it does not survive being pickled."""
+    if error is None:
+        return None
+    try:
+        data = dumps_for_caller(error)
+        loads(data)
+    except Exception:
+        return None
+    return data

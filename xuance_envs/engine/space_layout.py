@@ -1,0 +1,187 @@
+"""How the values of a space lie in arrays: a space seen as a row of leaves.
+
+A leaf of fixed shape (Box, Discrete, MultiDiscrete, MultiBinary) lies in an array;
+any other (Text, Graph, Sequence, OneOf, a custom space) is held as an object.
+Dict and Tuple spaces are the branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+__all__ = ["BadValueError", "Leaf", "SpaceLayout", "describe", "fit"]
+
+_ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class BadValueError(ValueError):
+    """A value does not fit the place it is meant for; says what was expected and what came."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One leaf of a space.
+
+    Attributes:
+        path: where it is below the root, as Python would index it: ``"['camera'][0]"``.
+        space: the leaf's own space.
+        shape: shape of one value; ``()`` for an object.
+        dtype: dtype of one value; None for an object.
+    """
+
+    path: str
+    space: Space[Any]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any] | None
+
+
+class SpaceLayout:
+    """The leaves of a space, and the way between its values and values of the leaves.
+
+    Args:
+        space: any Gymnasium space.
+
+    Attributes:
+        space: the space.
+        leaves (tuple[Leaf, ...]): its leaves, in order.
+        flat (bool): whether the space is itself the one leaf.
+        has_objects (bool): whether some leaf is held as an object.
+    """
+
+    def __init__(self, space: Space[Any]) -> None:
+        leaves: list[Leaf] = []
+        self.space = space
+        self._tree = _Node(space, "", leaves)
+        self.leaves = tuple(leaves)
+        self.flat = not isinstance(space, (spaces.Dict, spaces.Tuple))
+        self.has_objects = any(leaf.dtype is None for leaf in leaves)
+
+    def flatten(self, value: Any) -> list[Any]:
+        """The values of the leaves in ``value``, which may also be a batch of values.
+
+        Raises:
+            BadValueError: the value's structure is not the space's.
+        """
+        if self.flat:
+            return [value]
+        parts: list[Any] = []
+        self._tree.flatten(value, parts)
+        return parts
+
+    def unflatten(self, parts: Sequence[Any]) -> Any:
+        """The value whose leaves are ``parts``: the reverse of :meth:`flatten`."""
+        return parts[0] if self.flat else self._tree.unflatten(parts)
+
+
+class _Node:
+    """A space within a layout: a leaf, or a branch with nodes below it."""
+
+    def __init__(self, space: Space[Any], path: str, leaves: list[Leaf]) -> None:
+        self.path = path
+        self.keys: list[Any] | None = None
+        self.is_dict = isinstance(space, spaces.Dict)
+        self.leaf = len(leaves)
+        if isinstance(space, spaces.Dict):
+            self.keys = list(space.spaces)
+            below = list(space.spaces.values())
+        elif isinstance(space, spaces.Tuple):
+            self.keys = list(range(len(space.spaces)))
+            below = list(space.spaces)
+        elif isinstance(space, _ARRAY_SPACES):
+            assert space.shape is not None
+            leaves.append(Leaf(path, space, tuple(space.shape), np.dtype(space.dtype)))
+            return
+        else:
+            leaves.append(Leaf(path, space, (), None))
+            return
+        self.below = [
+            _Node(inner, f"{path}[{key!r}]", leaves)
+            for key, inner in zip(self.keys, below, strict=True)
+        ]
+
+    def flatten(self, value: Any, parts: list[Any]) -> None:
+        if self.keys is None:
+            parts.append(value)
+            return
+        if self.is_dict:
+            if not isinstance(value, Mapping) or value.keys() != set(self.keys):
+                got = f"the keys {list(value)}" if isinstance(value, Mapping) else describe(value)
+                raise BadValueError(f"{self.path}: expected a dict with {self.keys}, got {got}")
+        elif not isinstance(value, tuple | list) or len(value) != len(self.keys):
+            raise BadValueError(
+                f"{self.path}: expected a tuple of {len(self.keys)}, got {describe(value)}"
+            )
+        for key, node in zip(self.keys, self.below, strict=True):
+            node.flatten(value[key], parts)
+
+    def unflatten(self, parts: Sequence[Any]) -> Any:
+        if self.keys is None:
+            return parts[self.leaf]
+        values = [node.unflatten(parts) for node in self.below]
+        return dict(zip(self.keys, values, strict=True)) if self.is_dict else tuple(values)
+
+
+def fit(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """The value as an array of exactly this dtype and shape.
+
+    Floats are rounded to a smaller float type; between kinds, nothing may be lost:
+    300 or -1 into uint8, 0.5 or NaN into an integer, 1e300 into float32 are refused.
+
+    Args:
+        value: anything :func:`numpy.asarray` takes.
+        dtype: the dtype wanted.
+        shape: the shape wanted.
+
+    Returns:
+        An array, the value itself where it is one already.
+
+    Raises:
+        BadValueError: says what was expected and what came.
+    """
+    try:
+        array = np.asarray(value)
+    except Exception as error:
+        raise BadValueError(
+            f"expected an array of shape {shape} and dtype {dtype}, got {describe(value)}, "
+            f"of which NumPy makes no array: {error}"
+        ) from None
+    if array.shape != shape:
+        raise BadValueError(
+            f"expected shape {shape}, got shape {array.shape} (dtype expected {dtype}, "
+            f"got {array.dtype})"
+        )
+    if array.dtype == dtype:
+        return array
+    if array.dtype.kind not in "biuf" or dtype.kind not in "biuf":
+        raise BadValueError(f"expected dtype {dtype}, got dtype {array.dtype}")
+    try:
+        with np.errstate(over="raise", invalid="ignore"):
+            cast = array.astype(dtype)
+            rounds = array.dtype.kind == dtype.kind == "f"
+            lost = not rounds and not (
+                np.array_equal(cast, array) and np.array_equal(cast.astype(array.dtype), array)
+            )
+    except FloatingPointError:
+        lost = True
+    if lost:
+        raise BadValueError(
+            f"expected values that fit dtype {dtype}, got dtype {array.dtype} with values "
+            f"from {array.min()} to {array.max()}"
+        )
+    return cast
+
+
+def describe(value: Any) -> str:
+    """A value in a few words for an error."""
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"

@@ -1,0 +1,147 @@
+"""The arrays of one vector step, on private or on shared memory.
+
+A worker sees its slice of the same arrays, so nothing has to be sent on an ordinary step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from numpy.typing import NDArray
+
+from xuance_envs.engine.infos import InfoArrays
+from xuance_envs.engine.space_layout import SpaceLayout
+from xuance_envs.engine.space_rows import SpaceRows
+
+__all__ = ["StepArrays"]
+
+_ALIGNMENT = 64  # a cache line, so that two arrays never share one
+
+
+class StepArrays:
+    """All arrays of one vector step.
+
+    Args:
+        observations: one observation per environment.
+        reset_observations: the first observation of the next episode, where one ended.
+        actions: one action per environment.
+        rewards: ``(n,)`` float64.
+        terminated: ``(n,)`` bool.
+        truncated: ``(n,)`` bool.
+        infos: the numbers in the infos.
+        reset_infos: the numbers in the infos of the resets, where an episode ended.
+    """
+
+    def __init__(
+        self,
+        observations: SpaceRows,
+        reset_observations: SpaceRows,
+        actions: SpaceRows,
+        rewards: NDArray[np.float64],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        infos: InfoArrays,
+        reset_infos: InfoArrays,
+    ) -> None:
+        self.observations = observations
+        self.reset_observations = reset_observations
+        self.actions = actions
+        self.rewards = rewards
+        self.terminated = terminated
+        self.truncated = truncated
+        self.infos = infos
+        self.reset_infos = reset_infos
+
+    @staticmethod
+    def nbytes(observation_space: Space[Any], action_space: Space[Any], num_envs: int) -> int:
+        """Bytes of memory the arrays for so many environments take."""
+        layouts = SpaceLayout(observation_space), SpaceLayout(action_space)
+        ends = [end for *_, end in _places(*layouts, num_envs)]
+        return ends[-1]
+
+    @classmethod
+    def allocate(
+        cls,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        num_envs: int,
+        memory: Any = None,
+    ) -> StepArrays:
+        """Lays the arrays out.
+
+        Args:
+            observation_space: of one environment.
+            action_space: of one environment.
+            num_envs: number of environments.
+            memory: a writable buffer of :meth:`nbytes` zeros that the arrays live on, the same
+                layout in every process; None for memory of their own.
+        """
+        observations, actions = SpaceLayout(observation_space), SpaceLayout(action_space)
+        places = list(_places(observations, actions, num_envs))
+        if memory is None:
+            memory = bytearray(places[-1][-1])
+        arrays = iter(
+            [
+                np.frombuffer(memory, dtype, int(np.prod(shape)), start).reshape(shape)
+                for dtype, shape, start, _ in places
+            ]
+        )
+
+        def rows(layout: SpaceLayout) -> SpaceRows:
+            parts = [
+                [None] * num_envs if leaf.dtype is None else next(arrays) for leaf in layout.leaves
+            ]
+            return SpaceRows(layout, parts, num_envs)
+
+        return cls(
+            rows(observations),
+            rows(observations),
+            rows(actions),
+            next(arrays),
+            next(arrays),
+            next(arrays),
+            InfoArrays(next(arrays), next(arrays)),
+            InfoArrays(next(arrays), next(arrays)),
+        )
+
+    def slice(self, lo: int, hi: int) -> StepArrays:
+        """The same arrays for environments ``lo`` to ``hi - 1`` only."""
+        return StepArrays(
+            self.observations.slice(lo, hi),
+            self.reset_observations.slice(lo, hi),
+            self.actions.slice(lo, hi),
+            self.rewards[lo:hi],
+            self.terminated[lo:hi],
+            self.truncated[lo:hi],
+            self.infos.slice(lo, hi),
+            self.reset_infos.slice(lo, hi),
+        )
+
+
+_Place = tuple[np.dtype[Any], tuple[int, ...], int, int]
+
+
+def _places(observations: SpaceLayout, actions: SpaceLayout, num_envs: int) -> Iterator[_Place]:
+    """Dtype, shape, first byte and end of every array, in the order they are laid out."""
+    start = 0
+    for dtype, shape in _shapes(observations, actions, num_envs):
+        end = start + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        yield dtype, shape, start, end
+        start = -(-end // _ALIGNMENT) * _ALIGNMENT
+
+
+def _shapes(
+    observations: SpaceLayout, actions: SpaceLayout, num_envs: int
+) -> Iterator[tuple[np.dtype[Any], tuple[int, ...]]]:
+    for layout in (observations, observations, actions):
+        for leaf in layout.leaves:
+            if leaf.dtype is not None:
+                yield leaf.dtype, (num_envs, *leaf.shape)
+    yield np.dtype(np.float64), (num_envs,)
+    yield np.dtype(np.bool_), (num_envs,)
+    yield np.dtype(np.bool_), (num_envs,)
+    for _ in range(2):
+        yield from InfoArrays.shapes(num_envs)

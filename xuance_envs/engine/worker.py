@@ -1,0 +1,159 @@
+"""The inside of a worker process: a pipe around one group of environments."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from xuance_envs.engine.bootstrap import WorkerSettings
+from xuance_envs.engine.doorbell import Inbox, PeerGoneError, Reply, Request, frame, write_all
+from xuance_envs.engine.env_group import EnvGroup
+from xuance_envs.engine.serialization import dumps_for_caller, loads, pack_error
+from xuance_envs.engine.shared_memory import SharedMemory
+from xuance_envs.engine.single_env import EnvDescription
+from xuance_envs.engine.space_layout import BadValueError
+from xuance_envs.engine.step_arrays import StepArrays
+from xuance_envs.errors import EnvError
+
+__all__ = ["run"]
+
+ORPHAN_GRACE = 1.0
+"""Seconds a worker has to close its environments by itself after its caller ended."""
+
+
+def run(settings: WorkerSettings) -> None:
+    """Serves requests until the caller says so, or is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which ends us
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    random.seed()  # a forked process would otherwise draw what its twins draw
+    np.random.seed()
+    inbox = Inbox(settings.requests.fd, spin=settings.spin)
+    threading.Thread(target=_outlive_no_caller, args=(inbox.fd,), daemon=True).start()
+    worker = Worker(settings)
+    try:
+        worker.serve(inbox, settings.replies.fd)
+    except PeerGoneError:
+        pass  # the caller ended without a word: so does this process
+    finally:
+        worker.close()
+
+
+class Worker:
+    """Executes requests on one group of environments.
+
+    Args:
+        settings: as given when the process started.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._group: EnvGroup
+        self._commands: dict[str, Callable[..., Any]] = {"build": self._build}
+
+    def serve(self, requests: Inbox, replies: int) -> None:
+        """Answers each request with one reply, until one says to close.
+
+        Raises:
+            PeerGoneError: the caller is gone.
+        """
+        done, ended = frame(Reply.DONE), frame(Reply.ENDED)
+        while True:
+            code, payload = requests.receive()
+            requests.clear()
+            if code == Request.CLOSE:
+                return
+            try:
+                if code == Request.STEP:
+                    outcome = self._group.step()
+                    if outcome.rest is None:
+                        message = ended if outcome.ended else done
+                    else:
+                        message = frame(Reply.RESULT, dumps_for_caller(outcome))
+                else:
+                    message = frame(Reply.RESULT, self._call(*loads(payload)))
+            except (Exception, SystemExit) as error:
+                message = frame(Reply.FAILED, pack_error(error))
+            write_all(replies, message)
+
+    def close(self) -> None:
+        """Closes the environments; an error can only go to standard error by now."""
+        if "attach" in self._commands:
+            try:
+                self._group.close()
+            except EnvError as error:
+                print(error, file=sys.stderr)
+
+    def _call(self, name: str, arguments: Sequence[Any]) -> bytes:
+        result = self._commands[name](*arguments)
+        try:
+            return dumps_for_caller(result)
+        except Exception as error:
+            raise TypeError(
+                f"the result of {name!r} cannot be sent to the calling process, because it "
+                f"cannot be pickled: {error}"
+            ) from None
+
+    def _build(
+        self, env_fns: bytes | None, keywords: Sequence[Mapping[str, Any]], first: int
+    ) -> EnvDescription:
+        """Makes the environments, from functions that come pickled, or came when forked."""
+        functions = (self._settings.env_fns or ()) if env_fns is None else loads(env_fns)
+        limit_threads(self._settings.threads)
+        group = self._group = EnvGroup(functions, keywords, first, _freeze)
+        limit_threads(self._settings.threads)
+        self._commands = {
+            "attach": self._attach,
+            "step": group.step,
+            "reset": group.reset,
+            "call": group.call,
+            "get_attr": group.get_attr,
+            "set_attr": group.set_attr,
+            "render": group.render,
+        }
+        return group.describe()
+
+    def _attach(self, spaces: tuple[Any, Any], num_envs: int, lo: int, hi: int) -> None:
+        """Takes this group's slice of the arrays, whose memory has its size by now."""
+        memory = SharedMemory(self._settings.memory.fd)
+        arrays = StepArrays.allocate(*spaces, num_envs, memory.map())
+        memory.close()
+        self._group.attach(arrays.slice(lo, hi))
+
+
+def _freeze(value: Any) -> bytes:
+    try:
+        return dumps_for_caller(value)
+    except Exception as error:
+        raise BadValueError(
+            f"{value!r} cannot be sent to the calling process, because it cannot be pickled: "
+            f"{error}"
+        ) from None
+
+
+def limit_threads(threads: int | None) -> None:
+    """Limits the libraries that are loaded already, and do not ask the environment variables."""
+    if threads is None:
+        return
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(threads)
+    if (cv2 := sys.modules.get("cv2")) is not None:
+        cv2.setNumThreads(threads)
+
+
+def _outlive_no_caller(requests: int) -> None:
+    """Ends this process a moment after the caller has, whatever its main thread is doing."""
+    poll = select.poll()
+    poll.register(requests, 0)  # no data, only the end of the pipe
+    while not poll.poll():
+        pass
+    time.sleep(ORPHAN_GRACE)
+    os._exit(1)

@@ -1,0 +1,202 @@
+"""Everything that can go wrong, as one tree of exceptions.
+
+::
+
+    VecEnvError
+    ├── AlreadySteppingError   a step is pending and something else was asked for
+    ├── NotSteppingError       ``step_wait`` without ``step_async``
+    ├── ClosedVecEnvError      anything but ``close`` after ``close``
+    ├── EnvError               an environment raised, or returned what its spaces do not allow
+    ├── WorkerDiedError        the process around some environments ended by itself
+    └── WorkerTimeoutError     a process around some environments did not answer in time
+
+Every one of them survives :mod:`pickle`.
+Wrong arguments are not in the tree: they are a :class:`ValueError` or a :class:`TypeError`,
+as everywhere in Python, and the object stays usable.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+__all__ = [
+    "AlreadySteppingError",
+    "ClosedVecEnvError",
+    "EnvError",
+    "NotSteppingError",
+    "VecEnvError",
+    "WorkerDiedError",
+    "WorkerTimeoutError",
+]
+
+
+class VecEnvError(Exception):
+    """The root of every exception this package defines."""
+
+
+class AlreadySteppingError(VecEnvError):
+    """A step is pending: finish it with ``step_wait`` before asking for something else."""
+
+
+class NotSteppingError(VecEnvError):
+    """``step_wait`` was called without a ``step_async`` before it."""
+
+
+class ClosedVecEnvError(VecEnvError):
+    """The vector environment has been closed, by ``close`` or after an error."""
+
+
+class EnvError(VecEnvError):
+    """An environment raised an exception, or returned something its spaces do not allow.
+
+    The exception the environment raised is the ``__cause__``, unless it could not be brought
+    over from a worker process.
+
+    Args:
+        env_index: index of the environment in the vector environment.
+        command: what the environment was asked to do: ``"construct"``, ``"reset"``, ``"step"``,
+            ``"render"``, ``"call"``, ``"get_attr"``, ``"set_attr"`` or ``"close"``.
+        reason: one line on what happened.
+        env_traceback: the formatted traceback from where it happened.
+
+    Attributes:
+        env_index (int): as above.
+        command (str): as above.
+        reason (str): as above.
+        env_traceback (str): as above.
+    """
+
+    def __init__(self, env_index: int, command: str, reason: str, env_traceback: str = "") -> None:
+        super().__init__(env_index, command, reason, env_traceback)
+        self.env_index = env_index
+        self.command = command
+        self.reason = reason
+        self.env_traceback = env_traceback
+
+    def __str__(self) -> str:
+        text = f"environment {self.env_index} failed in {self.command!r}: {self.reason}"
+        cause_is_shown = self.__cause__ is not None and self.__cause__.__traceback__ is not None
+        if self.env_traceback and not cause_is_shown:
+            text += f"\n\nTraceback of environment {self.env_index}:\n{self.env_traceback.rstrip()}"
+        return text
+
+
+class _WorkerError(VecEnvError):
+    """What the two errors about a worker process share: who it was and what it was doing."""
+
+    def __init__(self, env_indices: Sequence[int], pid: int | None, command: str) -> None:
+        super().__init__()
+        self.env_indices = tuple(env_indices)
+        self.pid = pid
+        self.command = command
+
+    def _who(self) -> str:
+        return f"the worker process of {name_envs(self.env_indices)} (pid {self.pid})"
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _rebuild, (type(self), dict(vars(self)))
+
+
+class WorkerDiedError(_WorkerError):
+    """A worker process ended by itself: it was killed, crashed, or its environment exited.
+
+    Args:
+        env_indices: the environments that lived in it.
+        pid: its process id.
+        exitcode: as :attr:`multiprocessing.Process.exitcode` gives it: the exit status, or the
+            negative number of the signal that ended it; None where it is not known.
+        command: the last command it was given.
+        details: further lines worth showing, such as the end of its standard error.
+
+    Attributes:
+        env_indices (tuple[int, ...]): as above.
+        pid (int | None): as above.
+        exitcode (int | None): as above.
+        command (str): as above.
+        details (str): as above.
+    """
+
+    def __init__(
+        self,
+        env_indices: Sequence[int],
+        pid: int | None,
+        exitcode: int | None,
+        command: str,
+        details: str = "",
+    ) -> None:
+        super().__init__(env_indices, pid, command)
+        self.exitcode = exitcode
+        self.details = details
+
+    def __str__(self) -> str:
+        text = f"{self._who()} died during {self.command!r}: {self._ending()}"
+        return f"{text}\n{self.details}" if self.details else text
+
+    def _ending(self) -> str:
+        if self.exitcode is None:
+            return "it closed its pipe and its exit code is not known"
+        if self.exitcode >= 0:
+            return f"it exited with code {self.exitcode}"
+        try:
+            name = signal.Signals(-self.exitcode).name
+        except ValueError:
+            name = f"signal {-self.exitcode}"
+        text = f"it was ended by {name}"
+        if name == "SIGKILL":
+            text += (
+                " (the kernel does this when memory runs out: see the kernel's log, "
+                "and try fewer environments or less memory in each)"
+            )
+        return text
+
+
+class WorkerTimeoutError(_WorkerError):
+    """A worker process did not answer within the time it was given.
+
+    Args:
+        env_indices: the environments that live in it.
+        pid: its process id.
+        timeout: the time it was given, in seconds.
+        command: the command it did not answer.
+        details: further lines worth showing.
+
+    Attributes:
+        env_indices (tuple[int, ...]): as above.
+        pid (int | None): as above.
+        timeout (float): as above.
+        command (str): as above.
+        details (str): as above.
+    """
+
+    def __init__(
+        self,
+        env_indices: Sequence[int],
+        pid: int | None,
+        timeout: float,
+        command: str,
+        details: str = "",
+    ) -> None:
+        super().__init__(env_indices, pid, command)
+        self.timeout = timeout
+        self.details = details
+
+    def __str__(self) -> str:
+        text = f"{self._who()} did not answer {self.command!r} within {self.timeout:g} s"
+        return f"{text}\n{self.details}" if self.details else text
+
+
+def _rebuild(kind: type[_WorkerError], attributes: dict[str, Any]) -> _WorkerError:
+    error = kind.__new__(kind)
+    error.__dict__.update(attributes)
+    return error
+
+
+def name_envs(indices: Sequence[int]) -> str:
+    """Names environments in words: ``environment 3``, ``environments 4 to 7``, ``… 1, 5``."""
+    if len(indices) == 1:
+        return f"environment {indices[0]}"
+    if len(indices) > 2 and tuple(indices) == tuple(range(indices[0], indices[-1] + 1)):
+        return f"environments {indices[0]} to {indices[-1]}"
+    return "environments " + ", ".join(map(str, indices))

@@ -1,0 +1,216 @@
+"""Stacked observations that share the frames they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["LazyFrames"]
+
+Array = npt.NDArray[Any]
+
+# Copying an image with so few channels into a wider one is several times faster channel by channel
+# than as rows of so few elements.
+_FEW_CHANNELS = 4
+
+
+class LazyFrames:
+    """Frames that are concatenated along the last axis only when asked.
+
+    Consecutive stacked observations have all frames but one in common. A ``LazyFrames`` holds
+    references to its frames, so a replay buffer full of them keeps each frame in memory once. The
+    concatenated array is built anew at each request and never kept: whoever asks owns the result
+    and may write into it.
+
+    The frames themselves are not copied. Whoever passes an array here must not write into it
+    afterwards; pass a copy where an environment reuses its buffer. :meth:`from_stack` makes copies.
+
+    Args:
+        frames: The frames, oldest first: at least one, all with the same dtype, the same number of
+            axes (at least one) and the same length along every axis but the last.
+
+    Raises:
+        ValueError: There are no frames, or they cannot be concatenated along the last axis.
+
+    Examples:
+        >>> import numpy as np
+        >>> older, newer = np.zeros((2, 2, 1), np.uint8), np.ones((2, 2, 1), np.uint8)
+        >>> stacked = LazyFrames([older, newer])
+        >>> stacked
+        LazyFrames(shape=(2, 2, 2), dtype=uint8)
+        >>> np.asarray(stacked)[0, 0]
+        array([0, 1], dtype=uint8)
+        >>> bool((stacked[-1] == newer[..., 0]).all())  # an index counts along the last axis
+        True
+    """
+
+    __slots__ = ("_frames",)
+
+    def __init__(self, frames: Iterable[npt.ArrayLike]) -> None:
+        self._frames: tuple[Array, ...] = tuple(map(np.asarray, frames))
+        if not self._frames:
+            raise ValueError("LazyFrames needs at least one frame, got none")
+        first = self._frames[0]
+        if first.ndim == 0:
+            raise ValueError("frames must have at least one axis to be joined along, got a scalar")
+        leading, dtype = first.shape[:-1], first.dtype
+        for index, frame in enumerate(self._frames):
+            if frame.dtype != dtype or frame.ndim != first.ndim or frame.shape[:-1] != leading:
+                raise ValueError(
+                    "frames must have one dtype and the same shape but for the last axis: "
+                    f"frame 0 has shape {first.shape} and dtype {dtype}, "
+                    f"frame {index} has shape {frame.shape} and dtype {frame.dtype}"
+                )
+
+    @classmethod
+    def from_stack(
+        cls, stack: npt.ArrayLike, num_stack: int, previous: LazyFrames | None = None
+    ) -> LazyFrames:
+        """Build one from a stacked array, sharing the frames it has in common with ``previous``.
+
+        Frames are shared where they are the same bit for bit, within the stack too: of a stack that
+        is ``previous`` moved on by one frame only the newest frame takes new memory, and a first
+        observation that repeats one frame takes the memory of one.
+
+        Args:
+            stack: Frames that were concatenated along the last axis, oldest first. Nothing keeps a
+                reference to it: every frame that is not shared is a contiguous copy.
+            num_stack: How many frames there are.
+            previous: An earlier observation of the same environment.
+
+        Returns:
+            The same observation as frames: ``num_stack`` of them, each as wide along the last axis
+            as the stack's width over ``num_stack``.
+
+        Raises:
+            ValueError: The last axis cannot be divided into ``num_stack`` frames.
+
+        Examples:
+            >>> import numpy as np
+            >>> first = LazyFrames.from_stack(np.array([1.0, 2.0, 3.0]), 3)
+            >>> second = LazyFrames.from_stack(np.array([2.0, 3.0, 4.0]), 3, previous=first)
+            >>> np.asarray(second)
+            array([2., 3., 4.])
+        """
+        stack = np.asarray(stack)
+        if num_stack < 1 or stack.ndim == 0 or stack.shape[-1] % num_stack:
+            raise ValueError(
+                f"expected a stack whose last axis holds {num_stack} frames of equal width, "
+                f"got shape {stack.shape}"
+            )
+        width = stack.shape[-1] // num_stack
+        known: list[tuple[bytes, Array]] = []
+        if previous is not None:
+            known = [
+                (frame.tobytes(), frame)
+                for frame in previous._frames
+                if frame.dtype == stack.dtype and frame.shape == (*stack.shape[:-1], width)
+            ]
+        frames = []
+        for index in range(num_stack):
+            frame = stack[..., index * width : (index + 1) * width].copy()
+            content = frame.tobytes()
+            shared = next((known_frame for data, known_frame in known if data == content), None)
+            if shared is None:
+                known.append((content, frame))
+            frames.append(frame if shared is None else shared)
+        return cls(frames)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the concatenated array."""
+        return (*self._frames[0].shape[:-1], sum(frame.shape[-1] for frame in self._frames))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the frames, and so of the concatenated array."""
+        return self._frames[0].dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes: as many as one frame has."""
+        return self._frames[0].ndim
+
+    def copy_to(self, out: Array) -> None:
+        """Write the concatenated frames into ``out`` without building a temporary array.
+
+        Args:
+            out: A writable array of this object's shape. Values are cast to its dtype within a
+                kind (float64 to float32, say), or to a wider kind.
+
+        Raises:
+            ValueError: ``out`` has another shape, or is read-only.
+            TypeError: The cast would change the kind of number, such as float to int.
+
+        Examples:
+            >>> import numpy as np
+            >>> batch = np.empty((2, 4), np.float32)
+            >>> LazyFrames([np.zeros(2), np.ones(2)]).copy_to(batch[1])
+            >>> batch[1]
+            array([0., 0., 1., 1.], dtype=float32)
+        """
+        if out.shape != self.shape:
+            raise ValueError(f"expected an array of shape {self.shape}, got {out.shape}")
+        self._write(out, "same_kind")
+
+    def _write(self, out: Array, casting: Any) -> None:
+        if self.ndim > 2 and all(1 < frame.shape[-1] <= _FEW_CHANNELS for frame in self._frames):
+            channel = 0
+            for frame in self._frames:
+                for own_channel in range(frame.shape[-1]):
+                    np.copyto(out[..., channel], frame[..., own_channel], casting=casting)
+                    channel += 1
+        else:
+            np.concatenate(self._frames, axis=-1, out=out, casting=casting)
+
+    def _force(self) -> Array:
+        return self.__array__()
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """Concatenate the frames into a new array.
+
+        Args:
+            dtype: Dtype of the result; None keeps the frames' own.
+            copy: As NumPy 2 passes it. The result is always a new array, so False cannot be met.
+
+        Raises:
+            ValueError: ``copy`` is False.
+        """
+        if copy is False:
+            raise ValueError(
+                "unable to avoid copy: LazyFrames keeps its frames apart and joins them in a new "
+                "array whenever one is asked for"
+            )
+        out = np.empty(self.shape, self.dtype if dtype is None else dtype)
+        self._write(out, "unsafe")
+        return out
+
+    def __len__(self) -> int:
+        """Length of the concatenated array's first axis."""
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the first axis of the concatenated array."""
+        return iter(self._force())
+
+    def __getitem__(self, index: Any) -> Any:
+        """Index the LAST axis of the concatenated array."""
+        return self._force()[..., index]
+
+    def __eq__(self, other: object) -> Any:
+        """Compare element by element, as arrays do."""
+        return self._force() == np.asarray(other)
+
+    def __ne__(self, other: object) -> Any:
+        """Compare element by element, as arrays do."""
+        return self._force() != np.asarray(other)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the frames; frames shared within one pickle stay shared."""
+        return type(self), (self._frames,)
+
+    def __repr__(self) -> str:
+        return f"LazyFrames(shape={self.shape}, dtype={self.dtype})"

@@ -1,0 +1,329 @@
+"""Legacy ``gym`` 0.26 environments made to look like ``gymnasium`` environments.
+
+Nothing here imports gym until an environment is made.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections import OrderedDict
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
+
+__all__ = ["LegacyEnv", "convert_space", "make"]
+
+
+def make(env_id: Any, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """Make an environment that is registered with legacy gym, as a Gymnasium environment.
+
+    gym's passive checker stays off (it fails under NumPy 2), and Gymnasium's `TimeLimit` and
+    `OrderEnforcing` take the place of gym's own, which cannot carry a four-value ``step``.
+
+    Args:
+        env_id: As ``gym.make`` takes it.
+        **kwargs: Passed to ``gym.make``. A ``render_mode`` also works with an environment whose
+            constructor does not know it but whose ``render`` takes a ``mode``.
+
+    Returns:
+        A :class:`LegacyEnv`, in the wrappers that ``gym.make`` would give it.
+
+    Raises:
+        ImportError: gym cannot be imported.
+        ValueError: ``autoreset=True`` was asked for, which Gymnasium's ``make`` does not have.
+    """
+    if kwargs.pop("autoreset", False):
+        raise ValueError("autoreset=True is not supported: expected the caller to reset")
+    gym = _import_gym()
+    kwargs["disable_env_checker"] = True
+    render_mode = kwargs.get("render_mode")
+    try:
+        env = gym.make(env_id, **kwargs)
+    except TypeError as error:
+        if "unexpected keyword argument 'render_mode'" not in str(error):
+            raise
+        del kwargs["render_mode"]
+        env = gym.make(env_id, **kwargs)
+
+    display, env = _take_off(env, gym.wrappers.HumanRendering, gym.wrappers.RenderCollection)
+    time_limit, env = _take_off(env, gym.wrappers.TimeLimit)
+    order_enforcing, env = _take_off(env, gym.wrappers.OrderEnforcing)
+    if display is not None:
+        display.env = env
+        env = display
+
+    adapted: gymnasium.Env[Any, Any] = LegacyEnv(env, render_mode)
+    if order_enforcing is not None:
+        adapted = OrderEnforcing(adapted)
+    if time_limit is not None:
+        adapted = TimeLimit(adapted, time_limit._max_episode_steps)
+    return adapted
+
+
+def _import_gym() -> Any:
+    try:
+        return importlib.import_module("gym")
+    except ImportError as error:
+        raise ImportError(
+            f"legacy gym environments need gym 0.26, which cannot be imported ({error}): "
+            'pip install "xuance_envs[gym]"'
+        ) from error
+
+
+def _take_off(env: Any, *kinds: type) -> tuple[Any, Any]:
+    """Return the outermost wrapper if it is of these kinds, else None, and what it wraps."""
+    return (env, env.env) if type(env) in kinds else (None, env)
+
+
+class LegacyEnv(gymnasium.Env[Any, Any]):
+    """A legacy environment, already made, in Gymnasium's form.
+
+    Both forms of each method are understood: ``reset`` with or without an info, with a ``seed``
+    argument or a ``seed`` method; ``step`` with five values, or with four, where a
+    ``TimeLimit.truncated`` in the info tells truncation from termination; ``render`` with or
+    without a ``mode``. Observations, actions and rewards pass unchanged.
+
+    Public attributes that this class does not have are read from the legacy environment, through
+    its wrappers.
+
+    Args:
+        env: The legacy environment, wrapped or not.
+        render_mode: Where the environment itself states none: the mode its ``render`` is given.
+
+    Attributes:
+        legacy_env: The environment given.
+        reward_range: As the environment states it, None where it does not.
+
+    Raises:
+        TypeError: One of its spaces has no counterpart in Gymnasium.
+    """
+
+    def __init__(self, env: Any, render_mode: str | None = None) -> None:
+        self.legacy_env = env
+        self.observation_space = convert_space(env.observation_space)
+        self.action_space = convert_space(env.action_space)
+        self.metadata = _metadata(env)
+        self.reward_range = getattr(env, "reward_range", None)
+        self.spec = _spec(env)
+        own_render_mode = getattr(env, "render_mode", None)
+        self.render_mode = render_mode if own_render_mode is None else own_render_mode
+
+        self._reset_takes_seed = _takes_parameter(env, "reset", "seed")
+        self._render_takes_mode = _takes_parameter(env, "render", "mode")
+        # Since gym 0.26 an environment in human mode shows itself; one that takes a mode does not.
+        self._show = self._render_takes_mode and self.render_mode == "human"
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start a new episode.
+
+        Args:
+            seed: Passed to ``reset``, else to the environment's ``seed`` method; where there is
+                neither, its ``np_random`` becomes a generator seeded with it.
+            options: Passed on when given.
+
+        Returns:
+            The first observation, and an info: empty where the environment gives none.
+        """
+        arguments: dict[str, Any] = {}
+        if options is not None:
+            arguments["options"] = options
+        if seed is not None:
+            self._np_random_seed = seed
+            if self._reset_takes_seed:
+                arguments["seed"] = seed
+            else:
+                self._seed(seed)
+        result = self.legacy_env.reset(**arguments)
+        if self._show:
+            self.render()
+        observation, info = result if self._has_info(result) else (result, {})
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take one step.
+
+        Args:
+            action: An element of the legacy environment's action space.
+
+        Returns:
+            Observation, reward, terminated, truncated and info.
+
+        Raises:
+            ValueError: The environment returned neither four nor five values.
+        """
+        result = self.legacy_env.step(action)
+        if len(result) == 5:
+            observation, reward, terminated, truncated, info = result
+        elif len(result) == 4:
+            observation, reward, done, info = result
+            truncated = bool(done and info.get("TimeLimit.truncated", False))
+            terminated = bool(done and not truncated)
+        else:
+            raise ValueError(
+                f"expected four or five values from the step of {self.legacy_env}, "
+                f"got {len(result)}"
+            )
+        if self._show:
+            self.render()
+        return observation, reward, terminated, truncated, info
+
+    def render(self) -> Any:
+        """Render in the mode that is :attr:`render_mode`."""
+        if self._render_takes_mode and self.render_mode is not None:
+            return self.legacy_env.render(mode=self.render_mode)
+        return self.legacy_env.render()
+
+    def close(self) -> None:
+        """Close the legacy environment."""
+        self.legacy_env.close()
+
+    @property
+    def np_random(self) -> np.random.Generator:
+        """The legacy environment's own generator."""
+        generator: np.random.Generator = self.legacy_env.unwrapped.np_random
+        return generator
+
+    @np_random.setter
+    def np_random(self, value: np.random.Generator) -> None:
+        self.legacy_env.unwrapped.np_random = value
+        self._np_random_seed = -1
+
+    @property
+    def np_random_seed(self) -> int:
+        """The last seed given, -1 where there has been none."""
+        return -1 if self._np_random_seed is None else self._np_random_seed
+
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        """Set an attribute where it is: here, in a legacy wrapper or in the legacy environment.
+
+        Args:
+            name: The attribute.
+            value: Its new value.
+            force: Set it here where it is nowhere.
+
+        Returns:
+            Whether it was set.
+        """
+        layer: Any = self
+        while layer is not None:
+            if name in vars(layer) or hasattr(type(layer), name):
+                setattr(layer, name, value)
+                return True
+            layer = self.legacy_env if layer is self else vars(layer).get("env")
+        if force:
+            setattr(self, name, value)
+        return force
+
+    def __getattr__(self, name: str) -> Any:
+        """Read from the legacy environment what this class does not have."""
+        if name.startswith("_") or name == "legacy_env":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.legacy_env, name)
+
+    def _seed(self, seed: int) -> None:
+        own_seed = getattr(self.legacy_env, "seed", None)
+        if callable(own_seed):
+            own_seed(seed)
+        else:
+            self.legacy_env.unwrapped.np_random = np.random.default_rng(seed)
+
+    def _has_info(self, result: Any) -> bool:
+        """Tell ``(observation, info)`` from an observation that looks like it."""
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+            return False
+        return not (
+            isinstance(self.observation_space, spaces.Tuple)
+            and self.observation_space.contains(result)
+        )
+
+
+def _takes_parameter(env: Any, method: str, parameter: str) -> bool:
+    """Tell whether a parameter given to an environment's method by keyword is understood.
+
+    A wrapper that takes any keyword passes it on to the environment below.
+    """
+    parameters = inspect.signature(getattr(env, method)).parameters
+    if parameter in parameters:
+        return True
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return False
+    inner = vars(env).get("env")
+    return inner is None or _takes_parameter(inner, method, parameter)
+
+
+def _metadata(env: Any) -> dict[str, Any]:
+    """Return the metadata of a legacy environment with today's keys in it."""
+    metadata = dict(getattr(env, "metadata", None) or {})
+    metadata.setdefault("render_modes", list(metadata.get("render.modes", [])))
+    if "video.frames_per_second" in metadata:
+        metadata.setdefault("render_fps", metadata["video.frames_per_second"])
+    return metadata
+
+
+def _spec(env: Any) -> EnvSpec | None:
+    """Return what Gymnasium has of a legacy environment's spec; its `make` cannot take it."""
+    spec = getattr(env, "spec", None)
+    if spec is None:
+        return None
+    return EnvSpec(
+        id=spec.id,
+        entry_point=spec.entry_point,
+        reward_threshold=spec.reward_threshold,
+        nondeterministic=spec.nondeterministic,
+        max_episode_steps=None,
+        order_enforce=False,
+        disable_env_checker=True,
+        kwargs=spec.kwargs,
+    )
+
+
+def convert_space(space: Any) -> spaces.Space[Any]:
+    """Convert a legacy space, and those inside it, to Gymnasium's.
+
+    Args:
+        space: A space of ``gym``; one that is Gymnasium's already is returned as it is.
+
+    Returns:
+        The space with the same elements. Its random generator is new.
+
+    Raises:
+        TypeError: The space is of no kind that Gymnasium has, too.
+    """
+    if isinstance(space, spaces.Space):
+        return space
+    old = _import_gym().spaces
+    if isinstance(space, old.Box):
+        return spaces.Box(space.low, space.high, space.shape, space.dtype)
+    if isinstance(space, old.Discrete):
+        return spaces.Discrete(space.n, start=space.start)
+    if isinstance(space, old.MultiDiscrete):
+        return spaces.MultiDiscrete(space.nvec, dtype=space.dtype)
+    if isinstance(space, old.MultiBinary):
+        return spaces.MultiBinary(space.n)
+    if isinstance(space, old.Text):
+        return spaces.Text(
+            space.max_length, min_length=space.min_length, charset="".join(space.character_list)
+        )
+    if isinstance(space, old.Dict):
+        # Ordered: a plain dict would be sorted.
+        return spaces.Dict(
+            OrderedDict((key, convert_space(part)) for key, part in space.spaces.items())
+        )
+    if isinstance(space, old.Tuple):
+        return spaces.Tuple([convert_space(part) for part in space.spaces])
+    if isinstance(space, old.Sequence):
+        return spaces.Sequence(convert_space(space.feature_space))
+    if isinstance(space, old.Graph):
+        edge_space = None if space.edge_space is None else convert_space(space.edge_space)
+        return spaces.Graph(convert_space(space.node_space), edge_space)
+    raise TypeError(
+        f"expected a Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple, Sequence or "
+        f"Graph of gym or gymnasium, got {space!r} of type {type(space)}"
+    )

@@ -1,0 +1,124 @@
+"""How measurements are shown: as a table and as a picture.
+
+The picture needs Matplotlib, which is imported when something is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xuance_envs.measure import Throughput
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["markdown_table", "plot_throughput"]
+
+COLUMNS = 2
+PANEL_INCHES = 5.0
+BAR_INCHES = 0.34
+FRAME_INCHES = 1.7
+COLOURS = ("#1f6fb4", "#9aa0a8", "#d9822b")
+LIMIT_COLOUR = "#b03030"
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
+    """A table that reads well in a terminal and is Markdown as well.
+
+    Args:
+        header: the titles of the columns.
+        rows: the cells, as many in each row as there are titles.
+        words: how many columns at the left hold words; the others hold figures.
+
+    Returns:
+        The lines of the table, without a newline at the end.
+    """
+    widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
+    rule = [
+        "-" * width if column < words else "-" * (width - 1) + ":"
+        for column, width in enumerate(widths)
+    ]
+    lines = [
+        " | ".join(
+            cell.ljust(width) if column < words else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in (header, rule, *rows)
+    ]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def plot_throughput(
+    panels: Mapping[int, Sequence[Throughput]],
+    path: Path,
+    *,
+    title: str,
+    kinds: Mapping[str, str] | None = None,
+    limit: str | None = None,
+) -> None:
+    """Draw one panel of horizontal bars per number of environments, and save the picture.
+
+    The bars are medians, the thin lines on them the middle half of the rounds.
+
+    Args:
+        panels: what was measured, by number of environments; the bars keep their order.
+        path: where the picture goes; its folder is made, its suffix decides the format.
+        title: drawn above the panels.
+        kinds: what kind of thing each name is, three kinds at most; a colour and an entry in the
+            legend each.
+        limit: the name that is drawn as a vertical line through its panel instead of a bar.
+
+    Raises:
+        ModuleNotFoundError: when Matplotlib is missing.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    colours = dict(zip(dict.fromkeys((kinds or {}).values()), COLOURS, strict=False))
+    longest = max(len(panel) for panel in panels.values())
+    columns = min(len(panels), COLUMNS)
+    lines = math.ceil(len(panels) / columns)
+    size = (PANEL_INCHES * columns, (BAR_INCHES * longest + FRAME_INCHES) * lines)
+    figure = Figure(figsize=size, layout="constrained")
+    figure.suptitle(title)
+    for place, (num_envs, panel) in enumerate(panels.items(), start=1):
+        axis = figure.add_subplot(lines, columns, place)
+        bars = [result for result in panel if result.name != limit]
+        _draw_bars(axis, bars, [colours[kinds[bar.name]] if kinds else COLOURS[0] for bar in bars])
+        for result in panel:
+            if result.name == limit:
+                axis.axvline(result.median, color=LIMIT_COLOUR, linestyle="--", linewidth=1.2)
+        axis.set_xlim(0, 1.4 * max(result.quartiles[1] for result in panel))
+        axis.set_title(f"{num_envs} environment{'s' if num_envs != 1 else ''}", fontsize="medium")
+    legend: list[Patch | Line2D] = [Patch(color=c, label=kind) for kind, c in colours.items()]
+    if limit is not None:
+        legend.append(Line2D([], [], color=LIMIT_COLOUR, linestyle="--", label=limit))
+    if legend:
+        figure.legend(handles=legend, loc="outside lower center", ncols=len(legend), frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def _draw_bars(axis: Axes, bars: Sequence[Throughput], colours: Sequence[str]) -> None:
+    for row, (result, colour) in enumerate(zip(bars, colours, strict=True)):
+        low, high = result.quartiles
+        error = [[result.median - low], [high - result.median]]
+        axis.barh(row, result.median, xerr=error, color=colour, ecolor="#333333", capsize=2)
+        label = axis.annotate(
+            f"{result.median:,.0f}",
+            (high, row),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize="small",
+        )
+        label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8})
+    axis.set_yticks(range(len(bars)), [result.name for result in bars])
+    axis.invert_yaxis()
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k" if value else "0")
+    axis.set_xlabel("environment steps per second")
+    axis.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,1 @@
+"""Many environments as one, as the caller sees them."""

@@ -1,0 +1,75 @@
+"""Checks of what the caller of a vector environment gives it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["checked_env_ids", "checked_functions", "seeds_of"]
+
+
+def checked_functions(
+    env_fns: Iterable[Callable[..., Any]], env_seed: int | None
+) -> tuple[list[Callable[..., Any]], list[Mapping[str, Any]]]:
+    """The functions that make the environments, and the keyword arguments of each.
+
+    Args:
+        env_fns: any iterable of callables.
+        env_seed: if given, function i is called with ``env_seed=env_seed + i``.
+
+    Raises:
+        TypeError: something in it is not callable.
+        ValueError: it is empty.
+    """
+    functions = list(env_fns)
+    if not functions:
+        raise ValueError("env_fns: expected at least one function, got none")
+    for i, function in enumerate(functions):
+        if not callable(function):
+            raise TypeError(
+                f"env_fns[{i}]: expected a callable that makes an environment, got {function!r}"
+            )
+    if env_seed is None:
+        return functions, [{}] * len(functions)
+    return functions, [{"env_seed": env_seed + i} for i in range(len(functions))]
+
+
+def checked_env_ids(env_ids: Sequence[int] | None, num_envs: int) -> list[int]:
+    """The environments asked for, all for None.
+
+    Raises:
+        ValueError: one does not exist, or is there twice.
+    """
+    if env_ids is None:
+        return list(range(num_envs))
+    try:
+        ids = [operator.index(env) for env in env_ids]
+    except TypeError:
+        raise ValueError(f"env_ids: expected a sequence of ints, got {env_ids!r}") from None
+    for env in ids:
+        if not 0 <= env < num_envs:
+            raise ValueError(f"env_ids: expected environments from 0 to {num_envs - 1}, got {env}")
+    if len(set(ids)) != len(ids):
+        raise ValueError(f"env_ids: expected each environment at most once, got {ids}")
+    return ids
+
+
+def seeds_of(seed: int | Sequence[int | None] | None, ids: Sequence[int]) -> list[int | None]:
+    """The seed of each environment: an int is counted up by the environment's index.
+
+    Raises:
+        ValueError: there are not as many seeds as environments.
+    """
+    if seed is None:
+        return [None] * len(ids)
+    if isinstance(seed, int | np.integer):
+        return [int(seed) + env for env in ids]
+    seeds = list(seed)
+    if len(seeds) != len(ids):
+        raise ValueError(
+            f"seed: expected an int or {len(ids)} seeds, one per environment, got {len(seeds)}"
+        )
+    return [None if one is None else operator.index(one) for one in seeds]

@@ -1,0 +1,527 @@
+"""The contract of every vector environment, and its state checks.
+
+Backends differ only in the drivers they give to :class:`VecEnv`: which groups of environments
+there are, and where each of them lives.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.env_group import Outcome
+from xuance_envs.engine.infos import Ends, Frozen, InfoColumns, StepInfos
+from xuance_envs.engine.single_env import EnvDescription
+from xuance_envs.engine.space_layout import BadValueError
+from xuance_envs.engine.space_rows import EVERY, read_only
+from xuance_envs.engine.step_arrays import StepArrays
+from xuance_envs.errors import (
+    AlreadySteppingError,
+    ClosedVecEnvError,
+    NotSteppingError,
+    WorkerDiedError,
+    WorkerTimeoutError,
+)
+from xuance_envs.vector_envs.arguments import checked_env_ids, seeds_of
+
+__all__ = ["AlreadySteppingError", "NotSteppingError", "VecEnv"]
+
+DEFAULT_MAX_EPISODE_STEPS = 1000
+"""What ``max_episode_steps`` is where the environment states no limit, as in XuanCe."""
+
+StepResult = tuple[Any, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], StepInfos]
+
+
+class VecEnv(ABC):
+    """Many environments stepped as one.
+
+    ``step`` steps every environment once. An environment whose episode ends is reset at once:
+    the observation returned is the last one of the finished episode, and the first one of the
+    next episode is in that environment's info, as ``reset_obs``. The next action belongs to
+    the new episode.
+
+    A vector environment is a context manager: leaving it closes it.
+
+    Args:
+        drivers: the groups of environments, in the environments' order, with their arrays.
+        description: of the first environment.
+        arrays: the arrays of all groups.
+        copy: whether the arrays returned belong to the caller; otherwise they are read-only
+            views that the next step overwrites.
+        check_actions: whether every action is checked to be in its space.
+
+    Attributes:
+        num_envs (int): number of environments.
+        observation_space (gymnasium.Space): of one environment.
+        action_space (gymnasium.Space): of one environment.
+        obs_shape: shape of one observation; for a Dict space a dict of shapes.
+        max_episode_steps (int): the first environment's limit, 1000 where it states none.
+        render_mode (str | None): the first environment's.
+        metadata (dict): the first environment's.
+        closed (bool): whether it has been closed.
+        waiting (bool): whether a step is pending.
+        buf_obs: the last observations, in an array of their own that may be written to; a new
+            one at each step, so that one held from before stays as it was.
+        buf_rews: the last step's rewards, as returned.
+        buf_dones: the last step's ``terminated``, as returned.
+        buf_truncations: the last step's ``truncated``, as returned.
+        buf_infos: the last step's infos, as returned.
+    """
+
+    def __init__(
+        self,
+        drivers: Sequence[Driver],
+        description: EnvDescription,
+        arrays: StepArrays,
+        *,
+        copy: bool = True,
+        check_actions: bool = False,
+    ) -> None:
+        self._drivers = list(drivers)
+        # A group in this process works only when it is asked for its result: before waiting.
+        self._finish_order = sorted(
+            enumerate(drivers), key=lambda item: not hasattr(item[1], "group")
+        )
+        self._arrays = arrays
+        self._copy = copy
+        self._check_actions = check_actions
+        self._tag = 0
+        self.num_envs: int = drivers[-1].hi
+        self.observation_space = description.observation_space
+        self.action_space = description.action_space
+        self.obs_shape = _shape_of(description.observation_space)
+        limit = description.max_episode_steps
+        self.max_episode_steps: int = DEFAULT_MAX_EPISODE_STEPS if limit is None else limit
+        self.render_mode = description.render_mode
+        self.metadata = description.metadata
+        self.closed = False
+        self.waiting = False
+
+        self._every_env = np.arange(self.num_envs)
+        self._group_of = np.repeat(
+            np.arange(len(drivers)), [driver.hi - driver.lo for driver in drivers]
+        )
+        self._infos = InfoColumns(arrays.infos, len(drivers))
+        self._reset_infos = InfoColumns(arrays.reset_infos, len(drivers))
+        self._flat_actions = arrays.actions.flat
+        self._flat_observations = arrays.observations.flat
+
+        self.buf_obs = arrays.observations.copy_writable()
+        self.buf_rews: NDArray[np.float32] = np.zeros(self.num_envs, np.float32)
+        self.buf_dones: NDArray[np.bool_] = np.zeros(self.num_envs, np.bool_)
+        self.buf_truncations: NDArray[np.bool_] = np.zeros(self.num_envs, np.bool_)
+        self.buf_infos: Sequence[dict[Any, Any]] = [{} for _ in range(self.num_envs)]
+        if not copy:
+            self._rewards = np.zeros(self.num_envs, np.float32)
+            self._views = tuple(
+                read_only(array) for array in (self._rewards, arrays.terminated, arrays.truncated)
+            )
+
+    # -- reset ------------------------------------------------------------------------
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+        env_ids: Sequence[int] | None = None,
+    ) -> tuple[Any, StepInfos]:
+        """Starts a new episode in every environment, or in some of them.
+
+        A step that is pending is waited for, and its result thrown away.
+
+        Args:
+            seed: an int gives environment i the seed ``seed + i``; a sequence gives each
+                environment its own; None lets each go on with its random stream.
+            options: passed to each environment's ``reset`` if given.
+            env_ids: the environments to reset; None for all.
+
+        Returns:
+            ``(obs, infos)`` of the environments reset, in the order of ``env_ids``: arrays of
+            shape ``(len(env_ids), *obs_shape)`` in the space's own dtype, and a sequence of
+            dicts.
+
+        Raises:
+            EnvError: an environment raised; the vector environment is then closed.
+            WorkerDiedError: a worker ended; the vector environment is then closed.
+            ClosedVecEnvError: it is closed.
+            ValueError: a wrong number of seeds, or an environment that does not exist.
+        """
+        self._check_open()
+        ids = checked_env_ids(env_ids, self.num_envs)
+        seeds = seeds_of(seed, ids)
+        if self.waiting:
+            self.step_wait()
+        resets = [(env, (env_seed, options)) for env, env_seed in zip(ids, seeds, strict=True)]
+        try:
+            outcomes = self._reset_groups(resets)
+        except Exception:
+            self.close()
+            raise
+        rests, _ = self._absorb(outcomes)
+        observations = self._arrays.observations
+        if env_ids is None:
+            infos = StepInfos(self._infos.batch(self._group_of, rests), self._every_env)
+            self.buf_obs = observations.copy_writable()
+            return observations.copy() if self._copy else observations.view(), infos
+        envs = np.array(ids, dtype=np.intp)
+        infos = StepInfos(self._infos.batch(self._group_of, rests, envs), envs)
+        self.buf_obs = observations.copy_updating(self.buf_obs, envs)
+        return observations.copy(envs), infos
+
+    def _reset_groups(
+        self, resets: Sequence[tuple[int, tuple[Any, Any]]]
+    ) -> list[tuple[int, Outcome]]:
+        asks = []
+        for k, driver in enumerate(self._drivers):
+            mine = [(env - driver.lo, *how) for env, how in resets if driver.lo <= env < driver.hi]
+            if mine:
+                asks.append((k, "reset", (mine,)))
+        return self._ask(asks)
+
+    # -- step -------------------------------------------------------------------------
+
+    def step(self, actions: Any) -> StepResult:
+        """Steps every environment once: :meth:`step_async`, then :meth:`step_wait`.
+
+        Args:
+            actions: one action per environment: an array whose rows they are, a list of
+                them, a dict of batches for a Dict space or a tuple of batches for a Tuple
+                space. With one environment also that environment's bare action.
+
+        Returns:
+            ``(obs, rewards, terminated, truncated, infos)``:
+
+            - ``obs``: ``(num_envs, *obs_shape)`` in the space's own dtype; a dict or tuple of
+              such arrays for Dict and Tuple spaces; a tuple of objects for spaces without a
+              fixed shape. Where an episode ended, its last observation.
+            - ``rewards``: ``(num_envs,)`` float32.
+            - ``terminated``, ``truncated``: ``(num_envs,)`` bool.
+            - ``infos``: a sequence of num_envs dicts. Where an episode ended, also
+              ``"reset_obs"``, the first observation of the next, and ``"reset_info"``.
+
+        Raises:
+            ValueError: the actions do not fit; nothing has happened then.
+            EnvError: an environment raised; the vector environment is then closed.
+            WorkerDiedError: a worker ended; the vector environment is then closed.
+            AlreadySteppingError: a step is pending.
+            ClosedVecEnvError: it is closed.
+        """
+        self.step_async(actions)
+        return self.step_wait()
+
+    def step_async(self, actions: Any) -> None:
+        """Starts a step. See :meth:`step` for the actions and the errors."""
+        if self.waiting or self.closed:
+            self._check_idle("step_async")
+        self._put_actions(actions)
+        self._tag += 1
+        self.waiting = True
+        for driver in self._drivers:
+            self._start_step(driver)
+
+    def step_wait(self) -> StepResult:
+        """Waits for the step that was started. See :meth:`step` for what it returns.
+
+        A :class:`KeyboardInterrupt` leaves the step pending.
+
+        Raises:
+            NotSteppingError: no step is pending.
+        """
+        if not self.waiting:
+            self._check_open()
+            raise NotSteppingError("step_wait was called without a step_async before it")
+        try:
+            outcomes = []
+            for k, driver in self._finish_order:
+                if driver.tag != self._tag:  # an interrupt came before it was asked
+                    self._start_step(driver)
+                outcomes.append((k, driver.result()))
+        except Exception:
+            self.close()
+            raise
+        return self._step_result(outcomes)
+
+    def _put_actions(self, actions: Any) -> None:
+        flat = self._flat_actions
+        if (
+            flat is not None
+            and type(actions) is np.ndarray
+            and actions.dtype == flat.dtype
+            and actions.shape == flat.shape
+            and not self._check_actions
+        ):
+            flat[...] = actions
+        else:
+            self._put_any_actions(actions)
+
+    def _put_any_actions(self, actions: Any) -> None:
+        storage = self._arrays.actions
+        try:
+            storage.put(actions, EVERY, self.num_envs)
+        except BadValueError as error:
+            raise ValueError(f"actions for {self.num_envs} environments: {error}") from None
+        if self._check_actions:
+            for i, action in enumerate(storage.reader()()):
+                if not self.action_space.contains(action):
+                    raise ValueError(
+                        f"the action for environment {i}: expected one in {self.action_space}, "
+                        f"got {action!r}"
+                    )
+
+    def _start_step(self, driver: Driver) -> None:
+        objects = None
+        if self._flat_actions is None and self._arrays.actions.layout.has_objects:
+            lists = self._arrays.actions.objects
+            objects = [values[driver.lo : driver.hi] for values in lists]
+        driver.ask_step(self._tag, objects)
+
+    def _step_result(self, outcomes: Sequence[tuple[int, Outcome]]) -> StepResult:
+        arrays = self._arrays
+        rests, reset_rests = self._absorb(outcomes)
+        ended = any(outcome.ended for _, outcome in outcomes)
+        infos = StepInfos(
+            self._infos.batch(self._group_of, rests),
+            self._every_env,
+            self._ends(reset_rests) if ended else None,
+        )
+        flat = self._flat_observations
+        buf_obs = arrays.observations.copy_writable() if flat is None else flat.copy()
+        if self._copy:
+            obs = arrays.observations.copy() if flat is None else flat.copy()
+            rewards = arrays.rewards.astype(np.float32)
+            terminated, truncated = arrays.terminated.copy(), arrays.truncated.copy()
+        else:
+            obs = arrays.observations.view()
+            self._rewards[:] = arrays.rewards
+            rewards, terminated, truncated = self._views
+        self.buf_obs = buf_obs
+        self.buf_rews = rewards
+        self.buf_dones = terminated
+        self.buf_truncations = truncated
+        self.buf_infos = infos
+        self.waiting = False
+        return obs, rewards, terminated, truncated, infos
+
+    # -- infos ------------------------------------------------------------------------
+
+    def _absorb(
+        self, outcomes: Sequence[tuple[int, Outcome]]
+    ) -> tuple[dict[int, Frozen], dict[int, Frozen]]:
+        """Takes in what groups sent besides the arrays.
+
+        Returns:
+            By environment, the rests of the infos, and of the infos of the resets.
+        """
+        rests: dict[int, Frozen] = {}
+        reset_rests: dict[int, Frozen] = {}
+        for k, outcome in outcomes:
+            rest = outcome.rest
+            if rest is None:
+                continue
+            driver = self._drivers[k]
+            self._infos.set_keys(k, rest.keys)
+            self._reset_infos.set_keys(k, rest.reset_keys)
+            for mine, given in ((rests, rest.infos), (reset_rests, rest.reset_infos)):
+                mine.update((driver.lo + i, (driver.thaw, frozen)) for i, frozen in given.items())
+            for storage, objects in (
+                (self._arrays.observations, rest.observations),
+                (self._arrays.reset_observations, rest.reset_observations),
+            ):
+                if objects:
+                    storage.load(driver.lo, [list(map(driver.thaw, each)) for each in objects])
+        return rests, reset_rests
+
+    def _ends(self, reset_rests: dict[int, Frozen]) -> Ends:
+        arrays = self._arrays
+        (envs,) = (arrays.terminated | arrays.truncated).nonzero()
+        observations = arrays.reset_observations
+        return Ends(
+            envs,
+            observations.take(envs).value,
+            self._reset_infos.batch(self._group_of, reset_rests, envs),
+        )
+
+    # -- single environments ----------------------------------------------------------
+
+    def call(
+        self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any
+    ) -> tuple[Any, ...]:
+        """Calls a method of every environment, or of some; reaches through wrappers.
+
+        Args:
+            name: the method.
+            *args: its arguments.
+            env_ids: the environments; None for all.
+            **kwargs: its keyword arguments.
+
+        Returns:
+            What each returned, in the order of ``env_ids``.
+
+        Raises:
+            AttributeError: an environment has no such method.
+            EnvError: the method raised. The vector environment stays usable.
+            AlreadySteppingError: a step is pending.
+            ClosedVecEnvError: it is closed.
+        """
+        self._check_idle("call")
+        return self._each("call", env_ids, lambda _: (name, args, kwargs))
+
+    def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
+        """Reads an attribute of every environment, or of some; reaches through wrappers.
+
+        Returns:
+            Each one's value, in the order of ``env_ids``.
+
+        Raises:
+            AttributeError: an environment has no such attribute.
+            AlreadySteppingError: a step is pending.
+            ClosedVecEnvError: it is closed.
+        """
+        self._check_idle("get_attr")
+        return self._each("get_attr", env_ids, lambda _: (name,))
+
+    def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
+        """Sets an attribute of every environment, or of some.
+
+        It is set on the outermost wrapper that has it, or else on the innermost environment.
+
+        Args:
+            name: the attribute.
+            values: a list or tuple gives each environment its own; anything else goes to all.
+            env_ids: the environments; None for all.
+
+        Raises:
+            ValueError: a list or tuple of the wrong length.
+            AlreadySteppingError: a step is pending.
+            ClosedVecEnvError: it is closed.
+        """
+        self._check_idle("set_attr")
+        ids = checked_env_ids(env_ids, self.num_envs)
+        if not isinstance(values, list | tuple):
+            values = [values] * len(ids)
+        if len(values) != len(ids):
+            raise ValueError(
+                f"set_attr({name!r}): expected {len(ids)} values, one per environment, "
+                f"got {len(values)}"
+            )
+        value_of = dict(zip(ids, values, strict=True))
+        self._each("set_attr", ids, lambda envs: (name, [value_of[env] for env in envs]))
+
+    def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
+        """Renders every environment, or some.
+
+        Args:
+            mode: passed to those environments whose ``render`` takes a mode.
+            env_ids: the environments; None for all.
+
+        Returns:
+            What each one's ``render`` returned, in the order of ``env_ids``.
+
+        Raises:
+            EnvError: an environment raised. The vector environment stays usable.
+            AlreadySteppingError: a step is pending.
+            ClosedVecEnvError: it is closed.
+        """
+        self._check_idle("render")
+        return list(self._each("render", env_ids, lambda _: (mode,)))
+
+    def _each(
+        self,
+        command: str,
+        env_ids: Sequence[int] | None,
+        arguments: Callable[[Sequence[int]], Any],
+    ) -> tuple[Any, ...]:
+        """Asks the groups of some environments, and puts their answers in the order asked for."""
+        ids = checked_env_ids(env_ids, self.num_envs)
+        asks = []
+        asked: list[int] = []
+        for k, driver in enumerate(self._drivers):
+            mine = [env for env in ids if driver.lo <= env < driver.hi]
+            if mine:
+                places = [env - driver.lo for env in mine]
+                asks.append((k, command, (places, *arguments(mine))))
+                asked += mine
+        try:
+            answers = self._ask(asks)
+        except (WorkerDiedError, WorkerTimeoutError):
+            self.close()
+            raise
+        result_of = dict(
+            zip(asked, (value for _, values in answers for value in values), strict=True)
+        )
+        return tuple(result_of[env] for env in ids)
+
+    def _ask(self, asks: Sequence[tuple[int, str, Sequence[Any]]]) -> list[tuple[int, Any]]:
+        """Gives some groups a command each, and waits for all of them.
+
+        Raises:
+            Exception: the first one that failed; the others have finished by then.
+        """
+        self._tag += 1
+        asked = set()
+        results: dict[int, Any] = {}
+        failures: dict[int, Exception] = {}
+        for k, command, arguments in asks:
+            try:
+                self._drivers[k].ask(self._tag, command, *arguments)
+                asked.add(k)
+            except Exception as error:  # what cannot be pickled
+                failures[k] = error
+        for k, driver in self._finish_order:
+            if k in asked:
+                try:
+                    results[k] = driver.result()
+                except Exception as error:
+                    failures[k] = error
+        if failures:
+            raise failures[min(failures)]
+        return [(k, results[k]) for k in sorted(results)]
+
+    # -- the end ----------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Closes every environment; again, it does nothing."""
+        if not self.closed:
+            self.closed = True
+            self.waiting = False
+            self.close_extras()
+
+    @abstractmethod
+    def close_extras(self) -> None:
+        """Ends whatever the backend holds; called once, by :meth:`close`."""
+
+    def __enter__(self) -> VecEnv:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        return f"{type(self).__name__}(num_envs={self.num_envs}{state})"
+
+    # -- checks -----------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedVecEnvError(f"{type(self).__name__} is closed; make another one")
+
+    def _check_idle(self, what: str) -> None:
+        if self.waiting:
+            raise AlreadySteppingError(
+                f"{what} was called while a step is pending: finish it with step_wait first"
+            )
+        self._check_open()
+
+
+def _shape_of(space: Space[Any]) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: inner.shape for key, inner in space.spaces.items()}
+    return space.shape
