@@ -1,0 +1,133 @@
+"""Does memory stay flat while environments are stepped a million times?"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from benchmarks.ours import BACKENDS, make_ours
+from benchmarks.record import describe_run, save, summary
+from xuance_envs.measure import sample_actions
+from xuance_envs.report import markdown_table
+from xuance_envs.vector_envs.vector_env import VecEnv
+
+SETTLING = 0.2
+"""The part of the run that is not judged: caches and the allocator's arenas fill up at first."""
+FLAT_MIB = 1.0
+"""Growth per million environment steps that still counts as flat: the allocator's arenas come
+and go in steps of this size. A leak of one float per step would be 8 to 24 MiB."""
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
+    add = parser.add_argument
+    add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
+    add("--num-envs", type=int, default=64, metavar="N", help="default: %(default)s")
+    add("--steps", type=int, default=1_000_000, help="environment steps (default: %(default)s)")
+    add("--samples", type=int, default=100, help="looks at the memory (default: %(default)s)")
+    add("--backends", nargs="+", choices=BACKENDS, default=["dummy", "subproc"])
+    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    run = describe_run()
+    print(summary(run), flush=True)
+    results = [row for name in args.backends for row in measure_memory(args, name)]
+    print(
+        f"\n{args.num_envs} × {args.env}, resident memory over {args.steps:,} environment steps\n"
+    )
+    header = ("backend", "process", "MiB at first", "MiB at last", "MiB per 10⁶ steps", "flat")
+    rows = [
+        [
+            row["backend"],
+            row["process"],
+            f"{row['mib'][0]:.1f}",
+            f"{row['mib'][-1]:.1f}",
+            f"{round(row['mib_per_million_steps'], 2) + 0.0:.2f}",
+            "yes" if row["flat"] else "NO",
+        ]
+        for row in results
+    ]
+    print(markdown_table(header, rows, words=2))
+    print(f"- flat: at most {FLAT_MIB:g} MiB per million steps, after the first {SETTLING:.0%}")
+    if args.json:
+        settings = {name: getattr(args, name) for name in ("env", "num_envs", "steps")}
+        save(args.json, __doc__, run, settings=settings, results=results)
+
+
+def measure_memory(args: argparse.Namespace, backend_name: str) -> list[dict[str, Any]]:
+    """Step one backend and follow every process of it; a row for each."""
+    backend = BACKENDS[backend_name]
+    before = children()
+    with make_ours(backend, "gym_env", args.env, args.num_envs) as vec_env:
+        actions = cycle(sample_actions(vec_env.action_space, args.num_envs))
+        processes = {"this process": os.getpid()}
+        workers = [pid for pid in sorted(children() - before) if not is_resource_tracker(pid)]
+        processes |= {f"worker {index}": pid for index, pid in enumerate(workers)}
+        calls = max(1, args.steps // args.num_envs // args.samples)
+        steps: list[int] = []
+        resident: dict[str, list[float]] = {name: [] for name in processes}
+        for _ in tqdm(range(args.samples), desc=backend.title, unit="sample", dynamic_ncols=True):
+            for batch in islice(actions, calls):
+                step_as_an_agent_does(vec_env, batch)
+            steps.append((len(steps) + 1) * calls * args.num_envs)
+            for name, pid in processes.items():
+                resident[name].append(resident_mib(pid))
+    rows = []
+    for name, mib in resident.items():
+        growth = growth_per_million(steps, mib)
+        rows.append(
+            {
+                "backend": backend.title,
+                "process": name,
+                "mib_per_million_steps": growth,
+                "flat": growth <= FLAT_MIB,
+                "steps": steps,
+                "mib": mib,
+            }
+        )
+    return rows
+
+
+def step_as_an_agent_does(vec_env: VecEnv, actions: Any) -> None:
+    """One step, and a look at the info of every episode that ended."""
+    _, _, terminated, truncated, infos = vec_env.step(actions)
+    for index in np.flatnonzero(terminated | truncated).tolist():
+        vec_env.buf_obs[index] = infos[index]["reset_obs"]
+
+
+def growth_per_million(steps: Sequence[int], mib: Sequence[float]) -> float:
+    """The slope of a straight line through the samples after the settling, in MiB."""
+    first = int(len(steps) * SETTLING)
+    slope, _ = np.polyfit(np.divide(steps[first:], 1e6), mib[first:], 1)
+    return float(slope)
+
+
+def children() -> set[int]:
+    """The processes that any thread of this process has started and that still run."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for path in lists for pid in path.read_text().split()}
+
+
+def is_resource_tracker(pid: int) -> bool:
+    """Whether it is multiprocessing's own helper, which steps nothing."""
+    return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def resident_mib(pid: int) -> float:
+    """The memory a process has in RAM, shared pages included."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+if __name__ == "__main__":
+    main()

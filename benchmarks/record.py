@@ -1,0 +1,129 @@
+"""The record of a run: what was measured on what, for readers and for a JSON file."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from xuance_envs.engine.cpus import available_cpus
+
+PACKAGES = (
+    "xuance_envs",
+    "numpy",
+    "gymnasium",
+    "cloudpickle",
+    "mujoco",
+    "ale-py",
+    "stable_baselines3",
+    "envpool",
+    "torch",
+)
+BUSY = 0.1
+"""More than this part of the machine at work for others: figures taken then say little."""
+
+
+def _machine() -> dict[str, Any]:
+    """The machine and how busy it is with other things; takes a second."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": available_cpus(),
+        "system": f"{platform.system()} {platform.release()}",
+        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "busy_before_start": _busy_fraction(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    """Python's version and those of the packages that matter, where installed."""
+    versions = {"python": f"{platform.python_implementation()} {platform.python_version()}"}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def describe_run() -> dict[str, Any]:
+    """Everything to keep beside a figure: command, date, commit, machine, versions."""
+    return {
+        "command": _command(),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "machine": _machine(),
+        "versions": _versions(),
+    }
+
+
+def summary(run: dict[str, Any]) -> str:
+    """The same in a few lines for the terminal, with a warning when the machine is busy."""
+    machine = run["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+    lines = [
+        f"{machine['cpu']}, {machine['cores']} cores available, {machine['system']}",
+        f"{versions}; commit {run['commit'] or 'unknown'}",
+    ]
+    busy = machine["busy_before_start"]
+    if busy is not None:
+        lines.append(f"at work for others before the start: {busy:.0%} of the machine")
+        if busy > BUSY:
+            lines.append(f"WARNING: that is more than {BUSY:.0%}; measure again on a quiet machine")
+    return "\n".join(lines)
+
+
+def save(path: Path, question: str | None, run: dict[str, Any], **content: Any) -> None:
+    """Write a JSON file: the question, the run, and what was found."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = {"question": question, **run, **content}
+    path.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _command() -> str:
+    module = Path(sys.argv[0]).stem
+    return shlex.join(["python", "-m", f"benchmarks.{module}", *sys.argv[1:]])
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _busy_fraction(seconds: float = 1.0) -> float | None:
+    """The part of all cores' time that was spent at work (or stolen by a hypervisor)."""
+
+    def read() -> tuple[int, int]:
+        fields = [int(text) for text in stat.read_text().split("\n", 1)[0].split()[1:9]]
+        return sum(fields), fields[3] + fields[4]
+
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return None
+    total, idle = read()
+    time.sleep(seconds)
+    later_total, later_idle = read()
+    return 1 - (later_idle - idle) / max(later_total - total, 1)
+
+
+def _commit() -> str | None:
+    """The commit that was measured, marked when the files differ from it."""
+    git = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    here = Path(__file__).parent
+    try:
+        answer = subprocess.run(git, cwd=here, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return answer.stdout.strip() or None

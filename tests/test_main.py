@@ -1,0 +1,97 @@
+"""The command line, as a user runs it: in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def run(*args: str, hide: str = "") -> subprocess.CompletedProcess[str]:
+    """``python -m xuance_envs`` with these words; ``hide`` names a package to be missing."""
+    code = (
+        "import importlib.util, sys\n"
+        "find = importlib.util.find_spec\n"
+        f"importlib.util.find_spec = lambda name, *_: None if name == {hide!r} else find(name)\n"
+        "from xuance_envs.__main__ import main\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    start = ["-c", code] if hide else ["-m", "xuance_envs"]
+    return subprocess.run(
+        [sys.executable, *start, *args], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_the_demo_shows_a_table_and_saves_a_plot_whose_path_comes_last(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    answer = run("demo", "--num-envs", "2", "3", "--seconds", "0.2", "--out", str(tmp_path / "new"))
+    assert answer.returncode == 0, answer.stderr
+    rows = [line.split("|") for line in answer.stdout.splitlines() if line.startswith("| ")]
+    backends = [(row[1].strip(), row[2].strip()) for row in rows[2:]]
+    assert backends == [
+        (name, size)
+        for size in ("2", "3")
+        for name in ("DummyVecEnv_Gym", "SubprocVecEnv_Gym", "SubprocVecEnv_Gym, caller_steps")
+    ]
+    picture = Path(answer.stdout.splitlines()[-1])
+    assert picture.parent == tmp_path / "new"
+    assert picture.read_bytes().startswith(PNG)
+    assert "steps/s" in answer.stderr, "no progress was shown"
+
+
+def test_the_demo_says_how_the_episodes_ended(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    answer = run("demo", "--num-envs", "8", "--seconds", "0.5", "--out", str(tmp_path))
+    row = next(line for line in answer.stdout.splitlines() if "DummyVecEnv_Gym" in line)
+    episodes, score, length = (cell.strip() for cell in row.split("|")[-4:-1])
+    assert int(episodes) > 0
+    assert score == length, "every step of CartPole scores 1"
+    assert 8 < float(score) < 200
+
+
+@pytest.mark.parametrize("package", ["tqdm", "matplotlib"])
+def test_a_missing_package_is_named_with_what_to_install(package: str) -> None:
+    answer = run("demo", hide=package)
+    assert answer.returncode == 2
+    assert package in answer.stderr
+    assert 'pip install "xuance_envs[plot]"' in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["demo", "--env", "NoSuchEnv-v0"], "NoSuchEnv"),
+        (["demo", "--num-envs", "0"], "above 0"),
+        (["demo", "--seconds", "nan"], "above 0"),
+        (["no-such-command"], "demo"),
+        ([], "COMMAND"),
+    ],
+)
+def test_what_the_user_got_wrong_is_said_in_a_line(args: list[str], said: str) -> None:
+    answer = run(*args)
+    assert answer.returncode == 2
+    assert said in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_help_explains_every_option_of_the_demo() -> None:
+    assert "demo" in run("--help").stdout
+    text = run("demo", "--help").stdout
+    for option in ("--env", "--num-envs", "--seconds", "--out"):
+        assert option in text
+
+
+def test_the_command_line_loads_plotting_only_to_plot() -> None:
+    code = (
+        "import sys, xuance_envs.__main__\n"
+        "print([name for name in ('matplotlib', 'tqdm', 'torch') if name in sys.modules])"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert answer.stdout.strip() == "[]"
