@@ -125,7 +125,10 @@ class Inbox:
         """
         parts = self.parts
         if not parts:
-            self._wait(deadline)
+            if self._bound:
+                self._spin_or_block(deadline)
+            else:
+                self._poll(milliseconds_until(deadline))
             self._read(deadline)
         code = parts[0][0]
         if code in _WITH_PAYLOAD:
@@ -145,30 +148,21 @@ class Inbox:
             self._read(deadline)
             size += len(parts[-1])
 
-    def _wait(self, deadline: float | None) -> None:
-        if not self._bound:
-            self._block(deadline)
-            return
+    def _spin_or_block(self, deadline: float | None) -> None:
         start = now = perf_counter()
         end = start + self._spin
         poll = self._poll
         while now < end:
             if poll(0):
                 break
-            os.sched_yield()
+            os.sched_yield()  # the caller may be waiting for this very CPU
             now = perf_counter()
         else:
-            self._block(deadline)
+            poll(milliseconds_until(deadline))
             now = perf_counter()
         # One long gap, such as an evaluation between two rollouts, must not weigh much.
         self._gap += (min(now - start, 4 * self._bound) - self._gap) / 8
         self._spin = self._bound if self._gap < self._bound else 0.0
-
-    def _block(self, deadline: float | None) -> dict[int, int]:
-        ready = self._poll(milliseconds_until(deadline))
-        if not ready:
-            raise TimeoutError
-        return dict(ready)
 
     def _read(self, deadline: float | None) -> None:
         """Reads what is there, and waits if nothing is.
@@ -180,7 +174,10 @@ class Inbox:
                 # Both in C: no signal's exception can come between the read and the append.
                 self.parts.extend(map(os.read, (self.fd,), (_CHUNK,)))
             except BlockingIOError:
-                if self.fd not in (ready := self._block(deadline)) and self._peer in ready:
+                ready = dict(self._poll(milliseconds_until(deadline)))
+                if not ready:
+                    raise TimeoutError from None
+                if self.fd not in ready:
                     raise PeerGoneError from None
                 continue
             if not self.parts[-1]:
@@ -227,8 +224,7 @@ class Channel:
         # No call in between, so that an interrupt finds either the old request or the new one.
         self.tag, self._message, self._answered = tag, message, False
         self._written, inbox.parts = [], []
-        self._write(message)
-        if sum(self._written) < len(message):
+        if not self._write(message) or self._written[0] < len(message):
             self._flush(deadline)
 
     def answer(self, deadline: float | None = None) -> tuple[int, bytes]:

@@ -34,6 +34,7 @@ Reset = tuple[int, Any, Any]
 """One environment to reset: its place in the group, the seed and the options, or None."""
 
 _NOTHING = object()
+_ALL = slice(None)
 _FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
 
@@ -166,11 +167,11 @@ class EnvGroup:
                 result = step(action)
                 observation, reward, terminated, truncated, info = result
                 try:
-                    row[:] = observation
+                    row[_ALL] = observation
                     rewards[i] = reward
                 except (TypeError, ValueError, NotImplementedError):
                     self._store(i, observation, reward)
-                if info != {} or known_info:
+                if known_info or info != {}:
                     write_info(i, info)
                 if terminated is not False or truncated is not False:
                     self._mark(i, terminated, truncated)

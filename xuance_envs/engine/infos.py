@@ -300,27 +300,30 @@ class Ends:
     """The episodes that ended in a step: what their environments' infos have besides.
 
     Args:
-        envs: the environments.
-        observation: by place in ``envs``, the first observation of the next episode.
-        infos: the infos of the resets.
+        ended: ``(num_envs,)`` bool: where an episode ended.
+        observation: by place in the batch, the first observation of the next episode.
+        infos: the batch of the resets' infos.
+        envs: the environments in the batch, ascending; None for all.
     """
 
-    __slots__ = ("_envs", "_infos", "_observation", "_rows")
+    __slots__ = ("_ended", "_envs", "_infos", "_observation")
 
     def __init__(
-        self, envs: NDArray[np.intp], observation: Callable[[int], Any], infos: InfoBatch
+        self,
+        ended: NDArray[np.bool_],
+        observation: Callable[[int], Any],
+        infos: InfoBatch,
+        envs: NDArray[np.intp] | None,
     ) -> None:
-        self._envs = envs
+        self._ended = ended
         self._observation = observation
         self._infos = infos
-        self._rows: dict[int, int] | None = None
+        self._envs = envs
 
     def add_to(self, info: dict[Any, Any], env: int) -> None:
         """Adds to the info of an environment what it has besides, if its episode ended."""
-        if self._rows is None:
-            self._rows = {env: row for row, env in enumerate(self._envs.tolist())}
-        row = self._rows.get(env)
-        if row is not None:
+        if self._ended[env]:
+            row = env if self._envs is None else int(self._envs.searchsorted(env))
             info["reset_obs"] = self._observation(row)
             info["reset_info"] = self._infos.build(row, env)
 

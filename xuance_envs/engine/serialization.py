@@ -26,6 +26,8 @@ def copy_of(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
     except Exception:
+        if type(value) is dict:
+            return {key: copy_of(item) for key, item in value.items()}
         return value  # such as a lock or a generator: its identity is what it is
 
 

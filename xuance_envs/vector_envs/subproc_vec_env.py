@@ -17,6 +17,7 @@ from typing import Any
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.driver import Driver, LocalDriver
 from xuance_envs.engine.env_group import EnvGroup
+from xuance_envs.engine.placement import Placement
 from xuance_envs.engine.serialization import copy_of, dumps_for_worker
 from xuance_envs.engine.shared_memory import SharedMemory
 from xuance_envs.engine.single_env import EnvDescription
@@ -64,6 +65,8 @@ class SubprocVecEnv(VecEnv):
         worker_threads: threads BLAS, OpenMP, torch and OpenCV may use in each worker; None
             leaves them alone.
         check_actions: whether every action is checked to be in its space.
+        pin_workers: workers may be kept on a CPU each, which is done where there is one CPU
+            per process that steps, and only while steps take less than a millisecond.
 
     Raises:
         EnvError: a callable raised, or what it returned is no environment.
@@ -97,6 +100,7 @@ class SubprocVecEnv(VecEnv):
         start_timeout: float = 120.0,
         worker_threads: int | None = 1,
         check_actions: bool = False,
+        pin_workers: bool = True,
     ) -> None:
         functions, keywords = checked_functions(env_fns, env_seed)
         if not hasattr(select, "poll"):
@@ -126,13 +130,15 @@ class SubprocVecEnv(VecEnv):
         finally:
             memory.close()
         super().__init__(drivers, description, arrays, copy=copy, check_actions=check_actions)
+        pids = [worker.pid for worker in self._workers]
+        self._placement = Placement(pids if pin_workers else (), own is not None, available_cpus())
         logger.info(
             "%d environments in %d workers (%s)%s: pids %s",
             self.num_envs,
             len(self._workers),
             context,
             " and in this process" if own else "",
-            [worker.pid for worker in self._workers],
+            pids,
         )
 
     def _start_workers(
@@ -209,6 +215,12 @@ class SubprocVecEnv(VecEnv):
         for worker in self._workers:
             worker.result()
         return arrays
+
+    def step_async(self, actions: Any) -> None:
+        """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
+        if self._tag >= self._placement.due:
+            self._placement.update(self._tag)
+        super().step_async(actions)
 
     def close_extras(self) -> None:
         """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""

@@ -15,7 +15,7 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from xuance_envs.engine.driver import Driver
-from xuance_envs.engine.env_group import Outcome
+from xuance_envs.engine.env_group import DONE, Outcome
 from xuance_envs.engine.infos import Ends, Frozen, InfoColumns, StepInfos
 from xuance_envs.engine.single_env import EnvDescription
 from xuance_envs.engine.space_layout import BadValueError
@@ -34,6 +34,8 @@ __all__ = ["AlreadySteppingError", "NotSteppingError", "VecEnv"]
 
 DEFAULT_MAX_EPISODE_STEPS = 1000
 """What ``max_episode_steps`` is where the environment states no limit, as in XuanCe."""
+
+FEW_BYTES = 1 << 15
 
 StepResult = tuple[Any, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], StepInfos]
 
@@ -111,6 +113,11 @@ class VecEnv(ABC):
         self._reset_infos = InfoColumns(arrays.reset_infos, len(drivers))
         self._flat_actions = arrays.actions.flat
         self._flat_observations = arrays.observations.flat
+        self._all_asked = True
+        # Where the first observations of new episodes are few bytes, copying them all is
+        # quicker than finding those that are new.
+        flat = arrays.reset_observations.flat
+        self._few_reset_bytes = flat if flat is not None and flat.nbytes <= FEW_BYTES else None
 
         self.buf_obs = arrays.observations.copy_writable()
         self.buf_rews: NDArray[np.float32] = np.zeros(self.num_envs, np.float32)
@@ -222,9 +229,11 @@ class VecEnv(ABC):
             self._check_idle("step_async")
         self._put_actions(actions)
         self._tag += 1
+        self._all_asked = False
         self.waiting = True
         for driver in self._drivers:
             self._start_step(driver)
+        self._all_asked = True
 
     def step_wait(self) -> StepResult:
         """Waits for the step that was started. See :meth:`step` for what it returns.
@@ -237,12 +246,16 @@ class VecEnv(ABC):
         if not self.waiting:
             self._check_open()
             raise NotSteppingError("step_wait was called without a step_async before it")
+        outcomes = []
         try:
-            outcomes = []
+            if not self._all_asked:  # an interrupt came before they were
+                for driver in self._drivers:
+                    if driver.tag != self._tag:
+                        self._start_step(driver)
             for k, driver in self._finish_order:
-                if driver.tag != self._tag:  # an interrupt came before it was asked
-                    self._start_step(driver)
-                outcomes.append((k, driver.result()))
+                outcome = driver.result()
+                if outcome is not DONE:
+                    outcomes.append((k, outcome))
         except Exception:
             self.close()
             raise
@@ -284,13 +297,13 @@ class VecEnv(ABC):
 
     def _step_result(self, outcomes: Sequence[tuple[int, Outcome]]) -> StepResult:
         arrays = self._arrays
-        rests, reset_rests = self._absorb(outcomes)
-        ended = any(outcome.ended for _, outcome in outcomes)
-        infos = StepInfos(
-            self._infos.batch(self._group_of, rests),
-            self._every_env,
-            self._ends(reset_rests) if ended else None,
-        )
+        rests: dict[int, Frozen] = {}
+        ends = None
+        if outcomes:
+            rests, reset_rests = self._absorb(outcomes)
+            if any([outcome.ended for _, outcome in outcomes]):
+                ends = self._ends(reset_rests)
+        infos = StepInfos(self._infos.batch(self._group_of, rests), self._every_env, ends)
         flat = self._flat_observations
         buf_obs = arrays.observations.copy_writable() if flat is None else flat.copy()
         if self._copy:
@@ -340,13 +353,16 @@ class VecEnv(ABC):
 
     def _ends(self, reset_rests: dict[int, Frozen]) -> Ends:
         arrays = self._arrays
-        (envs,) = (arrays.terminated | arrays.truncated).nonzero()
-        observations = arrays.reset_observations
-        return Ends(
-            envs,
-            observations.take(envs).value,
-            self._reset_infos.batch(self._group_of, reset_rests, envs),
-        )
+        ended = arrays.terminated | arrays.truncated
+        envs: NDArray[np.intp] | None = None
+        observation: Callable[[int], Any]
+        if self._few_reset_bytes is not None:
+            observation = self._few_reset_bytes.copy().__getitem__
+        else:
+            (envs,) = ended.nonzero()
+            observation = arrays.reset_observations.take(envs).value
+        infos = self._reset_infos.batch(self._group_of, reset_rests, envs)
+        return Ends(ended, observation, infos, envs)
 
     # -- single environments ----------------------------------------------------------
 

@@ -1,0 +1,85 @@
+"""Keeps processes that spin on CPUs of their own.
+
+Two processes that wait for each other by spinning work well on two CPUs and badly on one, and
+a kernel may leave them on one for seconds: neither ever sleeps, so nothing makes it choose
+again. Kernels that save power by packing tasks together even put them there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+__all__ = ["Placement"]
+
+FIRST = 16
+"""Steps until the first look at how quick they are."""
+
+EVERY = 256
+"""Steps between later looks."""
+
+QUICK = 1e-3
+"""Mean time of a step, in seconds, below which its processes are placed.
+
+Slower environments lose little by waking up late, and may start processes and threads of their
+own, which would inherit the one CPU.
+"""
+
+
+class Placement:
+    """Gives each worker a CPU of its own while steps are quick, and all CPUs otherwise.
+
+    It does so only where there are exactly as many processes stepping as CPUs: with fewer the
+    kernel has room, with more it has to share them out in any case.
+
+    Args:
+        pids: the worker processes.
+        caller_steps: whether this process steps, too. It is never bound to a CPU: the workers
+            keep out of its way.
+        cpus: how many CPUs this process may use.
+    """
+
+    def __init__(self, pids: Sequence[int], caller_steps: bool, cpus: int) -> None:
+        self._pids = pids
+        self._current_cpu = _current_cpu() if caller_steps else None
+        self._places: list[set[int]] | None = None
+        self._step = 0
+        self._time = perf_counter()
+        fits = (
+            hasattr(os, "sched_setaffinity")
+            and len(pids) + caller_steps == cpus == len(os.sched_getaffinity(0))
+            and (self._current_cpu is not None) == caller_steps
+        )
+        self.due: float = FIRST if fits else float("inf")
+        """The step at which to call :meth:`update` next."""
+
+    def update(self, step: int) -> None:
+        """Places the workers as the steps since the last time were quick or not.
+
+        Args:
+            step: number of this step.
+        """
+        now = perf_counter()
+        quick = (now - self._time) < QUICK * (step - self._step)
+        self._step, self._time = step, now
+        self.due = step + EVERY
+        free = os.sched_getaffinity(0)
+        places = [free] * len(self._pids)
+        if quick:
+            own = {self._current_cpu()} if self._current_cpu is not None else set()
+            places = [{cpu} for cpu in sorted(free - own)]
+        if len(places) < len(self._pids) or places == self._places:
+            return
+        self._places = places
+        for pid, place in zip(self._pids, places, strict=False):
+            try:
+                os.sched_setaffinity(pid, place)
+            except OSError:  # it has ended, which its pipe tells; or the system forbids it
+                self.due = float("inf")
+
+
+def _current_cpu() -> Callable[[], int] | None:
+    """The C library's function that tells which CPU the calling thread is on, if it has one."""
+    return getattr(ctypes.CDLL(None), "sched_getcpu", None)
