@@ -105,8 +105,10 @@ class Inbox:
 
     def clear(self) -> None:
         """Forgets the message, so that the next one can come; what came behind it is kept."""
-        rest = b"".join(self.parts)[self._size :]
-        self.parts = [rest] if rest else []
+        if sum(map(len, self.parts)) > self._size:
+            self.parts = [b"".join(self.parts)[self._size :]]
+        else:
+            self.parts = []
 
     def receive(self, deadline: float | None = None) -> tuple[int, bytes]:
         """Waits for a message. It stays here, and can be received again, until it is cleared.
