@@ -115,20 +115,20 @@ SHARES = {
 }
 
 
-@pytest.mark.parametrize(("envs", "in_series", "cpus", "expected"), SHARES.values(), ids=SHARES)
-def test_environments_are_split_like_this(envs, in_series, cpus, expected):
-    assert shares(envs, in_series, cpus) == expected
+@pytest.mark.parametrize(("envs", "in_series", "count", "expected"), SHARES.values(), ids=SHARES)
+def test_environments_are_split_like_this(envs, in_series, count, expected):
+    assert shares(envs, in_series, count) == expected
 
 
 def test_every_split_has_every_environment_once():
     for envs in range(1, 20):
         for in_series in [*range(1, 22), "auto"]:
-            for cpus in range(1, 6):
-                split = shares(envs, in_series, cpus)
+            for count in range(1, 6):
+                split = shares(envs, in_series, count)
                 assert [env for lo, hi in split for env in range(lo, hi)] == list(range(envs))
                 sizes = [hi - lo for lo, hi in split]
                 if in_series == "auto":
-                    assert len(sizes) == min(envs, cpus)
+                    assert len(sizes) == min(envs, count)
                     assert max(sizes) - min(sizes) <= 1
                 else:
                     assert len(sizes) == -(-envs // in_series)

@@ -119,7 +119,9 @@ def test_one_value_that_does_not_fit_is_enough():
     ("value", "shape"), [([1, 2], (3,)), ([1], ()), (1, (1,)), ([[1]], (1,)), ([], (1,))]
 )
 def test_another_shape_does_not_fit(value, shape):
-    expected, got = (str(s).replace("(", r"\(").replace(")", r"\)") for s in (shape, np.shape(value)))
+    expected, got = (
+        str(s).replace("(", r"\(").replace(")", r"\)") for s in (shape, np.shape(value))
+    )
     with pytest.raises(BadValueError, match=f"expected shape {expected}, got shape {got}"):
         fit(value, np.dtype(np.int64), shape)
 

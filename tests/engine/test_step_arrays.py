@@ -77,7 +77,11 @@ def test_no_two_arrays_overlap_and_none_shares_a_cache_line():
     arrays = [array for array in arrays_of(StepArrays.allocate(SPACE, ACTIONS, 7)) if array.size]
     base = min(map(address, arrays))
     lines = [
-        set(range((address(array) - base) // 64, (address(array) - base + array.nbytes - 1) // 64 + 1))
+        set(
+            range(
+                (address(array) - base) // 64, (address(array) - base + array.nbytes - 1) // 64 + 1
+            )
+        )
         for array in arrays
     ]
     assert all((address(array) - base) % 64 == 0 for array in arrays)
@@ -151,7 +155,9 @@ def test_a_batch_is_stored_in_whatever_form_it_comes(space, seed, batched):
 @given(array_space, st.integers(0, 1000))
 def test_copies_share_no_memory_and_views_cannot_be_written_to(space, seed):
     storage = StepArrays.allocate(space, ACTIONS, 4).observations
-    for place, value in zip(storage.rows(4, lambda value: value), samples(space, 4, seed), strict=True):
+    for place, value in zip(
+        storage.rows(4, lambda value: value), samples(space, 4, seed), strict=True
+    ):
         place[:] = value
     layout = storage.layout
     for mine, one, other, view in zip(

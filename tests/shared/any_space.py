@@ -21,14 +21,13 @@ def boxes(draw):
         low, high = draw(st.sampled_from([(-1, 1), (0, 1000), (-np.inf, np.inf)]))
     else:  # the whole range, as far as Box can sample it
         low, high = max(np.iinfo(dtype).min, -(2**40)), min(np.iinfo(dtype).max, 2**40)
-    return spaces.Box(
-        np.full(shape, low, dtype), np.full(shape, high, dtype), shape, dtype.type
-    )
+    return spaces.Box(np.full(shape, low, dtype), np.full(shape, high, dtype), shape, dtype.type)
 
 
 _COUNTS = st.lists(st.integers(1, 5), min_size=1, max_size=3)
-discretes = st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 9),
-                      st.integers(-3, 3))
+discretes = st.builds(
+    lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 9), st.integers(-3, 3)
+)
 multi_discretes = st.one_of(
     _COUNTS.map(spaces.MultiDiscrete),
     _COUNTS.map(lambda counts: spaces.MultiDiscrete([counts, counts])),

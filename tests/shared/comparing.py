@@ -29,8 +29,9 @@ def assert_same(got: Any, expected: Any, where: str = "value") -> None:
         shown = f"{where}: got {got!r}, expected {expected!r}"
         assert (got.dtype, got.shape) == (expected.dtype, expected.shape), shown
         assert got.tobytes() == expected.tobytes(), shown
-    elif isinstance(expected, float):
-        assert np.float64(got).tobytes() == np.float64(expected).tobytes(), where
+    elif isinstance(expected, float | complex):
+        shown = f"{where}: got {got!r}, expected {expected!r}"
+        assert np.array(got).tobytes() == np.array(expected).tobytes(), shown
     else:
         assert np.array_equal(got, expected), f"{where}: got {got!r}, expected {expected!r}"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import threading
 
 import gymnasium
 import numpy as np
@@ -19,8 +20,9 @@ PLAIN = spaces.Box(-1e6, 1e6, (2,), np.float32)
 class ReusingEnv(gymnasium.Env):
     """Returns the same observation and info objects at every step, changed in place.
 
-    Its observation, and in other words its info, are the number of the episode (from 1), of the
-    step in it (from 0), and the last action. Its reward is the number of the step.
+    Its observation is the number of the episode (from 1), the number of the step in it (from 0) and
+    the last action. Its info has that very array, and the number of the step, which is also its
+    reward.
 
     Args:
         lengths: how many steps its episodes take, in turn.
@@ -57,6 +59,14 @@ class ReusingEnv(gymnasium.Env):
         return self.observation, step, terminated, truncated, self.info
 
 
+class LockingEnv(ReusingEnv):
+    """Has in its infos what cannot leave its process."""
+
+    def step(self, action):
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, {"lock": threading.Lock()}
+
+
 class GraphReusingEnv(gymnasium.Env):
     """Shows the same graph at every step, changed in place."""
 
@@ -89,7 +99,9 @@ class EchoEnv(gymnasium.Env):
 
     def __init__(self, observation_space, action_space=None, length=3):
         self.observation_space = copy.deepcopy(observation_space)
-        self.action_space = copy.deepcopy(spaces.Discrete(2) if action_space is None else action_space)
+        self.action_space = copy.deepcopy(
+            spaces.Discrete(2) if action_space is None else action_space
+        )
         self.length = length
         self.received = []
         self.resets = []
@@ -318,6 +330,9 @@ class NamedEnv(gymnasium.Env):
     def render(self):
         return np.full((2, 2, 3), self.name, np.uint8)
 
+    def make_lock(self):
+        return threading.Lock()
+
     def describe(self, greeting, *, mark="."):
         return f"{greeting} {self.name}{mark}"
 
@@ -357,6 +372,23 @@ class InterruptingEnv(ReusingEnv):
         if self.armed == command:
             self.armed = ""
             os.kill(self.pid, signal.SIGINT)
+
+
+class UncopyableEnv(gymnasium.Env):
+    """Shows another lock at every step, which nobody can copy."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self):
+        self.observation_space = CustomSpace()
+
+    def reset(self, *, seed=None, options=None):
+        self.lock = threading.Lock()
+        return self.lock, {}
+
+    def step(self, action):
+        self.lock = threading.Lock()
+        return self.lock, 0.0, False, False, {}
 
 
 class CustomSpace(spaces.Space):

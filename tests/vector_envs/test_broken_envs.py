@@ -39,7 +39,11 @@ OBSERVATIONS = {
     "-1 in bytes": (BYTES, np.array([0, -1]), "uint8.*got.*-1"),
     "-1 in bytes, as int8": (BYTES, np.array([0, -1], np.int8), "uint8.*got.*-1"),
     "-1 in unsigned ints": (UNSIGNED, np.array([0, -1]), "uint64.*got.*-1"),
-    "unsigned beyond int64": (INTS, np.array([0, 2**63], np.uint64), "int64.*got.*9223372036854775808"),
+    "unsigned beyond int64": (
+        INTS,
+        np.array([0, 2**63], np.uint64),
+        "int64.*got.*9223372036854775808",
+    ),
     "NaN in ints": (INTS, np.array([0, np.nan]), "int64.*got.*float64"),
     "NaN in bytes": (BYTES, np.array([0, np.nan], np.float32), "uint8.*got.*float32"),
     "a half in ints": (INTS, np.array([0, 0.5]), "int64.*got.*0.5"),
@@ -98,7 +102,15 @@ def test_an_observation_that_does_not_fit_its_space_fails_the_step(make, space, 
     assert envs.closed
 
 
-@pytest.mark.parametrize(("space", "wrong", "message"), OBSERVATIONS.values(), ids=OBSERVATIONS)
+SOME_OBSERVATIONS = {
+    name: OBSERVATIONS[name]
+    for name in ("wrong shape", "300 in bytes", "NaN for a number", "an array for a dict")
+}
+
+
+@pytest.mark.parametrize(
+    ("space", "wrong", "message"), SOME_OBSERVATIONS.values(), ids=SOME_OBSERVATIONS
+)
 def test_an_observation_that_does_not_fit_its_space_fails_the_reset(make, space, wrong, message):
     envs = make(one_of_five(space, resets=[(wrong, {})]))
     check_failure("reset", message, envs.reset)
@@ -137,6 +149,7 @@ STEPS = {
     "info a list": ((OBS, 0.0, False, False, ["a"]), "info.* dict.*got.*list"),
     "info an empty list": ((OBS, 0.0, False, False, []), "info.* dict.*got.*list"),
     "info an empty tuple": ((OBS, 0.0, False, False, ()), "info.* dict.*got.*tuple"),
+    "info an array": ((OBS, 0.0, False, False, np.zeros(2)), "info.* dict.*got.*ndarray"),
     "info an empty string": ((OBS, 0.0, False, False, ""), "info.* dict.*got.*str"),
 }
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
 from comparing import assert_same
-from example_envs import EchoEnv, GraphReusingEnv, ReusingEnv
+from example_envs import EchoEnv, GraphReusingEnv, ReusingEnv, UncopyableEnv
 from gymnasium import spaces
+
+from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 
 NESTED = spaces.Dict(
     box=spaces.Box(-1, 1, (2,)),
@@ -183,7 +185,7 @@ def test_xuances_way_with_buf_obs(make, copy):
             envs.buf_obs[i] = infos[i]["reset_obs"]
     first = [[1, 0, -1]] * 5
     assert stored[0][0].tolist() == first
-    for (was, held, next_obs), (later, *_) in zip(stored, stored[1:], strict=False):
+    for (was, held, next_obs), (later, *_) in pairwise(stored):
         assert_same(held, was)
         for i in range(5):
             if later[i, 1] == 0:  # a new episode
@@ -251,6 +253,18 @@ def test_objects_in_buf_obs_share_no_memory_with_those_returned(make):
     assert not shares_memory(envs.buf_obs, obs)
     obs, _ = envs.reset(env_ids=[3])
     assert not shares_memory(envs.buf_obs, obs)
+
+
+def test_objects_that_have_no_copies_are_passed_on_and_buf_obs_is_still_a_new_list():
+    with DummyVecEnv([UncopyableEnv] * 2) as envs:
+        first, _ = envs.reset()
+        held, seen = envs.buf_obs, list(envs.buf_obs)
+        obs, *_ = envs.step([0] * 2)
+        assert obs == (envs.envs[0].lock, envs.envs[1].lock)
+        assert envs.buf_obs is not held
+        assert held == seen == list(first)
+        held[0] = None
+        assert envs.step([0] * 2)[0][0] is envs.envs[0].lock
 
 
 def test_objects_returned_are_not_changed_by_their_environment(make):

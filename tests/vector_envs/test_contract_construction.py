@@ -12,6 +12,7 @@ from example_envs import DuckEnv, EchoEnv, NamedEnv, ReusingEnv, ScriptedEnv, Wr
 from gymnasium import spaces
 
 from xuance_envs.gym.gym_env import Gym_Env, MountainCar
+from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 NESTED = spaces.Dict(a=spaces.Box(-1, 1, (2, 3)), b=spaces.Discrete(4), c=spaces.MultiBinary(5))
@@ -65,7 +66,9 @@ def test_max_episode_steps_is_the_first_environments(make):
     assert envs.max_episode_steps == 30
 
 
-@pytest.mark.parametrize("make_env", [NamedEnv, lambda: Wrapped(NamedEnv())], ids=["bare", "wrapped"])
+@pytest.mark.parametrize(
+    "make_env", [NamedEnv, lambda: Wrapped(NamedEnv())], ids=["bare", "wrapped"]
+)
 def test_metadata_and_render_mode_are_the_environments(make_on_all, make_env):
     envs = make_on_all([make_env] * 5)
     assert envs.metadata == {"render_modes": ["rgb_array"], "render_fps": 7}
@@ -84,6 +87,13 @@ def test_changing_the_metadata_does_not_change_the_environments(make):
     assert NamedEnv.metadata["render_fps"] == 7
 
 
+def test_without_processes_the_environments_themselves_can_be_had():
+    with DummyVecEnv([partial(NamedEnv, i) for i in range(5)]) as envs:
+        assert [env.name for env in envs.envs] == [0, 1, 2, 3, 4]
+        envs.envs[2].name = "changed"
+        assert envs.get_attr("name") == (0, 1, "changed", 3, 4)
+
+
 # --- what it is made from -----------------------------------------------------------------------
 
 
@@ -99,7 +109,9 @@ def test_a_function_may_be_any_callable(make):
     def closure():
         return NamedEnv(len(kept))
 
-    envs = make([NamedEnv, lambda: NamedEnv("lambda"), partial(NamedEnv, "partial"), closure, DuckEnv])
+    envs = make(
+        [NamedEnv, lambda: NamedEnv("lambda"), partial(NamedEnv, "partial"), closure, DuckEnv]
+    )
     assert envs.get_attr("name", [0, 1, 2, 3]) == (None, "lambda", "partial", 0)
 
 

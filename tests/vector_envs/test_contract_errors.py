@@ -88,9 +88,7 @@ def error_of(envs, act):
 
 
 @pytest.mark.parametrize(("where", "act", "command"), EVERYWHERE.values(), ids=EVERYWHERE)
-def test_the_error_has_the_index_the_command_the_traceback_and_the_cause(
-    make, where, act, command
-):
+def test_the_error_has_the_index_the_command_the_traceback_and_the_cause(make, where, act, command):
     error = error_of(make(failing(where)), act)
     assert error.env_index == 3
     assert error.command == command
@@ -250,7 +248,11 @@ def test_an_exception_in_the_constructor_names_the_environment(make_on_all, at):
 
 @pytest.mark.parametrize(
     "make_error",
-    [partial(UnpicklableError, "odd"), partial(UnloadableError, "odd", "e"), partial(SystemExit, 3)],
+    [
+        partial(UnpicklableError, "odd"),
+        partial(UnloadableError, "odd", "e"),
+        partial(SystemExit, 3),
+    ],
     ids=["unpicklable", "unloadable", "exit"],
 )
 def test_an_odd_exception_in_the_constructor_is_reported_all_the_same(make, make_error):

@@ -5,12 +5,17 @@ from __future__ import annotations
 import enum
 import pickle
 import pkgutil
+import threading
 from functools import partial
 
 import numpy as np
 import pytest
 from comparing import assert_same
-from example_envs import ReusingEnv, ScriptedEnv, plain_step
+from example_envs import LockingEnv, ReusingEnv, ScriptedEnv, plain_step
+
+from xuance_envs.errors import EnvError
+from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
+from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 
 
 class Level(enum.IntEnum):
@@ -54,6 +59,7 @@ INFOS = {
     "none": [{"x": None}, {"x": None, "y": 1}, {"y": None}],
     "arrays": [{"a": np.arange(6).reshape(2, 3), "n": 1}, {"a": np.array(["x", None], object)}],
     "no dimensions": [{"a": np.array(5)}, {"a": np.array(0.5, np.float16)}, {"a": np.int64(5)}],
+    "more than a pipe holds": [{"a": np.arange(30_000)}, {"s": "x" * 200_000, "n": 1}],
     "nested": [{"d": {"e": {"f": np.ones(2), "g": (1, [2.0, None])}}, "n": 1}, {"d": {}}],
     "keys that are no strings": [{1: "one", (0, 1): 2, None: 3}, {True: 1, 2.5: 0, b"k": 1.0}],
     "a key of every hue": [{"": 1, "a b": 2.0, "ü": 3, "__main__": 4, "\0": None}],
@@ -236,6 +242,27 @@ def test_buf_infos_are_those_of_the_last_step(make):
     envs.reset()
     infos = envs.step([3] * 5)[4]
     assert envs.buf_infos is infos
+
+
+def test_without_processes_an_info_may_hold_what_cannot_be_copied_beside_what_can():
+    array, lock = np.zeros(2), threading.Lock()
+    step = plain_step(info={"lock": lock, "array": array})
+    with DummyVecEnv([partial(ScriptedEnv, [step])]) as envs:
+        envs.reset()
+        infos = envs.step([0])[4]
+        array += 1
+        assert infos[0]["lock"] is lock
+        assert infos[0]["array"].tolist() == [0, 0]
+
+
+def test_an_info_that_cannot_be_sent_is_an_error_naming_its_environment():
+    env_fns = [ReusingEnv] * 5
+    env_fns[3] = LockingEnv
+    with SubprocVecEnv(env_fns, in_series=2, context="forkserver") as envs:
+        envs.reset()
+        with pytest.raises(EnvError, match=r"environment 3 failed in 'step': .*cannot be pickled"):
+            envs.step([0] * 5)
+        assert envs.closed
 
 
 # --- columns ------------------------------------------------------------------------------------

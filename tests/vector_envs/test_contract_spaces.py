@@ -15,7 +15,6 @@ from comparing import (
     assert_same_reset,
     assert_same_step,
     batch_of,
-    in_form,
 )
 from example_envs import PLAIN, CustomSpace, EchoEnv
 from gymnasium import spaces
@@ -39,11 +38,6 @@ def try_spaces(tries, *strategies):
     return lambda check: settings(
         max_examples=tries, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
     )(given(*strategies)(check))
-
-
-def close_after(backend, env_fns):
-    maker = Maker(backend)
-    return maker(env_fns)
 
 
 @TRIED
@@ -79,7 +73,7 @@ def test_what_the_caller_sends_arrives_as_it_is(backend, tries, batched):
 
 
 def as_received(space, value):
-    """The action, with an array where Gymnasium samples a NumPy scalar for a Box of no dimensions."""
+    """The action, with an array where Gymnasium samples a scalar for a Box of no dimensions."""
     if isinstance(space, spaces.Dict):
         return {key: as_received(inner, value[key]) for key, inner in space.items()}
     if isinstance(space, spaces.Tuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import threading
+import signal
 from functools import partial
 
 import pytest
@@ -184,10 +184,16 @@ def test_environments_need_not_have_a_close(make):
 
 
 @pytest.fixture
-def interrupted(make):
+def ctrl_c():
+    """Lets Ctrl-C raise KeyboardInterrupt, which it does not in a process in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def interrupted(make, ctrl_c):
     """A vector environment that Ctrl-C hit in the middle of a step; reset once, never stepped."""
-    if threading.current_thread() is not threading.main_thread():
-        pytest.skip("Ctrl-C is for the main thread")
     envs = make([partial(InterruptingEnv, os.getpid())] * 5)
     envs.reset()
     envs.set_attr("armed", "step", env_ids=[1])
@@ -224,7 +230,7 @@ def test_an_interrupted_step_can_be_closed(interrupted):
     assert multiprocessing.active_children() == []
 
 
-def test_after_an_interrupted_call_every_answer_is_to_its_own_question(make):
+def test_after_an_interrupted_call_every_answer_is_to_its_own_question(make, ctrl_c):
     envs = make([partial(InterruptingEnv, os.getpid())] * 5)
     envs.reset()
     envs.set_attr("armed", "step", env_ids=[1])
@@ -235,7 +241,7 @@ def test_after_an_interrupted_call_every_answer_is_to_its_own_question(make):
     assert envs.step([7] * 5)[0][:, 1:].tolist() == [[1, 7]] * 5
 
 
-def test_after_an_interrupted_reset_every_answer_is_to_its_own_question(make):
+def test_after_an_interrupted_reset_every_answer_is_to_its_own_question(make, ctrl_c):
     envs = make([partial(InterruptingEnv, os.getpid())] * 5)
     envs.reset()
     envs.set_attr("armed", "reset", env_ids=[1])

@@ -180,8 +180,16 @@ def test_a_flag_may_be_any_kind_of_truth(make, true):
     assert all("reset_obs" in info for info in infos)
 
 
+class Lazy:
+    """Makes its array when asked, as LazyFrames do."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array([3, 4], dtype)
+
+
 CASTS = [
     (np.float32, np.array([0.1, 1e-3]), np.array([0.1, 1e-3], np.float32)),
+    (np.float32, Lazy(), np.array([3, 4], np.float32)),
     (np.float32, [0.5, 1], np.array([0.5, 1], np.float32)),
     (np.float16, np.array([0.1, 2], np.float32), np.array([0.1, 2], np.float16)),
     (np.uint8, np.array([0, 255]), np.array([0, 255], np.uint8)),

@@ -31,8 +31,8 @@ PLAIN_ECHO = partial(EchoEnv, spaces.Box(-1, 1, (2,)), length=5)
 MAKERS = {
     "CartPole": partial(gymnasium.make, "CartPole-v1"),
     "CartPole of XuanCe": partial(Gym_Env, "CartPole-v1"),
-    "Pendulum": partial(gymnasium.make, "Pendulum-v1", max_episode_steps=30),
-    "Taxi": partial(gymnasium.make, TAXI, max_episode_steps=40),
+    "Pendulum": partial(gymnasium.make, "Pendulum-v1", max_episode_steps=20),
+    "Taxi": partial(gymnasium.make, TAXI, max_episode_steps=20),
     "Blackjack": partial(gymnasium.make, "Blackjack-v1"),
     "FrozenLake": partial(gymnasium.make, "FrozenLake-v1"),
     "nested": partial(EchoEnv, NESTED, spaces.Box(-1, 1, (2,)), length=3),
@@ -58,7 +58,7 @@ def check_against_hand(envs, make_env, steps, least_ends, actions_seed=0):
 def test_trajectories_are_those_of_stepping_by_hand(make_on_all, make_env):
     envs = make_on_all([make_env] * 5)
     # Drawing nested observations takes long.
-    check_against_hand(envs, make_env, 60 if make_env is MAKERS["nested"] else 300, least_ends=35)
+    check_against_hand(envs, make_env, 50 if make_env is MAKERS["nested"] else 160, least_ends=30)
 
 
 @pytest.mark.parametrize("caller_steps", [False, True], ids=["workers", "caller-steps"])

@@ -127,7 +127,7 @@ class InfoWriter:
                     column[i] = value
                 else:
                     return
-        except (KeyError, TypeError, ValueError):
+        except (LookupError, TypeError, ValueError):
             pass  # not laid out as this environment's last info was
         if layout or info != {}:
             self._write_anew(i, info)

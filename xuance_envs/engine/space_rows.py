@@ -231,7 +231,10 @@ class SpaceRows:
     def copy_writable(self) -> Any:
         """As :meth:`copy` of all, but with copies of objects, in lists."""
         return self.layout.unflatten(
-            [copy_of(part) if isinstance(part, list) else part.copy() for part in self.parts]
+            [
+                list(map(copy_of, part)) if isinstance(part, list) else part.copy()
+                for part in self.parts
+            ]
         )
 
     def copy_updating(self, batch: Any, at: NDArray[np.intp]) -> Any:

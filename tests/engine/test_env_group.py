@@ -1,0 +1,294 @@
+"""A group of environments without anything around it: what it leaves in its arrays, and sends."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from comparing import assert_same
+from example_envs import (
+    EchoEnv,
+    FailingEnv,
+    NamedEnv,
+    ReusingEnv,
+    ScriptedEnv,
+    Wrapped,
+    plain_step,
+)
+from gymnasium import spaces
+
+from xuance_envs.engine.env_group import EnvGroup
+from xuance_envs.engine.step_arrays import StepArrays
+from xuance_envs.errors import EnvError
+
+FIRST = 10
+"""The index, in an imaginary vector environment, of the group's first environment."""
+
+
+class Group:
+    """A group with arrays that have room for two more environments, one before and one after.
+
+    Args:
+        env_fns: makes its environments.
+        freeze: as the group takes it.
+    """
+
+    def __init__(self, *env_fns, freeze=copy.deepcopy):
+        self.group = EnvGroup(env_fns, [{}] * len(env_fns), FIRST, freeze)
+        env = self.group.envs[0]
+        count = len(env_fns)
+        self.all = StepArrays.allocate(env.observation_space, env.action_space, count + 2)
+        self.mine = self.all.slice(1, count + 1)
+        self.group.attach(self.mine)
+        self.reset()
+
+    def reset(self, *places):
+        count = len(self.group.envs)
+        return self.group.reset([(i, None, None) for i in places or range(count)])
+
+    def step(self, *actions):
+        self.mine.actions.put(list(actions), slice(None), len(actions))
+        return self.group.step()
+
+    @property
+    def observations(self):
+        return self.mine.observations.copy()
+
+
+def of_lengths(*lengths):
+    return Group(*(partial(ReusingEnv, (length,)) for length in lengths))
+
+
+def test_a_step_leaves_everything_in_the_arrays_and_sends_nothing():
+    group = of_lengths(9, 9)
+    group.step(5, 6)
+    outcome = group.group.step()
+    assert not outcome.ended
+    assert group.observations.tolist() == [[1, 2, 5], [1, 2, 6]]
+    assert group.mine.rewards.tolist() == [2, 2]
+
+
+def test_an_ordinary_step_sends_nothing():
+    group = Group(*[partial(ScriptedEnv, [plain_step(info={"n": 1, "x": 0.5})])] * 2)
+    assert group.step(0, 0).rest.keys == ("n", "x"), "new keys are told once"
+    for _ in range(3):
+        assert group.step(0, 0).rest is None
+
+
+def test_it_keeps_to_its_slice():
+    group = of_lengths(1, 2, 1)
+    for _ in range(4):
+        group.step(5, 6, 7)
+        group.reset(1)
+    everything = group.all
+    for array in (
+        *(*everything.observations.parts, *everything.reset_observations.parts),
+        *(everything.rewards, everything.terminated, everything.truncated),
+        *(everything.infos.kinds.T, everything.reset_infos.kinds.T),
+    ):
+        if len(array) == 5:
+            assert not array[0].any()
+            assert not array[-1].any()
+    assert not everything.infos.kinds[:, [0, -1]].any()
+    assert not everything.reset_infos.kinds[:, [0, -1]].any()
+
+
+def test_an_end_resets_the_environment_and_says_so():
+    group = of_lengths(9, 1)
+    outcome = group.step(5, 6)
+    assert outcome.ended
+    assert (group.mine.terminated | group.mine.truncated).tolist() == [False, True]
+    assert group.observations.tolist() == [[1, 1, 5], [1, 1, 6]]
+    assert group.mine.reset_observations.value(1).tolist() == [2, 0, -1]
+
+
+def test_an_end_is_not_told_again():
+    group = of_lengths(2, 9)
+    assert [group.step(0, 0).ended for _ in range(5)] == [False, True, False, True, False]
+    assert not group.mine.terminated.any()
+
+
+def test_a_reset_of_one_leaves_the_others_rows_alone():
+    group = of_lengths(9, 9, 9)
+    group.step(5, 6, 7)
+    group.reset(1)
+    assert group.observations.tolist() == [[1, 1, 5], [2, 0, -1], [1, 1, 7]]
+
+
+def test_rewards_are_kept_in_double_precision():
+    group = Group(partial(ScriptedEnv, [plain_step(reward=0.1)]))
+    group.step(0)
+    assert group.mine.rewards[0] == 0.1
+
+
+@pytest.mark.parametrize("reward", [np.array([0.5]), np.array([[0.5]]), [0.5]], ids=repr)
+def test_a_reward_in_an_array_of_one_is_taken(reward):
+    group = Group(partial(ScriptedEnv, [plain_step(reward=reward)]))
+    group.step(0)
+    assert group.mine.rewards.tolist() == [0.5]
+
+
+def test_objects_are_frozen_before_the_environment_goes_on():
+    frozen = []
+
+    def freeze(value):
+        frozen.append(copy.deepcopy(value))
+        return f"frozen {len(frozen)}"
+
+    group = Group(partial(EchoEnv, spaces.Text(5), length=1), freeze=freeze)
+    frozen.clear()
+    outcome = group.step(0)
+    assert outcome.ended
+    assert outcome.rest.observations == [["frozen 1"]]
+    assert outcome.rest.reset_observations == [["frozen 2"]]
+    assert all(isinstance(value, str) for value in frozen)
+
+
+def test_an_environment_that_changes_how_it_returns_things_is_followed():
+    steps = [
+        plain_step(np.zeros(2, np.float32)),
+        plain_step(np.ones(2)),
+        plain_step([2, 2], reward=np.float32(2)),
+        plain_step(np.full(2, 3, np.int8), reward=np.array(3), terminated=np.False_),
+        plain_step(np.full(2, 4, np.float32), reward=4, truncated=0),
+    ]
+    group = Group(partial(ScriptedEnv, steps))
+    for step in range(5):
+        group.step(0)
+        assert group.observations.tolist() == [[step, step]]
+
+
+# --- interrupts ---------------------------------------------------------------------------------
+
+
+class Interrupted(ReusingEnv):
+    """Raises KeyboardInterrupt, once, at the commands it is told to."""
+
+    def __init__(self, *commands, length=9):
+        super().__init__((length,))
+        self.commands = list(commands)
+
+    def step(self, action):
+        self.interrupt("step")
+        return super().step(action)
+
+    def reset(self, **arguments):
+        self.interrupt("reset" if self.steps_ever else "first reset")
+        return super().reset(**arguments)
+
+    def interrupt(self, command):
+        if command in self.commands:
+            self.commands.remove(command)
+            raise KeyboardInterrupt
+
+
+def test_after_an_interrupt_the_rest_of_the_step_is_taken_up():
+    group = Group(ReusingEnv, partial(Interrupted, "step", "step"), ReusingEnv)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            group.step(5, 6, 7)
+    group.group.step()
+    assert group.observations.tolist() == [[1, 1, 5], [1, 1, 6], [1, 1, 7]]
+    assert [env.steps_ever for env in group.group.envs] == [1, 1, 1]
+
+
+def test_after_an_interrupt_in_an_automatic_reset_the_reset_is_taken_up():
+    make_env = partial(Interrupted, "reset", length=1)
+    group = Group(partial(ReusingEnv, (9,)), make_env, partial(ReusingEnv, (9,)))
+    with pytest.raises(KeyboardInterrupt):
+        group.step(5, 6, 7)
+    outcome = group.group.step()
+    assert outcome.ended
+    assert group.observations.tolist() == [[1, 1, 5], [1, 1, 6], [1, 1, 7]]
+    assert (group.mine.terminated | group.mine.truncated).tolist() == [False, True, False]
+    assert group.mine.reset_observations.value(1).tolist() == [2, 0, -1]
+    assert [env.steps_ever for env in group.group.envs] == [1, 1, 1]
+
+
+def test_after_an_interrupt_a_reset_begins_anew():
+    group = Group(ReusingEnv, partial(Interrupted, "step"), ReusingEnv)
+    with pytest.raises(KeyboardInterrupt):
+        group.step(5, 6, 7)
+    group.reset()
+    group.step(8, 9, 10)
+    assert group.observations.tolist() == [[2, 1, 8], [2, 1, 9], [2, 1, 10]]
+
+
+# --- the environments ---------------------------------------------------------------------------
+
+
+def test_failures_are_told_by_the_index_in_the_vector_environment():
+    group = Group(ReusingEnv, partial(FailingEnv, "step"))
+    with pytest.raises(EnvError, match="environment 11 failed in 'step'"):
+        group.step(0, 0)
+
+
+def test_a_failed_call_leaves_what_is_being_done_to_the_next_command():
+    group = Group(ReusingEnv, partial(FailingEnv, "call"))
+    with pytest.raises(EnvError, match="environment 11 failed in 'call'"):
+        group.group.call([1], "method", (), {})
+    group.group.envs[1].command = "step"
+    with pytest.raises(EnvError, match="environment 11 failed in 'step'"):
+        group.step(0, 0)
+
+
+def test_all_environments_are_closed_though_one_fails_to():
+    closed = []
+
+    class Closing(ReusingEnv):
+        def close(self):
+            closed.append(self)
+            if len(closed) == 2:
+                raise ValueError("no")
+
+    group = Group(Closing, Closing, Closing)
+    with pytest.raises(EnvError, match="environment 11 failed in 'close'"):
+        group.group.close()
+    assert len(closed) == 3
+    group.group.close()
+    assert len(closed) == 3
+
+
+def layered(name):
+    return gymnasium.wrappers.OrderEnforcing(Wrapped(NamedEnv(name)))
+
+
+def test_attributes_are_read_from_the_outermost_layer_that_has_them():
+    group = Group(partial(layered, "a"), partial(layered, "b"))
+    assert group.group.get_attr([0, 1], "name") == ["a", "b"]
+    assert group.group.get_attr([1], "layer") == ["wrapper"]
+    assert group.group.get_attr([0], "has_reset") == [True]
+    assert group.group.call([1, 0], "describe", ("I am",), {"mark": "!"}) == ["I am b!", "I am a!"]
+
+
+def test_attributes_are_set_where_they_are_or_else_innermost():
+    group = Group(partial(layered, "a"), partial(layered, "b"))
+    outer, wrapped, env = (
+        group.group.envs[1],
+        group.group.envs[1].env,
+        group.group.envs[1].env.env,
+    )
+    group.group.set_attr([0, 1], "layer", ["one", "other"])
+    group.group.set_attr([1], "brand_new", [3])
+    assert (wrapped.layer, env.brand_new) == ("other", 3)
+    assert "layer" not in vars(outer)
+    assert "brand_new" not in {**vars(outer), **vars(wrapped)}
+
+
+def test_a_missing_attribute_is_named_with_its_environment():
+    group = Group(partial(layered, "a"), partial(layered, "b"))
+    for ask in (group.group.get_attr, lambda at, name: group.group.call(at, name, (), {})):
+        with pytest.raises(AttributeError, match=r"environment 11 .*NamedEnv.*'no_such_thing'"):
+            ask([1], "no_such_thing")
+
+
+def test_the_description_is_a_copy():
+    group = Group(partial(EchoEnv, spaces.Box(-1, 1, (2,))))
+    space = group.group.describe().observation_space
+    space.seed(0)
+    expected = copy.deepcopy(group.group.envs[0].observation_space).sample()
+    space.sample()
+    assert_same(group.group.envs[0].observation_space.sample(), expected)
