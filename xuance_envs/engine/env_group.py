@@ -171,7 +171,7 @@ class EnvGroup:
                     rewards[i] = reward
                 except (TypeError, ValueError, NotImplementedError):
                     self._store(i, observation, reward)
-                if known_info or info != {}:
+                if known_info or type(info) is not dict or info:
                     write_info(i, info)
                 if terminated is not False or truncated is not False:
                     self._mark(i, terminated, truncated)

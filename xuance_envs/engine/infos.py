@@ -129,7 +129,7 @@ class InfoWriter:
                     return
         except (LookupError, TypeError, ValueError):
             pass  # not laid out as this environment's last info was
-        if layout or info != {}:
+        if layout or type(info) is not dict or info:
             self._write_anew(i, info)
 
     def _write_anew(self, i: int, info: dict[str, Any]) -> None:
