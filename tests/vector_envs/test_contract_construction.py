@@ -160,3 +160,10 @@ def test_lazy_frames_are_taken_as_observations(make):
     obs, *_ = envs.step([2] * 5)
     assert np.array_equal(obs[:, :2], obs[:, 4:6])
     assert not np.array_equal(obs[:, 4:6], obs[:, 6:])
+
+
+def test_metadata_that_cannot_travel_is_left_out_everywhere(make):
+    class Odd(ReusingEnv):
+        metadata = {"render_fps": 7, "clock": np.random}  # noqa: RUF012  # a module
+
+    assert make([Odd] * 3).metadata == {"render_fps": 7}

@@ -185,3 +185,11 @@ def test_the_flags_of_the_last_step_are_gone_after_a_partial_reset(make):
     _, _, terminated, truncated, infos = envs.step([0] * 5)
     assert not (terminated | truncated).any()
     assert not any("reset_obs" in info for info in infos)
+
+
+def test_a_mask_is_not_taken_for_indices(make):
+    envs = make([ReusingEnv] * 3)
+    envs.reset()
+    with pytest.raises(ValueError, match="env_ids: expected a sequence of ints"):
+        envs.reset(env_ids=[True, False, True])
+    assert envs.step([0, 0, 0])[0][:, 1].tolist() == [1, 1, 1]

@@ -22,7 +22,14 @@ import pytest
 from gymnasium import spaces
 
 import xuance_envs
-from xuance_envs import EnvError, SubprocVecEnv, WorkerDiedError, WorkerTimeoutError
+from xuance_envs import (
+    DummyVecEnv,
+    EnvError,
+    SubprocVecEnv,
+    WorkerDiedError,
+    WorkerTimeoutError,
+)
+from xuance_envs.engine.worker_process import WorkerProcess
 from xuance_envs.vector_envs.subproc_vec_env import shares
 
 ROOT = Path(xuance_envs.__file__).parents[1]
@@ -412,7 +419,170 @@ class TestEnding:
         assert wait_until(lambda: not any(map(is_running, pids)))
 
 
+class TestForks:
+    @pytest.mark.parametrize("context", ["fork", "spawn"])
+    def test_an_environment_in_a_forked_worker_may_have_workers_of_its_own(
+        self, context: str
+    ) -> None:
+        class Nesting(ProcessEnv):
+            def __init__(self) -> None:
+                super().__init__()
+                with warnings.catch_warnings():  # the worker has a thread that watches its caller
+                    warnings.simplefilter("ignore")
+                    self.inner = SubprocVecEnv([ProcessEnv] * 2, context=context, start_timeout=20)
+
+            def inner_steps(self) -> list[float]:
+                self.inner.reset()
+                return list(self.inner.step([0, 0])[0][:, 0])
+
+            def close(self) -> None:
+                self.inner.close()
+
+        with SubprocVecEnv([Nesting], context="fork", start_timeout=30) as envs:
+            assert envs.call("inner_steps") == ([1.0, 1.0],)
+
+    def test_a_forked_worker_knows_the_main_module_as_it_is(self) -> None:
+        with SubprocVecEnv([ProcessEnv], context="fork") as envs:
+            assert envs.call("main_file") == (getattr(sys.modules["__main__"], "__file__", None),)
+
+    def test_threads_may_make_and_close_them_at_the_same_time(self) -> None:
+        failures: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                for _ in range(5):
+                    with SubprocVecEnv([ProcessEnv] * 2, in_series=1, context="fork") as envs:
+                        envs.reset()
+            except BaseException as error:
+                failures.append(error)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            threads = [threading.Thread(target=work) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert failures == []
+
+    def test_a_process_the_caller_forks_ends_without_ending_the_workers(
+        self, tmp_path: Path
+    ) -> None:
+        run_script(
+            tmp_path,
+            """
+            import os, sys, warnings, gymnasium
+            from xuance_envs import SubprocVecEnv
+            envs = SubprocVecEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
+            envs.reset()
+            child = os.fork()
+            if child == 0:
+                envs.close()
+                sys.exit(0)
+            os.waitpid(child, 0)
+            envs.step([0, 0])
+            envs.close()
+            """,
+        )
+
+    def test_a_daemonic_process_is_told_to_use_another_backend(self) -> None:
+        context = multiprocessing.get_context("fork")
+        results = context.SimpleQueue()
+        process = context.Process(target=_make_in_a_daemon, args=(results,), daemon=True)
+        process.start()
+        assert "use DummyVecEnv" in results.get()
+        process.join()
+
+
+def _make_in_a_daemon(results: Any) -> None:
+    try:
+        SubprocVecEnv([ProcessEnv])
+    except RuntimeError as error:
+        results.put(str(error))
+
+
+class TestOldOrNarrowSystems:
+    def test_without_pidfds_and_memfds_all_works(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refused(*_: Any) -> int:
+            raise OSError(38, "Function not implemented")
+
+        monkeypatch.setattr(os, "pidfd_open", refused)
+        monkeypatch.setattr(os, "memfd_create", refused)
+        with SubprocVecEnv([ProcessEnv] * 2, in_series=1) as envs:
+            envs.reset()
+            pids = envs.call("pid")
+            assert envs.step([0, 0])[0].tolist() == [[1.0], [1.0]]
+            os.kill(pids[0], signal.SIGKILL)
+            with pytest.raises(WorkerDiedError, match="SIGKILL"):
+                envs.step([0, 0])
+
+    def test_the_start_is_bounded_though_a_worker_does_not_read(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        start = WorkerProcess._start
+
+        def stopped(self: WorkerProcess, context: Any) -> None:
+            start(self, context)
+            os.kill(self.process.pid, signal.SIGSTOP)
+
+        monkeypatch.setattr(WorkerProcess, "_start", stopped)
+        ballast = os.urandom(1_000_000)
+        with pytest.raises(WorkerTimeoutError, match=r"'construct' within 0\.5 s"):
+            SubprocVecEnv([lambda: (ballast, ProcessEnv())[1]], start_timeout=0.5)
+        assert multiprocessing.active_children() == []
+
+
 class TestInterrupts:
+    @pytest.mark.parametrize("kind", [DummyVecEnv, SubprocVecEnv])
+    def test_an_interrupted_reset_loses_no_keys_of_infos(self, kind: Any) -> None:
+        class Telling(ProcessEnv):
+            def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+                time.sleep(0.3 if options else 0.0)
+                return np.zeros(1), {"told": 1}
+
+        with kind([Telling] * 2) as envs:
+            interrupt_soon()
+            with pytest.raises(KeyboardInterrupt):
+                envs.reset(options={"slowly": True})
+            assert list(envs.reset()[1]) == [{"told": 1}] * 2
+
+    def test_an_interrupted_close_still_ends_the_workers(self) -> None:
+        class SlowToClose(ProcessEnv):
+            def close(self) -> None:
+                time.sleep(60)
+
+        envs = SubprocVecEnv([SlowToClose] * 2, in_series=1)
+        pids = envs.call("pid")
+        interrupt_soon()
+        with pytest.raises(KeyboardInterrupt):
+            envs.close()
+        assert not any(map(is_running, pids))
+        assert multiprocessing.active_children() == []
+
+    def test_without_processes_an_interrupt_after_a_step_does_not_repeat_it(self) -> None:
+        class Interrupting(ProcessEnv):
+            def step(self, action: int) -> Any:
+                observation, _, *rest = super().step(action)
+                return observation, Reward(), *rest
+
+        class Reward:
+            told = False
+
+            def __float__(self) -> float:
+                if not self.told:
+                    self.told = True
+                    raise KeyboardInterrupt
+                return 2.0
+
+        with DummyVecEnv([Interrupting, ProcessEnv]) as envs:
+            envs.reset()
+            with pytest.raises(KeyboardInterrupt):
+                envs.step([0, 0])
+            observations, rewards, *_ = envs.step_wait()
+            assert observations.tolist() == [[1.0], [1.0]]
+            assert rewards.tolist() == [2.0, 0.0]
+            assert envs.get_attr("steps") == (1, 1)
+
     @pytest.mark.parametrize("options", [{}, {"in_series": 1}, {"caller_steps": True}], ids=str)
     def test_an_interrupted_step_stays_pending(self, options: dict[str, Any]) -> None:
         with SubprocVecEnv([lambda: ProcessEnv(0.3)] * 4, **options) as envs:

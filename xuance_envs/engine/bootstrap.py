@@ -48,7 +48,6 @@ class WorkerSettings:
         requests: read end of the pipe its requests come through.
         replies: write end of the pipe its replies go to.
         memory: the shared memory the step's arrays will be on.
-        strangers: descriptors a forked worker inherits and has to close.
         threads: how many threads BLAS, OpenMP and the like may use in it; None leaves them be.
         spin: how long it may spin while it waits for a request, in seconds.
         env_fns: what makes its environments, for a forked process, which needs no pickling.
@@ -57,7 +56,6 @@ class WorkerSettings:
     requests: PassedFd
     replies: PassedFd
     memory: PassedFd
-    strangers: tuple[int, ...]
     threads: int | None
     spin: float
     env_fns: Sequence[Callable[..., Any]] | None = None
@@ -65,8 +63,6 @@ class WorkerSettings:
 
 def start(settings: WorkerSettings) -> None:
     """Runs a worker in this process, which exists for nothing else, until it is told to end."""
-    for fd in settings.strangers:
-        os.close(fd)
     for name in list(os.environ):
         if name.startswith(_MPI_PREFIXES):
             del os.environ[name]

@@ -30,8 +30,11 @@ class Driver(Protocol):
     def tag(self) -> int:
         """The number of the request it was last asked, as the vector environment counts them."""
 
-    def ask_step(self, tag: int, actions: list[list[Any]] | None) -> None:
-        """Starts a step; its actions are in the arrays, but for those held as objects."""
+    def pack_actions(self, actions: list[list[Any]]) -> Any:
+        """Packs the actions' leaves that are held as objects for :meth:`ask_step`."""
+
+    def ask_step(self, tag: int, actions: Any) -> None:
+        """Starts a step; its actions are in the arrays, but for those that were packed."""
 
     def ask(self, tag: int, command: str, *arguments: Any) -> None:
         """Starts a command of the group."""
@@ -43,6 +46,13 @@ class Driver(Protocol):
             EnvError: an environment failed.
             WorkerDiedError: the process around the group ended.
             TimeoutError: the deadline passed.
+        """
+
+    def discard(self) -> Any:
+        """Lets go of what was asked for before an interrupt.
+
+        Returns:
+            The result, if there is one, for what is in it besides.
         """
 
     def thaw(self, frozen: Any) -> Any:
@@ -65,10 +75,12 @@ class LocalDriver:
         self._request: tuple[str, Sequence[Any]] | None = None
         self._result: Any = None
 
+    def pack_actions(self, actions: list[list[Any]]) -> list[list[Any]]:
+        """See :class:`Driver`."""
+        return [list(map(copy_of, values)) for values in actions]  # for environments to write to
+
     def ask_step(self, tag: int, actions: list[list[Any]] | None) -> None:
         """See :class:`Driver`."""
-        if actions is not None:
-            actions = copy_of(actions)  # the environments may write to them
         self._request, self.tag = ("step", (actions,)), tag
 
     def ask(self, tag: int, command: str, *arguments: Any) -> None:
@@ -82,6 +94,13 @@ class LocalDriver:
             self._result = getattr(self.group, command)(*arguments)
             self._request = None
         return self._result
+
+    def discard(self) -> Any:
+        """See :class:`Driver`."""
+        if self._request is None:
+            return self._result
+        self._request = None
+        return None
 
     def thaw(self, frozen: Any) -> Any:
         """See :class:`Driver`."""

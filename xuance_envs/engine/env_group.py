@@ -137,7 +137,8 @@ class EnvGroup:
         self._objects = bool(arrays.observations.objects)
         self._steps = [env.step for env in self.envs]
         self._ended = False
-        self._interrupted: int | None = None
+        self._interrupted: tuple[int, Any] | None = None
+        self._last_reset = -1
 
     def step(self, actions: list[list[Any]] | None = None) -> Outcome:
         """Steps every environment once, and resets those whose episode ended.
@@ -151,17 +152,19 @@ class EnvGroup:
         Raises:
             EnvError: an environment raised, or returned what its spaces do not allow.
         """
-        start = self._begin(actions)
         items: Iterator[Any] = enumerate(
             zip(self._steps, self._take_actions(), self._rows)  # noqa: B905  # costs, every step
         )
-        if start:
-            items = islice(items, start, None)
         rewards = self._rewards
         write_info = self._infos.write
         known_info = self._infos.keys
-        i, result = start, _NOTHING
+        i, result = 0, _NOTHING
         try:
+            if self._interrupted is None:
+                self._begin(actions)
+            else:
+                i, result = self._interrupted
+                items = islice(items, self._resume(i, result), None)
             for i, (step, action, row) in items:
                 result = _NOTHING
                 result = step(action)
@@ -178,7 +181,7 @@ class EnvGroup:
         except (Exception, SystemExit) as error:
             raise self._failure(i, error, result) from error
         except BaseException:
-            self._interrupted = i
+            self._interrupted = (i, result)
             raise
         return self._outcome()
 
@@ -237,32 +240,46 @@ class EnvGroup:
 
     # -- a step's parts ---------------------------------------------------------------
 
-    def _begin(self, actions: list[list[Any]] | None) -> int:
-        """Readies the arrays for a command; returns the environment to start from."""
-        if self._interrupted is not None:
-            start, self._interrupted = self._interrupted, None
-            if self._doing == "reset":
-                self._auto_reset(start)
-                start += 1
-            return start
+    def _resume(self, i: int, result: Any) -> int:
+        """Takes up what an interrupt hit; returns the environment to go on from."""
+        if self._doing == "reset":
+            self._auto_reset(i)
+        elif self._last_reset != i:
+            if result is _NOTHING:
+                self._interrupted = None
+                return i
+            observation, reward, terminated, truncated, info = result
+            self._store(i, observation, reward)
+            self._infos.write(i, info)
+            self._mark(i, terminated, truncated)
+        self._interrupted = None
+        return i + 1
+
+    def _begin(self, actions: list[list[Any]] | None) -> None:
+        """Readies the arrays for a command."""
         if actions is not None:
             self._actions.load(0, actions)
+        self._infos.rest = {}
+        self._reset_infos.rest = {}
+        self._last_reset = -1
         if self._ended:
             self._terminated[:] = False
             self._truncated[:] = False
             self._ended = False
         self._doing = "step"
-        return 0
 
     def _store(self, i: int, observation: Any, reward: Any) -> None:
         """Stores what the quick way did not take: of another dtype, or not an array."""
         self._store_observation(i, self._observations, self._rows, observation)
-        number = np.asarray(reward)
         try:
-            fitted = fit(number.reshape(()) if number.size == 1 else number, _FLOAT, ())
-        except BadValueError as error:
-            raise BadValueError(f"its reward: {error}") from None
-        self._rewards[i] = fitted.item()
+            self._rewards[i] = reward
+        except (TypeError, ValueError):
+            number = np.asarray(reward)
+            try:
+                fitted = fit(number.reshape(()) if number.size == 1 else number, _FLOAT, ())
+            except BadValueError as error:
+                raise BadValueError(f"its reward: {error}") from None
+            self._rewards[i] = fitted.item()
 
     def _store_observation(
         self, i: int, storage: SpaceRows, rows: list[Row], observation: Any
@@ -287,6 +304,7 @@ class EnvGroup:
     def _auto_reset(self, i: int) -> None:
         self._doing = "reset"
         self._reset(i, self._reset_observations, self._reset_rows, self._reset_infos, {})
+        self._last_reset = i
         self._doing = "step"
 
     def _reset(
@@ -326,7 +344,6 @@ class EnvGroup:
         if known != self._known_keys:
             self._known_keys = known
             rest.keys, rest.reset_keys = tuple(infos.keys), tuple(reset_infos.keys)
-        infos.rest, reset_infos.rest = {}, {}
         return Outcome(self._ended, rest)
 
     # -- the rest ---------------------------------------------------------------------
@@ -367,9 +384,9 @@ class EnvGroup:
         if isinstance(error, BadValueError):
             reason = str(error)
         elif self._doing == "step" and own_frame and result is not _NOTHING:
-            reason = _why_not_a_step(result) or f"{type(error).__name__}: {error}"
+            reason = _why_not_a_step(result) or _told(error)
         else:
-            reason = f"{type(error).__name__}: {error}"
+            reason = _told(error)
         text = "".join(traceback.format_exception(error))
         return EnvError(self._first + i, self._doing, reason, text)
 
@@ -386,6 +403,13 @@ class EnvGroup:
         first = EnvDescription.of(self.envs[0])
         for i, env in enumerate(self.envs):
             first.check_spaces(env, self._first + i, self._first)
+
+
+def _told(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}, whose message cannot be had"
 
 
 def _as_flag(name: str, value: Any) -> bool:

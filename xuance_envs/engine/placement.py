@@ -44,12 +44,13 @@ class Placement:
     def __init__(self, pids: Sequence[int], caller_steps: bool, cpus: int) -> None:
         self._pids = pids
         self._current_cpu = _current_cpu() if caller_steps else None
-        self._places: list[set[int]] | None = None
+        self._free = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+        self._places = [self._free] * len(pids)
         self._step = 0
         self._time = perf_counter()
         fits = (
             hasattr(os, "sched_setaffinity")
-            and len(pids) + caller_steps == cpus == len(os.sched_getaffinity(0))
+            and len(pids) + caller_steps == cpus == len(self._free)
             and (self._current_cpu is not None) == caller_steps
         )
         self.due: float = FIRST if fits else float("inf")
@@ -65,19 +66,22 @@ class Placement:
         quick = (now - self._time) < QUICK * (step - self._step)
         self._step, self._time = step, now
         self.due = step + EVERY
-        free = os.sched_getaffinity(0)
-        places = [free] * len(self._pids)
-        if quick:
+        places = [self._free] * len(self._pids)
+        # A caller that has been bound to some CPUs since knows why, and the workers have the rest.
+        if quick and os.sched_getaffinity(0) == self._free:
             own = {self._current_cpu()} if self._current_cpu is not None else set()
-            places = [{cpu} for cpu in sorted(free - own)]
-        if len(places) < len(self._pids) or places == self._places:
+            places = [{cpu} for cpu in sorted(self._free - own)]
+        if places == self._places:
             return
-        self._places = places
-        for pid, place in zip(self._pids, places, strict=False):
-            try:
+        try:
+            if [os.sched_getaffinity(pid) for pid in self._pids] != self._places:
+                self.due = float("inf")  # somebody else has bound them
+                return
+            for pid, place in zip(self._pids, places, strict=True):
                 os.sched_setaffinity(pid, place)
-            except OSError:  # it has ended, which its pipe tells; or the system forbids it
-                self.due = float("inf")
+        except OSError:  # one has ended, which its pipe tells; or the system forbids it
+            self.due = float("inf")
+        self._places = places
 
 
 def _current_cpu() -> Callable[[], int] | None:

@@ -49,7 +49,9 @@ class SharedMemory:
 
 
 def _anonymous_file() -> int:
-    if hasattr(os, "memfd_create"):
+    try:
         return os.memfd_create("xuance_envs")
+    except (AttributeError, OSError):  # not Linux, or not let
+        pass
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())

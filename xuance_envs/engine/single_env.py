@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,7 @@ class EnvDescription:
         return cls(
             env.observation_space,
             env.action_space,
-            dict(getattr(env, "metadata", None) or {}),
+            {k: v for k, v in (getattr(env, "metadata", None) or {}).items() if _can_travel(v)},
             getattr(env, "render_mode", None),
             limit,
         )
@@ -64,9 +65,20 @@ def checked_env(env: Any) -> Any:
     return env
 
 
+def _can_travel(value: Any) -> bool:
+    """Whether a value can be sent between processes: the same in every backend."""
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
 def _chain(env: Any) -> Iterator[Any]:
     """The environment and those it wraps, outermost first."""
-    while env is not None:
+    seen = set()
+    while env is not None and id(env) not in seen:
+        seen.add(id(env))
         yield env
         env = getattr(env, "env", None)
 

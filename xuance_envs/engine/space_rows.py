@@ -157,7 +157,7 @@ class SpaceRows:
     ) -> Row:
         if leaf.dtype is None:
             return _ObjectRow(part, i, freeze)
-        if leaf.shape == () and leaf.dtype.char in _INTEGER_FORMATS:
+        if leaf.shape == () and leaf.dtype.char in _INTEGER_FORMATS and leaf.dtype.isnative:
             return _IntegerRow(part, i, leaf)
         if strict and self.layout.flat and len(leaf.shape) == 1:
             view = memoryview(part[i])

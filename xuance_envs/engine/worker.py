@@ -36,6 +36,7 @@ def run(settings: WorkerSettings) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     random.seed()  # a forked process would otherwise draw what its twins draw
     np.random.seed()
+    _let_forks_use_all_cpus()
     inbox = Inbox(settings.requests.fd, spin=settings.spin)
     threading.Thread(target=_outlive_no_caller, args=(inbox.fd,), daemon=True).start()
     worker = Worker(settings)
@@ -80,7 +81,7 @@ class Worker:
                         message = frame(Reply.RESULT, dumps_for_caller(outcome))
                 else:
                     message = frame(Reply.RESULT, self._call(*loads(payload)))
-            except (Exception, SystemExit) as error:
+            except BaseException as error:  # such as asyncio's CancelledError
                 message = frame(Reply.FAILED, pack_error(error))
             write_all(replies, message)
 
@@ -147,6 +148,13 @@ def limit_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
     if (cv2 := sys.modules.get("cv2")) is not None:
         cv2.setNumThreads(threads)
+
+
+def _let_forks_use_all_cpus() -> None:
+    """Keeps the one CPU this process may be given from those that its environments fork."""
+    if hasattr(os, "sched_getaffinity"):
+        cpus = os.sched_getaffinity(0)
+        os.register_at_fork(after_in_child=lambda: os.sched_setaffinity(0, cpus))
 
 
 def _outlive_no_caller(requests: int) -> None:

@@ -15,9 +15,10 @@ import select
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from multiprocessing import forkserver
+from contextlib import contextmanager, nullcontext, suppress
+from multiprocessing import forkserver, process, resource_tracker
 from multiprocessing.context import BaseContext
 from time import monotonic
 from typing import Any
@@ -40,11 +41,33 @@ FORCE = 1.0
 _STEP = frame(Request.STEP)
 _OUTCOMES: dict[int, Outcome] = {Reply.DONE: DONE, Reply.ENDED: ENDED}
 
-_starting = threading.Lock()
+# Also held while descriptors come and go; a collected vector environment lets go of some at any
+# moment, hence reentrant.
+_changing = threading.RLock()
 
-# The callers' ends of all workers' pipes: a forked worker inherits them and has to close them,
-# or nobody would notice the end of this process.
+# The callers' ends of all workers' pipes, and the workers.
 _own_fds: set[int] = set()
+_own_processes: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _disown() -> None:
+    """Makes a forked process one that has no workers.
+
+    It inherits the callers' ends of their pipes, and as long as it held them, nobody would
+    notice the end of this process. And multiprocessing would end the workers when it exits.
+    """
+    global _changing
+    _changing = threading.RLock()
+    for fd in _own_fds:
+        with suppress(OSError):
+            os.close(fd)
+    _own_fds.clear()
+    for worker in list(_own_processes):
+        process._children.discard(worker)  # type: ignore[attr-defined]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown)
 
 
 class WorkerProcess:
@@ -85,7 +108,6 @@ class WorkerProcess:
                 PassedFd(their_requests),
                 PassedFd(their_replies),
                 PassedFd(memory),
-                strangers=tuple(_own_fds | own_fds) if env_fns is not None else (),
                 threads=threads,
                 spin=spin,
                 env_fns=env_fns,
@@ -96,50 +118,74 @@ class WorkerProcess:
                 name=f"xuance_envs-{lo}-{hi - 1}",
                 daemon=True,
             )
-            with _starting, _hidden_main():
-                if context.get_start_method() == "forkserver":
-                    # All it ever forks would inherit the mask set below.
-                    forkserver.ensure_running()
-                with _blocked_sigint():
-                    self.process.start()
-            self.pid: int = self.process.pid
-            self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+            with _changing:
+                _own_fds.update(own_fds)
+                self._start(context)
+                self._pidfd = _pidfd_of(self.process.pid)
+                if self._pidfd is not None:
+                    own_fds.add(self._pidfd)
+                    _own_fds.add(self._pidfd)
         except BaseException:
+            _forget(own_fds)
             for fd in own_fds:
                 os.close(fd)
             raise
         finally:
             os.close(their_requests)
             os.close(their_replies)
+        self.pid: int = self.process.pid
+        self._owner = os.getpid()
         # The process's end shows on the pidfd at once, on a pipe only when nobody else holds it.
         self.peer: int = self.process.sentinel if self._pidfd is None else self._pidfd
         self._channel = Channel(requests, replies, self.peer, own_spin)
-        self._own_fds = own_fds | ({self._pidfd} if self._pidfd is not None else set())
-        _own_fds.update(self._own_fds)
+        self._own_fds = own_fds
+
+    def _start(self, context: BaseContext) -> None:
+        method = context.get_start_method()
+        with nullcontext() if method == "fork" else _hidden_main():
+            # What these start would inherit the mask set below, or take it away again.
+            if method == "forkserver":
+                forkserver.ensure_running()
+            if method != "fork":
+                resource_tracker.ensure_running()
+            with _blocked_sigint():
+                self.process.start()
+        _own_processes.add(self.process)
 
     @property
     def tag(self) -> int:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         return self._channel.tag
 
-    def ask_step(self, tag: int, actions: list[list[Any]] | None) -> None:
+    def pack_actions(self, actions: list[list[Any]]) -> bytes:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
-        if actions is None:
-            self._command = "step"
-            # A worker that is gone is noticed, and reported, when its result is asked for.
-            try:
-                self._channel.ask(_STEP, tag)
-            except PeerGoneError:
-                return
-        else:
-            self.ask(tag, "step", actions)
+        return frame(Request.CALL, dumps_for_worker(("step", (actions,))))
 
-    def ask(self, tag: int, command: str, *arguments: Any) -> None:
+    def ask_step(self, tag: int, actions: bytes | None) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
+        self._command = "step"
+        # A worker that is gone is noticed, and reported, when its result is asked for.
+        try:
+            self._channel.ask(_STEP if actions is None else actions, tag)
+        except PeerGoneError:
+            return
+
+    def ask(self, tag: int, command: str, *arguments: Any, deadline: float | None = None) -> None:
+        """See :class:`~xuance_envs.engine.driver.Driver`.
+
+        Raises:
+            TimeoutError: the deadline passed before the worker read all of it.
+        """
         message = frame(Request.CALL, dumps_for_worker((command, arguments)))
         self._command = command
         with suppress(PeerGoneError):
-            self._channel.ask(message, tag)
+            self._channel.ask(message, tag, deadline)
+
+    def discard(self) -> Any:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        with suppress(Exception):
+            return self.result()
+        return None
 
     def result(self, deadline: float | None = None) -> Any:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
@@ -184,11 +230,17 @@ class WorkerProcess:
 
     def release(self) -> None:
         """Frees what is held for a process that has ended."""
-        _own_fds.difference_update(self._own_fds)
-        self._channel.close()
-        if self._pidfd is not None:
-            os.close(self._pidfd)
-        self.process.close()
+        with _changing:
+            _forget(self._own_fds)
+            self._channel.close()
+            if self._pidfd is not None:
+                os.close(self._pidfd)
+            self.process.close()
+
+    @property
+    def owned(self) -> bool:
+        """Whether this process started it; not so in a process forked since."""
+        return self._owner == os.getpid()
 
 
 def end_all(workers: list[WorkerProcess], patience: float = PATIENCE) -> None:
@@ -198,19 +250,22 @@ def end_all(workers: list[WorkerProcess], patience: float = PATIENCE) -> None:
         workers: the processes; the list is empty afterwards.
         patience: seconds they have to close their environments.
     """
-    for worker in workers:
-        worker.ask_to_close()
-    _wait_for_end(workers, patience)
-    for worker in workers:
-        if worker.alive:
-            worker.process.terminate()
-    _wait_for_end(workers, FORCE)
-    for worker in workers:
-        if worker.alive:
-            worker.process.kill()
-    while workers:
-        workers[-1].process.join()
-        workers.pop().release()
+    workers[:] = [worker for worker in workers if worker.owned]
+    try:
+        for worker in workers:
+            worker.ask_to_close()
+        _wait_for_end(workers, patience)
+        for worker in workers:
+            if worker.alive:
+                worker.process.terminate()
+        _wait_for_end(workers, FORCE)
+    finally:  # also when Ctrl-C says that patience is over
+        for worker in workers:
+            if worker.alive:
+                worker.process.kill()
+        while workers:
+            workers[-1].process.join()
+            workers.pop().release()
 
 
 def _wait_for_end(workers: Sequence[WorkerProcess], seconds: float) -> None:
@@ -233,6 +288,19 @@ def _wait_for_end(workers: Sequence[WorkerProcess], seconds: float) -> None:
                 talking[fd].drain()
             else:  # it has closed its end, which would keep the poll awake
                 poll.unregister(fd)
+
+
+def _forget(fds: set[int]) -> None:
+    with _changing:
+        _own_fds.difference_update(fds)
+
+
+def _pidfd_of(pid: int) -> int | None:
+    """A descriptor that turns readable when the process ends, where the system has such."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not Linux; an older kernel, or one that is not let
+        return None
 
 
 @contextmanager

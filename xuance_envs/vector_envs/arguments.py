@@ -47,6 +47,8 @@ def checked_env_ids(env_ids: Sequence[int] | None, num_envs: int) -> list[int]:
         return list(range(num_envs))
     try:
         ids = [operator.index(env) for env in env_ids]
+        if any(isinstance(env, bool | np.bool_) for env in env_ids):
+            raise TypeError
     except TypeError:
         raise ValueError(f"env_ids: expected a sequence of ints, got {env_ids!r}") from None
     for env in ids:

@@ -60,21 +60,24 @@ class DummyVecEnv(VecEnv):
         check_actions: bool = False,
     ) -> None:
         functions, keywords = checked_functions(env_fns, env_seed)
-        group = EnvGroup(functions, keywords, 0, copy_of)
-        description = group.describe()
-        arrays = StepArrays.allocate(
-            description.observation_space, description.action_space, len(functions)
-        )
-        group.attach(arrays)
-        self._group = group
+        group = self._group = EnvGroup(functions, keywords, 0, copy_of)
+        try:
+            description = group.describe()
+            arrays = StepArrays.allocate(
+                description.observation_space, description.action_space, len(functions)
+            )
+            group.attach(arrays)
+        except BaseException:
+            self.close_extras()
+            raise
         super().__init__(
             [LocalDriver(group, 0)], description, arrays, copy=copy, check_actions=check_actions
         )
 
     @property
     def envs(self) -> list[Any]:
-        """The environments; empty once closed."""
-        return self._group.envs
+        """The environments, in a list of their own; empty once closed."""
+        return list(self._group.envs)
 
     def close_extras(self) -> None:
         """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""

@@ -9,10 +9,13 @@ import select
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from multiprocessing.util import Finalize
 from time import monotonic
 from typing import Any
+
+import numpy as np
 
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.driver import Driver, LocalDriver
@@ -111,6 +114,11 @@ class SubprocVecEnv(VecEnv):
         if worker_threads is not None and worker_threads < 1:
             raise ValueError(f"worker_threads: expected at least 1 or None, got {worker_threads}")
         _check_context(context)
+        if multiprocessing.current_process().daemon:
+            raise RuntimeError(
+                "a daemonic process may not start processes: use DummyVecEnv in it, or make it "
+                "with daemon=False"
+            )
         split = shares(len(functions), in_series, available_cpus())
         own = split.pop() if caller_steps else None
         self._workers: list[WorkerProcess] = []
@@ -179,7 +187,8 @@ class SubprocVecEnv(VecEnv):
         for worker in self._workers:
             lo, hi = worker.lo, worker.hi
             pickled = None if worker.inherits else _pickled(functions[lo:hi], lo)
-            worker.ask(0, "build", pickled, keywords[lo:hi], lo)
+            with _in_time(worker, timeout):
+                worker.ask(0, "build", pickled, keywords[lo:hi], lo, deadline=deadline)
         drivers: list[Driver] = [*self._workers]
         local: list[EnvDescription] = []
         if own is not None:
@@ -188,11 +197,8 @@ class SubprocVecEnv(VecEnv):
             local.append(self._group.describe())
         descriptions = []
         for worker in self._workers:
-            try:
+            with _in_time(worker, timeout):
                 descriptions.append(worker.result(deadline))
-            except TimeoutError:
-                envs = range(worker.lo, worker.hi)
-                raise WorkerTimeoutError(envs, worker.pid, timeout, "construct") from None
         for driver, other in zip(drivers, descriptions + local, strict=True):
             (descriptions + local)[0].check_spaces(other, driver.lo, 0)
         return drivers, (descriptions + local)[0]
@@ -251,9 +257,20 @@ def shares(num_envs: int, in_series: int | str, cpus: int) -> list[tuple[int, in
         count = min(num_envs, cpus)
         bounds = [num_envs * k // count for k in range(count + 1)]
         return list(itertools.pairwise(bounds))
-    if not isinstance(in_series, int) or isinstance(in_series, bool) or in_series < 1:
+    if not isinstance(in_series, int | np.integer) or isinstance(in_series, bool) or in_series < 1:
         raise ValueError(f"in_series: expected 'auto' or an int of at least 1, got {in_series!r}")
-    return [(lo, min(lo + in_series, num_envs)) for lo in range(0, num_envs, in_series)]
+    size = int(in_series)
+    return [(lo, min(lo + size, num_envs)) for lo in range(0, num_envs, size)]
+
+
+@contextmanager
+def _in_time(worker: WorkerProcess, timeout: float) -> Iterator[None]:
+    """Says which worker it was that took too long to make its environments."""
+    try:
+        yield
+    except TimeoutError:
+        envs = range(worker.lo, worker.hi)
+        raise WorkerTimeoutError(envs, worker.pid, timeout, "construct") from None
 
 
 def _check_context(context: str) -> None:

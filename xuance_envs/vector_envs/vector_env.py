@@ -114,6 +114,10 @@ class VecEnv(ABC):
         self._flat_actions = arrays.actions.flat
         self._flat_observations = arrays.observations.flat
         self._all_asked = True
+        self._packed_actions: dict[Driver, Any] | None = None
+        # Drivers that were asked for something else than a step, and whose answers have not
+        # been taken in: not empty after an interrupt.
+        self._unfinished: list[Driver] = []
         # Where the first observations of new episodes are few bytes, copying them all is
         # quicker than finding those that are new.
         flat = arrays.reset_observations.flat
@@ -172,6 +176,7 @@ class VecEnv(ABC):
             self.close()
             raise
         rests, _ = self._absorb(outcomes)
+        self._unfinished = []
         observations = self._arrays.observations
         if env_ids is None:
             infos = StepInfos(self._infos.batch(self._group_of, rests), self._every_env)
@@ -225,7 +230,7 @@ class VecEnv(ABC):
 
     def step_async(self, actions: Any) -> None:
         """Starts a step. See :meth:`step` for the actions and the errors."""
-        if self.waiting or self.closed:
+        if self.waiting or self.closed or self._unfinished:
             self._check_idle("step_async")
         self._put_actions(actions)
         self._tag += 1
@@ -287,13 +292,22 @@ class VecEnv(ABC):
                         f"the action for environment {i}: expected one in {self.action_space}, "
                         f"got {action!r}"
                     )
+        if storage.layout.has_objects:
+            self._packed_actions = {driver: self._packed(driver) for driver in self._drivers}
+
+    def _packed(self, driver: Driver) -> Any:
+        lists = self._arrays.actions.objects
+        try:
+            return driver.pack_actions([values[driver.lo : driver.hi] for values in lists])
+        except Exception as error:
+            raise ValueError(
+                f"the actions for environments {driver.lo} to {driver.hi - 1} cannot be sent to "
+                f"their process, because they cannot be pickled: {error}"
+            ) from error
 
     def _start_step(self, driver: Driver) -> None:
-        objects = None
-        if self._flat_actions is None and self._arrays.actions.layout.has_objects:
-            lists = self._arrays.actions.objects
-            objects = [values[driver.lo : driver.hi] for values in lists]
-        driver.ask_step(self._tag, objects)
+        packed = self._packed_actions
+        driver.ask_step(self._tag, None if packed is None else packed[driver])
 
     def _step_result(self, outcomes: Sequence[tuple[int, Outcome]]) -> StepResult:
         arrays = self._arrays
@@ -472,6 +486,7 @@ class VecEnv(ABC):
         result_of = dict(
             zip(asked, (value for _, values in answers for value in values), strict=True)
         )
+        self._unfinished = []
         return tuple(result_of[env] for env in ids)
 
     def _ask(self, asks: Sequence[tuple[int, str, Sequence[Any]]]) -> list[tuple[int, Any]]:
@@ -481,6 +496,7 @@ class VecEnv(ABC):
             Exception: the first one that failed; the others have finished by then.
         """
         self._tag += 1
+        self._unfinished = [self._drivers[k] for k, *_ in asks]
         asked = set()
         results: dict[int, Any] = {}
         failures: dict[int, Exception] = {}
@@ -497,6 +513,7 @@ class VecEnv(ABC):
                 except Exception as error:
                     failures[k] = error
         if failures:
+            self._unfinished = []
             raise failures[min(failures)]
         return [(k, results[k]) for k in sorted(results)]
 
@@ -528,6 +545,12 @@ class VecEnv(ABC):
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedVecEnvError(f"{type(self).__name__} is closed; make another one")
+        while self._unfinished:
+            driver = self._unfinished[-1]
+            outcome = driver.discard()
+            if isinstance(outcome, Outcome):  # the groups tell their keys only once
+                self._absorb([(self._drivers.index(driver), outcome)])
+            self._unfinished.pop()
 
     def _check_idle(self, what: str) -> None:
         if self.waiting:
