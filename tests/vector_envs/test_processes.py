@@ -611,8 +611,8 @@ class TestInterrupts:
             signal.signal(signal.SIGALRM, signal.default_int_handler)
             try:
                 while interrupts < 300:
-                    signal.setitimer(signal.ITIMER_REAL, rng.uniform(20e-6, 400e-6))
                     try:
+                        signal.setitimer(signal.ITIMER_REAL, rng.uniform(20e-6, 400e-6))
                         while True:
                             envs.step_async([0] * 4)
                             envs.step_wait()

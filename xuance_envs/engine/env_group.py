@@ -152,19 +152,22 @@ class EnvGroup:
         Raises:
             EnvError: an environment raised, or returned what its spaces do not allow.
         """
-        items: Iterator[Any] = enumerate(
-            zip(self._steps, self._take_actions(), self._rows)  # noqa: B905  # costs, every step
-        )
         rewards = self._rewards
         write_info = self._infos.write
         known_info = self._infos.keys
         i, result = 0, _NOTHING
         try:
+            start = 0
             if self._interrupted is None:
                 self._begin(actions)
             else:
                 i, result = self._interrupted
-                items = islice(items, self._resume(i, result), None)
+                start = self._resume(i, result)
+            items: Iterator[Any] = enumerate(
+                zip(self._steps, self._take_actions(), self._rows)  # noqa: B905  # costs, every step
+            )
+            if start:
+                items = islice(items, start, None)
             for i, (step, action, row) in items:
                 result = _NOTHING
                 result = step(action)
