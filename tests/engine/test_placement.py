@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from xuance_envs.engine import placement
-from xuance_envs.engine.placement import EVERY, FIRST, Placement
+from xuance_envs.engine.placement import EVERY, LOOK, Placement
 
 CPUS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
@@ -40,31 +39,75 @@ def places_of(pids: list[int]) -> list[list[int]]:
     return [sorted(os.sched_getaffinity(pid)) for pid in pids]
 
 
+class Clock:
+    """Time as a test wants it, and looks at how quick steps are."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def look(self, place: Placement, seconds_per_step: float) -> None:
+        step = int(place.due)
+        place.update(step)
+        assert place.due == step + LOOK
+        self.now += LOOK * seconds_per_step
+        place.update(step + LOOK)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(placement, "perf_counter", lambda: clock.now)
+    return clock
+
+
 def test_quick_workers_get_a_cpu_each_and_slow_ones_all(
-    workers: list[int], two_cpus: list[int]
+    workers: list[int], two_cpus: list[int], clock: Clock
 ) -> None:
     place = Placement(workers, caller_steps=False, cpus=2)
-    assert place.due == FIRST
-    place.update(10**9)  # so many steps since it was made: quick
+    clock.look(place, 1e-4)
     assert places_of(workers) == [[cpu] for cpu in two_cpus]
-    assert place.due == 10**9 + EVERY
-    time.sleep(0.01)
-    place.update(10**9 + 1)  # one step in 10 ms: slow
+    assert place.due == 1 + LOOK + EVERY
+    clock.look(place, 1e-2)
+    assert places_of(workers) == [[cpu] for cpu in two_cpus]  # it may have been a pause
+    clock.look(place, 1e-2)
     assert places_of(workers) == [two_cpus] * 2
     assert sorted(os.sched_getaffinity(0)) == two_cpus
 
 
 def test_a_worker_keeps_out_of_the_way_of_a_caller_that_steps(
-    workers: list[int], two_cpus: list[int], monkeypatch: pytest.MonkeyPatch
+    workers: list[int], two_cpus: list[int], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = two_cpus[0]
     monkeypatch.setattr(placement, "_current_cpu", lambda: lambda: where)
     place = Placement(workers[:1], caller_steps=True, cpus=2)
-    place.update(10**9)
+    clock.look(place, 1e-4)
     assert places_of(workers[:1]) == [[two_cpus[1]]]
     where = two_cpus[1]
-    place.update(2 * 10**9)
+    clock.look(place, 1e-4)
     assert places_of(workers[:1]) == [[two_cpus[0]]]
+
+
+def test_what_environments_bound_themselves_is_left_as_it_is(
+    workers: list[int], two_cpus: list[int], clock: Clock
+) -> None:
+    place = Placement(workers, caller_steps=False, cpus=2)
+    os.sched_setaffinity(workers[0], two_cpus[1:])
+    clock.look(place, 1e-2)
+    clock.look(place, 1e-2)
+    assert places_of(workers) == [two_cpus[1:], two_cpus]
+    clock.look(place, 1e-4)
+    assert places_of(workers) == [two_cpus[1:], two_cpus]
+    assert place.due == float("inf")
+
+
+def test_workers_do_not_follow_a_caller_that_binds_itself(
+    workers: list[int], two_cpus: list[int], clock: Clock
+) -> None:
+    place = Placement(workers, caller_steps=False, cpus=2)
+    clock.look(place, 1e-4)
+    os.sched_setaffinity(0, two_cpus[:1])
+    clock.look(place, 1e-4)
+    assert places_of(workers) == [two_cpus] * 2
 
 
 @pytest.mark.parametrize(
@@ -76,9 +119,9 @@ def test_workers_are_left_alone_where_they_do_not_fit_the_cpus(
     assert Placement(workers[:count], caller_steps, cpus).due == float("inf")
 
 
-def test_a_worker_that_has_ended_is_no_error(workers: list[int]) -> None:
+def test_a_worker_that_has_ended_is_no_error(workers: list[int], clock: Clock) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     place = Placement([gone.pid, workers[0]], caller_steps=False, cpus=2)
-    place.update(10**9)
+    clock.look(place, 1e-4)
     assert place.due == float("inf")

@@ -14,11 +14,11 @@ from time import perf_counter
 
 __all__ = ["Placement"]
 
-FIRST = 16
-"""Steps until the first look at how quick they are."""
+LOOK = 16
+"""Steps that a look at how quick they are takes."""
 
 EVERY = 256
-"""Steps between later looks."""
+"""Steps between two looks."""
 
 QUICK = 1e-3
 """Mean time of a step, in seconds, below which its processes are placed.
@@ -46,26 +46,34 @@ class Placement:
         self._current_cpu = _current_cpu() if caller_steps else None
         self._free = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
         self._places = [self._free] * len(pids)
-        self._step = 0
-        self._time = perf_counter()
+        self._since: float | None = None
+        self._slow_looks = 0
         fits = (
             hasattr(os, "sched_setaffinity")
             and len(pids) + caller_steps == cpus == len(self._free)
             and (self._current_cpu is not None) == caller_steps
         )
-        self.due: float = FIRST if fits else float("inf")
+        self.due: float = 1 if fits else float("inf")
         """The step at which to call :meth:`update` next."""
 
     def update(self, step: int) -> None:
-        """Places the workers as the steps since the last time were quick or not.
+        """Begins a look, or ends it and places the workers as its steps were quick or not.
 
         Args:
             step: number of this step.
         """
         now = perf_counter()
-        quick = (now - self._time) < QUICK * (step - self._step)
-        self._step, self._time = step, now
+        if self._since is None:
+            self._since = now
+            self.due = step + LOOK
+            return
+        quick = now - self._since < QUICK * LOOK
+        self._since = None
         self.due = step + EVERY
+        # A pause of the caller's that falls into a look makes quick steps seem slow.
+        self._slow_looks = 0 if quick else self._slow_looks + 1
+        if self._slow_looks == 1:
+            return
         places = [self._free] * len(self._pids)
         # A caller that has been bound to some CPUs since knows why, and the workers have the rest.
         if quick and os.sched_getaffinity(0) == self._free:
