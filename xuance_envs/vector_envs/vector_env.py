@@ -36,6 +36,7 @@ DEFAULT_MAX_EPISODE_STEPS = 1000
 """What ``max_episode_steps`` is where the environment states no limit, as in XuanCe."""
 
 FEW_BYTES = 1 << 15
+"""Up to so many bytes of first observations, copying all is quicker than finding the new ones."""
 
 StepResult = tuple[Any, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], StepInfos]
 
@@ -118,8 +119,6 @@ class VecEnv(ABC):
         # Drivers that were asked for something else than a step, and whose answers have not
         # been taken in: not empty after an interrupt.
         self._unfinished: list[Driver] = []
-        # Where the first observations of new episodes are few bytes, copying them all is
-        # quicker than finding those that are new.
         flat = arrays.reset_observations.flat
         self._few_reset_bytes = flat if flat is not None and flat.nbytes <= FEW_BYTES else None
 
