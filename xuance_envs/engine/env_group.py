@@ -35,6 +35,10 @@ Reset = tuple[int, Any, Any]
 
 _NOTHING = object()
 _ALL = slice(None)
+
+# What tells that a quick way of storing a value does not take it; older NumPys warn of an array
+# that is taken for a number.
+_NOT_STORED = (TypeError, ValueError, NotImplementedError, DeprecationWarning)
 _FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
 
@@ -175,7 +179,7 @@ class EnvGroup:
                 try:
                     row[_ALL] = observation
                     rewards[i] = reward
-                except (TypeError, ValueError, NotImplementedError):
+                except _NOT_STORED:
                     self._store(i, observation, reward)
                 if known_info or type(info) is not dict or info:
                     write_info(i, info)
@@ -274,15 +278,18 @@ class EnvGroup:
     def _store(self, i: int, observation: Any, reward: Any) -> None:
         """Stores what the quick way did not take: of another dtype, or not an array."""
         self._store_observation(i, self._observations, self._rows, observation)
-        try:
-            self._rewards[i] = reward
-        except (TypeError, ValueError):
-            number = np.asarray(reward)
+        if not isinstance(reward, np.ndarray):
             try:
-                fitted = fit(number.reshape(()) if number.size == 1 else number, _FLOAT, ())
-            except BadValueError as error:
-                raise BadValueError(f"its reward: {error}") from None
-            self._rewards[i] = fitted.item()
+                self._rewards[i] = reward
+                return
+            except (TypeError, ValueError):
+                pass  # for the reason below
+        number = np.asarray(reward)
+        try:
+            fitted = fit(number.reshape(()) if number.size == 1 else number, _FLOAT, ())
+        except BadValueError as error:
+            raise BadValueError(f"its reward: {error}") from None
+        self._rewards[i] = fitted.item()
 
     def _store_observation(
         self, i: int, storage: SpaceRows, rows: list[Row], observation: Any
@@ -327,7 +334,7 @@ class EnvGroup:
         observation, info = result
         try:
             rows[i][:] = observation
-        except (TypeError, ValueError, NotImplementedError):
+        except _NOT_STORED:
             self._store_observation(i, storage, rows, observation)
         infos.write(i, info)
 
