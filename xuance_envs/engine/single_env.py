@@ -96,6 +96,10 @@ def innermost_of(env: Any) -> Any:
 
 def render(env: Any, mode: str | None) -> Any:
     """Renders an environment; a mode is passed on only if there is one and it is taken."""
-    if mode is not None and "mode" in inspect.signature(env.render).parameters:
+    if mode is None:
+        return env.render()
+    parameters = inspect.signature(env.render).parameters.values()
+    # XuanCe's own environments take it as one of any arguments.
+    if any(p.name == "mode" or p.kind is p.VAR_POSITIONAL for p in parameters):
         return env.render(mode)
     return env.render()
