@@ -287,7 +287,8 @@ def test_a_missing_attribute_is_named_with_its_environment():
 
 def test_the_description_is_a_copy():
     group = Group(partial(EchoEnv, spaces.Box(-1, 1, (2,))))
-    space = group.group.describe().observation_space
+    ((_, description),) = group.group.describe()
+    space = description.observation_space
     space.seed(0)
     expected = copy.deepcopy(group.group.envs[0].observation_space).sample()
     space.sample()

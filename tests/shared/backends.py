@@ -44,7 +44,10 @@ CALLER_STEPS = Backend(
 SPAWN = Backend("spawn", SubprocVecEnv, {"context": "spawn", "in_series": "auto"}, {"in_series": 2})
 
 BACKENDS = [DUMMY, WORKERS, CALLER_STEPS]
-"""Those that start in an instant: every test of the contract runs over them."""
+"""Those that start in an instant: what the tests of the contract run over."""
+
+EITHER_PLACE = [DUMMY, WORKERS]
+"""One in this process and one in others: for long tables of values, which either stay or travel."""
 
 ALL_BACKENDS = [*BACKENDS, SPAWN]
 """With those that start slowly: for what may depend on how a backend starts."""
@@ -80,6 +83,12 @@ def quick_forkserver() -> None:
 @pytest.fixture(params=BACKENDS, ids=str)
 def make(request: pytest.FixtureRequest) -> Iterator[Maker]:
     """Makes vector environments of each backend that starts in an instant."""
+    yield from _maker(request)
+
+
+@pytest.fixture(params=EITHER_PLACE, ids=str)
+def make_either(request: pytest.FixtureRequest) -> Iterator[Maker]:
+    """Makes vector environments whose environments live in this process, or in others."""
     yield from _maker(request)
 
 

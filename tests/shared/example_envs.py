@@ -6,6 +6,7 @@ Each takes what it does from its arguments: a test shows what it is about where 
 from __future__ import annotations
 
 import copy
+import enum
 import os
 import signal
 import threading
@@ -13,6 +14,7 @@ import threading
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 PLAIN = spaces.Box(-1e6, 1e6, (2,), np.float32)
 
@@ -189,6 +191,29 @@ def told(result):
     return result
 
 
+class Lazy:
+    """Makes its array when asked, as LazyFrames do."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.values, dtype)
+
+
+class LazyOfOld(Lazy):
+    """The same, as XuanCe has it, from before NumPy 2."""
+
+    def __array__(self, dtype=None):
+        return super().__array__(dtype)
+
+
+class Level(enum.IntEnum):
+    """Counts as an int, but is none."""
+
+    LOW = 1
+
+
 class FailingEnv(ReusingEnv):
     """Raises an exception when it is asked to do a certain thing.
 
@@ -302,6 +327,27 @@ class DuckEnv:
         return f"rendered as {mode}"
 
 
+class XuanceEnv(DuckEnv):
+    """Renders as XuanCe's Gym_Env does: only when it is given a mode."""
+
+    def render(self, mode):
+        return f"rendered as {mode}"
+
+
+class XuanceAtariEnv(DuckEnv):
+    """Renders as XuanCe's Atari_Env does, which has another name for the mode."""
+
+    def render(self, render_mode):
+        return f"rendered as {render_mode}"
+
+
+def duck_without(name):
+    """A :class:`DuckEnv` that lacks something."""
+    env = DuckEnv()
+    setattr(env, name, None)
+    return env
+
+
 class NamedEnv(gymnasium.Env):
     """Has a name and some state to call, read and set; states its modes and its step limit.
 
@@ -346,6 +392,11 @@ class Wrapped(gymnasium.Wrapper):
 
     def describe_layer(self):
         return f"{self.layer} of {self.unwrapped.name}"
+
+
+def wrapped(name):
+    """A :class:`NamedEnv` within three wrappers, the middle one a :class:`Wrapped`."""
+    return TimeLimit(Wrapped(OrderEnforcing(NamedEnv(name))), 50)
 
 
 class InterruptingEnv(ReusingEnv):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 
 import numpy as np
 import pytest
 from comparing import assert_same
-from example_envs import PLAIN, EchoEnv, HoldingEnv, ReusingEnv
+from example_envs import PLAIN, CustomSpace, EchoEnv, HoldingEnv, ReusingEnv
 from gymnasium import spaces
+
+from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 
 DISCRETE = spaces.Discrete(100)
 FROM_MINUS_TWO = spaces.Discrete(5, start=-2)
@@ -65,8 +68,8 @@ DISCRETE_FORMS = {
 
 
 @pytest.mark.parametrize("actions", DISCRETE_FORMS.values(), ids=DISCRETE_FORMS)
-def test_numbers_may_come_in_any_of_these_forms(make, actions):
-    assert_same(received(make, DISCRETE, actions), discrete([5, 6, 7, 8, 9]))
+def test_numbers_may_come_in_any_of_these_forms(make_either, actions):
+    assert_same(received(make_either, DISCRETE, actions), discrete([5, 6, 7, 8, 9]))
 
 
 BOX_FORMS = {
@@ -81,8 +84,8 @@ BOX_FORMS = {
 
 
 @pytest.mark.parametrize("actions", BOX_FORMS.values(), ids=BOX_FORMS)
-def test_arrays_may_come_in_any_of_these_forms(make, actions):
-    assert_same(received(make, BOX, actions), boxes(0))
+def test_arrays_may_come_in_any_of_these_forms(make_either, actions):
+    assert_same(received(make_either, BOX, actions), boxes(0))
 
 
 def test_ints_may_stand_for_whole_floats(make):
@@ -107,8 +110,8 @@ DICT_FORMS = {
 
 
 @pytest.mark.parametrize("actions", DICT_FORMS.values(), ids=DICT_FORMS)
-def test_dicts_may_come_in_any_of_these_forms(make, actions):
-    assert_same(received(make, DICT, actions), dicts())
+def test_dicts_may_come_in_any_of_these_forms(make_either, actions):
+    assert_same(received(make_either, DICT, actions), dicts())
 
 
 def tuples(count=5):
@@ -124,8 +127,8 @@ TUPLE_FORMS = {
 
 
 @pytest.mark.parametrize("actions", TUPLE_FORMS.values(), ids=TUPLE_FORMS)
-def test_tuples_may_come_in_any_of_these_forms(make, actions):
-    assert_same(received(make, TUPLE, actions), tuples())
+def test_tuples_may_come_in_any_of_these_forms(make_either, actions):
+    assert_same(received(make_either, TUPLE, actions), tuples())
 
 
 def test_a_tuple_is_the_batch_and_a_list_is_one_action_per_environment(make):
@@ -186,13 +189,13 @@ BARE = {
 
 
 @pytest.mark.parametrize(("space", "action", "expected"), BARE.values(), ids=BARE)
-def test_one_environment_takes_a_bare_action(make, space, action, expected):
-    assert_same(received(make, space, action, count=1), [expected])
+def test_one_environment_takes_a_bare_action(make_either, space, action, expected):
+    assert_same(received(make_either, space, action, count=1), [expected])
 
 
 @pytest.mark.parametrize(("space", "action", "expected"), BARE.values(), ids=BARE)
-def test_one_environment_takes_a_list_of_one(make, space, action, expected):
-    assert_same(received(make, space, [action], count=1), [expected])
+def test_one_environment_takes_a_list_of_one(make_either, space, action, expected):
+    assert_same(received(make_either, space, [action], count=1), [expected])
 
 
 BARE_OF_ANOTHER_SHAPE = {
@@ -208,16 +211,16 @@ BARE_OF_ANOTHER_SHAPE = {
 @pytest.mark.parametrize(
     ("space", "action"), BARE_OF_ANOTHER_SHAPE.values(), ids=BARE_OF_ANOTHER_SHAPE
 )
-def test_one_environment_refuses_a_bare_action_of_another_shape(make, space, action):
-    envs = make(takers(space, count=1))
+def test_one_environment_refuses_a_bare_action_of_another_shape(make_either, space, action):
+    envs = make_either(takers(space, count=1))
     envs.reset(seed=0)
     with pytest.raises(ValueError, match=r"expected .*got "):
         envs.step(action)
 
 
 @pytest.mark.parametrize("action", [3, [3], np.array(3)], ids=repr)
-def test_several_environments_do_not_share_a_bare_action(make, action):
-    envs = make(takers(DISCRETE))
+def test_several_environments_do_not_share_a_bare_action(make_either, action):
+    envs = make_either(takers(DISCRETE))
     envs.reset(seed=0)
     with pytest.raises(ValueError, match=r"expected shape \(5,\), got"):
         envs.step(action)
@@ -241,10 +244,10 @@ SAMPLED = {
 
 
 @pytest.mark.parametrize("space", SAMPLED.values(), ids=SAMPLED)
-def test_an_environment_receives_its_action_in_the_form_sample_gives(make, space):
+def test_an_environment_receives_its_action_in_the_form_sample_gives(make_either, space):
     space.seed(0)
     actions = [space.sample() for _ in range(5)]
-    assert_same(received(make, space, actions), actions)
+    assert_same(received(make_either, space, actions), actions)
 
 
 def test_actions_may_be_written_to_by_their_environment(make):
@@ -288,13 +291,15 @@ OUTSIDE = {
 
 
 @pytest.mark.parametrize(("space", "actions", "expected"), OUTSIDE.values(), ids=OUTSIDE)
-def test_values_outside_the_space_are_the_environments_business(make, space, actions, expected):
-    assert_same(received(make, space, actions), expected)
+def test_values_outside_the_space_are_the_environments_business(
+    make_either, space, actions, expected
+):
+    assert_same(received(make_either, space, actions), expected)
 
 
 @pytest.mark.parametrize(("space", "actions", "expected"), OUTSIDE.values(), ids=OUTSIDE)
-def test_check_actions_refuses_values_outside_the_space(make, space, actions, expected):
-    envs = make(takers(space), check_actions=True)
+def test_check_actions_refuses_values_outside_the_space(make_either, space, actions, expected):
+    envs = make_either(takers(space), check_actions=True)
     envs.reset(seed=0)
     with pytest.raises(ValueError, match=r"environment \d.*expected.*got"):
         envs.step(actions)
@@ -363,12 +368,25 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("space", "actions", "message"), WRONG.values(), ids=WRONG)
-def test_wrong_actions_are_refused_with_expected_and_got(make, space, actions, message):
-    envs = make(takers(space))
+def test_wrong_actions_are_refused_with_expected_and_got(make_either, space, actions, message):
+    envs = make_either(takers(space))
     envs.reset(seed=0)
     with pytest.raises(ValueError, match=message):
         envs.step(actions)
     assert envs.get_attr("received") == ([],) * 5, "nothing should have been sent"
+
+
+@pytest.mark.parametrize("caller_steps", [False, True], ids=["workers", "caller-steps"])
+def test_actions_that_cannot_be_sent_are_refused_and_none_is_sent(caller_steps):
+    options = {"context": "forkserver", "in_series": 2, "caller_steps": caller_steps}
+    with SubprocVecEnv(takers(CustomSpace()), **options) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(ValueError, match=r"environments 2 to 3 .*cannot be pickled"):
+            envs.step(["x", "x", threading.Lock(), "x", "x"])
+        assert not envs.waiting
+        assert envs.get_attr("received") == ([],) * 5
+        envs.step(["x"] * 5)
+        assert envs.get_attr("received") == (["x"],) * 5
 
 
 @pytest.mark.parametrize("method", ["step", "step_async"])

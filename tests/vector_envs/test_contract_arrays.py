@@ -59,18 +59,20 @@ def test_returned_arrays_are_the_callers_own_to_write_to(make_envs):
 
 def test_returned_arrays_are_never_overwritten(make_envs):
     envs = make_envs()
-    first, _ = envs.reset(seed=0)
-    held = [first]
-    for _ in range(6):
-        held.append(envs.step([0] * 5)[:4])
-        held.append(envs.reset(env_ids=[1])[0])
-    seen = bits(held)
-    for _ in range(6):
-        envs.step([0] * 5)
-    envs.reset(seed=3)
-    assert bits(held) == seen
+    held, seen = [], []
+
+    def hold(result):
+        assert list(map(bits, held)) == seen
+        held.append(result)
+        seen.append(bits(result))
+
+    hold(envs.reset(seed=0)[0])
+    for _ in range(7):
+        hold(envs.step([0] * 5)[:4])
+        hold(envs.reset(env_ids=[1])[0])
+    hold(envs.reset(seed=3)[0])
     envs.close()
-    assert bits(held) == seen
+    assert list(map(bits, held)) == seen
 
 
 def test_writing_to_returned_arrays_changes_nothing_for_the_environments(make_envs):

@@ -9,17 +9,20 @@ from functools import partial
 import numpy as np
 import pytest
 from comparing import assert_same
-from example_envs import DuckEnv, NamedEnv, ReusingEnv, ScriptedEnv, Wrapped
-from gymnasium.wrappers import OrderEnforcing, TimeLimit
+from example_envs import (
+    DuckEnv,
+    NamedEnv,
+    ReusingEnv,
+    ScriptedEnv,
+    XuanceAtariEnv,
+    XuanceEnv,
+    wrapped,
+)
 
 NAMED = [partial(NamedEnv, i) for i in range(5)]
 
 
-def wrapped(name):
-    return TimeLimit(Wrapped(OrderEnforcing(NamedEnv(name))), 50)
-
-
-WRAPPED = [lambda i=i: wrapped(i) for i in range(5)]
+WRAPPED = [partial(wrapped, i) for i in range(5)]
 
 
 def test_call_gives_what_each_method_returned(make_on_all):
@@ -165,8 +168,8 @@ def test_after_a_missing_attribute_it_is_usable_as_before(make, ask):
     ],
     ids=["call", "get_attr", "set_attr", "render"],
 )
-def test_env_ids_that_are_none_are_refused(make, ask, env_ids):
-    envs = make(NAMED)
+def test_env_ids_that_are_none_are_refused(make_either, ask, env_ids):
+    envs = make_either(NAMED)
     with pytest.raises(ValueError, match="env_ids: expected"):
         ask(envs, env_ids)
     assert envs.get_attr("name") == (0, 1, 2, 3, 4)
@@ -234,6 +237,16 @@ def test_render_passes_the_mode_where_it_is_taken(make):
     assert envs.render("rgb_array") == ["rendered as rgb_array"] * 5
     assert envs.render("ansi", env_ids=[2]) == ["rendered as ansi"]
     assert envs.render() == ["rendered as human"] * 5
+
+
+@pytest.mark.parametrize("make_env", [XuanceEnv, XuanceAtariEnv])
+def test_render_passes_the_mode_by_place_to_xuances_environments(make, make_env):
+    assert make([make_env] * 5).render("rgb_array") == ["rendered as rgb_array"] * 5
+
+
+@pytest.mark.parametrize("make_env", [XuanceEnv, XuanceAtariEnv])
+def test_render_without_a_mode_works_too_where_the_environment_insists_on_one(make, make_env):
+    assert len(make([make_env] * 5).render()) == 5
 
 
 def test_render_does_not_pass_the_mode_where_it_is_not_taken(make):

@@ -131,25 +131,25 @@ def test_an_exception_of_an_own_class_keeps_its_class_and_state(make):
     ids=["unpicklable", "unloadable"],
 )
 def test_an_exception_that_cannot_be_sent_is_reported_all_the_same(
-    make, where, act, command, make_error
+    make_either, where, act, command, make_error
 ):
-    error = error_of(make(failing(where, make_error)), act)
+    error = error_of(make_either(failing(where, make_error)), act)
     assert (error.env_index, error.command) == (3, command)
     assert "odd" in str(error)
     assert f"{make_error.func.__name__}: odd" in error.env_traceback
 
 
 @pytest.mark.parametrize(("where", "act", "command"), EVERYWHERE.values(), ids=EVERYWHERE)
-def test_an_environment_that_exits_has_failed(make, where, act, command):
-    error = error_of(make(failing(where, partial(SystemExit, 3))), act)
+def test_an_environment_that_exits_has_failed(make_either, where, act, command):
+    error = error_of(make_either(failing(where, partial(SystemExit, 3))), act)
     assert (error.env_index, error.command) == (3, command)
     assert "SystemExit" in str(error)
 
 
 @pytest.mark.parametrize("kind", [StopIteration, KeyError, IndexError, TypeError, MemoryError])
 @pytest.mark.parametrize("where", ["step", "auto-reset"])
-def test_no_exception_of_an_environment_is_mistaken_for_another(make, where, kind):
-    error = error_of(make(failing(where, kind)), step_to_an_end)
+def test_no_exception_of_an_environment_is_mistaken_for_another(make_either, where, kind):
+    error = error_of(make_either(failing(where, kind)), step_to_an_end)
     assert error.env_index == 3
     assert type(error.__cause__) is kind
 
@@ -169,8 +169,8 @@ def test_of_several_that_fail_one_is_reported(make):
 
 
 @pytest.mark.parametrize(("where", "act", "command"), EVERYWHERE.values(), ids=EVERYWHERE)
-def test_the_error_can_be_pickled(make, where, act, command):
-    error = error_of(make(failing(where)), act)
+def test_the_error_can_be_pickled(make_either, where, act, command):
+    error = error_of(make_either(failing(where)), act)
     loaded = pickle.loads(pickle.dumps(error))
     assert type(loaded) is EnvError
     assert (loaded.env_index, loaded.command) == (3, command)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import pickle
 import pkgutil
 import threading
@@ -11,18 +10,11 @@ from functools import partial
 import numpy as np
 import pytest
 from comparing import assert_same
-from example_envs import LockingEnv, ReusingEnv, ScriptedEnv, plain_step
+from example_envs import Level, LockingEnv, ReusingEnv, ScriptedEnv, plain_step
 
 from xuance_envs.errors import EnvError
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
-
-
-class Level(enum.IntEnum):
-    """Counts as an int, but is none."""
-
-    LOW = 1
-
 
 NAN = float("nan")
 
@@ -91,9 +83,9 @@ def rotated(script, i):
 
 
 @pytest.mark.parametrize("script", INFOS.values(), ids=INFOS)
-def test_an_info_arrives_as_the_environment_gave_it(make, script):
+def test_an_info_arrives_as_the_environment_gave_it(make_either, script):
     scripts = [rotated(script, i) for i in range(5)]
-    envs = make(one_step_each(scripts))
+    envs = make_either(one_step_each(scripts))
     envs.reset()
     for step in range(len(script) + 2):
         infos = envs.step([0] * 5)[4]
@@ -305,11 +297,11 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize(("values", "mask", "dtype"), COLUMNS.values(), ids=COLUMNS)
-def test_a_column_is_one_key_of_all_infos(make, values, mask, dtype):
+def test_a_column_is_one_key_of_all_infos(make_either, values, mask, dtype):
     # Their other keys differ, so groups of environments find the key in different places.
     infos = [{f"other {i}": i, "key": value} for i, value in enumerate(values)]
     infos = [{k: v for k, v in info.items() if v is not ABSENT} for info in infos]
-    got, got_mask = columns_of(make, infos, "key")
+    got, got_mask = columns_of(make_either, infos, "key")
     assert_same(got_mask, np.array(mask))
     assert (got.shape, got.dtype) == ((5,), dtype)
     nothing = None if dtype is object else np.zeros((), dtype)[()]

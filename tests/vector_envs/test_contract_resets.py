@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from comparing import HandSteps, assert_same, assert_same_reset
 from example_envs import EchoEnv, NamedEnv, ReusingEnv
 from gymnasium import spaces
+
+from xuance_envs import DummyVecEnv
 
 SPACE = spaces.Box(-1, 1, (2,))
 MIXED = spaces.Dict(box=SPACE, word=spaces.Text(4))
@@ -63,8 +66,8 @@ def test_none_among_the_seeds_continues_that_environments_stream(make):
 
 @pytest.mark.parametrize("env_ids", [None, [0, 2]])
 @pytest.mark.parametrize("seeds", [[], [1, 2, 3], [1, 2, 3, 4, 5, 6]])
-def test_a_wrong_number_of_seeds_is_refused_and_nothing_is_reset(make, seeds, env_ids):
-    envs = make([ECHO] * 5)
+def test_a_wrong_number_of_seeds_is_refused_and_nothing_is_reset(make_either, seeds, env_ids):
+    envs = make_either([ECHO] * 5)
     envs.reset(seed=0)
     wanted = 5 if env_ids is None else 2
     with pytest.raises(ValueError, match=rf"{wanted} seeds.*got {len(seeds)}"):
@@ -167,8 +170,8 @@ def test_a_partial_reset_of_none_resets_none(make):
 
 
 @pytest.mark.parametrize("env_ids", [[5], [0, -1], [0, 99], 3, [0.5], ["0"], [None]], ids=repr)
-def test_env_ids_that_are_none_are_refused_and_nothing_is_reset(make, env_ids):
-    envs = make([ECHO] * 5)
+def test_env_ids_that_are_none_are_refused_and_nothing_is_reset(make_either, env_ids):
+    envs = make_either([ECHO] * 5)
     envs.reset(seed=0)
     with pytest.raises(ValueError, match=r"env_ids: expected .*, got"):
         envs.reset(env_ids=env_ids)
@@ -193,3 +196,12 @@ def test_a_mask_is_not_taken_for_indices(make):
     with pytest.raises(ValueError, match="env_ids: expected a sequence of ints"):
         envs.reset(env_ids=[True, False, True])
     assert envs.step([0, 0, 0])[0][:, 1].tolist() == [1, 1, 1]
+
+
+def test_options_that_cannot_reach_the_environments_change_nothing(make):
+    envs = make([ECHO] * 5)
+    envs.reset(seed=0)
+    if make.backend.kind is not DummyVecEnv:
+        with pytest.raises(TypeError, match=r"'reset' was given .*cannot be pickled"):
+            envs.reset(options={"lock": threading.Lock()})
+    assert len(envs.step([0] * 5)[1]) == 5

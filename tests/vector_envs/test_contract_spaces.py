@@ -21,7 +21,7 @@ from gymnasium import spaces
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-FEW, MANY = 6, 100
+FEW, MANY = 5, 60
 """How many spaces are tried: starting processes takes longer than anything else here."""
 
 TRIED = pytest.mark.parametrize(

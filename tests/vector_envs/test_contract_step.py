@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 from comparing import HandSteps, assert_same, assert_same_reset, assert_same_step
-from example_envs import EchoEnv, ReusingEnv, ScriptedEnv, plain_step
+from example_envs import EchoEnv, Lazy, LazyOfOld, ReusingEnv, ScriptedEnv, plain_step
 from gymnasium import spaces
 
 ACTIONS = [10, 11, 12, 13, 14]
@@ -164,15 +164,17 @@ REWARDS = [1, 2.5, True, np.float64(0.1), np.float32(0.5), np.int8(-3), np.array
 
 
 @pytest.mark.parametrize("reward", REWARDS, ids=lambda value: f"{type(value).__name__}-{value}")
-def test_a_reward_may_be_any_kind_of_number(make, reward):
-    envs = make([partial(ScriptedEnv, [plain_step(reward=reward)])] * 5)
+def test_a_reward_may_be_any_kind_of_number(make_either, reward):
+    envs = make_either([partial(ScriptedEnv, [plain_step(reward=reward)])] * 5)
     envs.reset()
     assert_same(envs.step([0] * 5)[1], np.full(5, reward, np.float32))
 
 
 @pytest.mark.parametrize("true", [True, np.True_, 1, np.array(True)], ids=repr)
-def test_a_flag_may_be_any_kind_of_truth(make, true):
-    envs = make([partial(ScriptedEnv, [plain_step(terminated=true, truncated=np.False_)])] * 5)
+def test_a_flag_may_be_any_kind_of_truth(make_either, true):
+    envs = make_either(
+        [partial(ScriptedEnv, [plain_step(terminated=true, truncated=np.False_)])] * 5
+    )
     envs.reset()
     _, _, terminated, truncated, infos = envs.step([0] * 5)
     assert terminated.all()
@@ -180,16 +182,10 @@ def test_a_flag_may_be_any_kind_of_truth(make, true):
     assert all("reset_obs" in info for info in infos)
 
 
-class Lazy:
-    """Makes its array when asked, as LazyFrames do."""
-
-    def __array__(self, dtype=None, copy=None):
-        return np.array([3, 4], dtype)
-
-
 CASTS = [
     (np.float32, np.array([0.1, 1e-3]), np.array([0.1, 1e-3], np.float32)),
-    (np.float32, Lazy(), np.array([3, 4], np.float32)),
+    (np.float32, Lazy([3, 4]), np.array([3, 4], np.float32)),
+    (np.float32, LazyOfOld([3, 4]), np.array([3, 4], np.float32)),
     (np.float32, [0.5, 1], np.array([0.5, 1], np.float32)),
     (np.float16, np.array([0.1, 2], np.float32), np.array([0.1, 2], np.float16)),
     (np.uint8, np.array([0, 255]), np.array([0, 255], np.uint8)),
@@ -200,11 +196,11 @@ CASTS = [
 
 
 @pytest.mark.parametrize(("dtype", "given", "shown"), CASTS)
-def test_observations_are_cast_to_the_spaces_dtype_where_they_fit(make, dtype, given, shown):
+def test_observations_are_cast_to_the_spaces_dtype_where_they_fit(make_either, dtype, given, shown):
     space = spaces.Box(0, 100, (2,), dtype)
     step = plain_step(given)
     reset = (given, {})
-    envs = make([partial(ScriptedEnv, [step], [reset], observation_space=space)] * 5)
+    envs = make_either([partial(ScriptedEnv, [step], [reset], observation_space=space)] * 5)
     assert_same(envs.reset()[0], np.stack([shown] * 5))
     assert_same(envs.step([0] * 5)[0], np.stack([shown] * 5))
 

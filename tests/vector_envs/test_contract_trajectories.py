@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import random
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from comparing import HandSteps, assert_same_reset, assert_same_step
+from comparing import HandStep, HandSteps, assert_same_reset, assert_same_step
 from example_envs import EchoEnv
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
@@ -39,63 +41,80 @@ MAKERS = {
 }
 
 
-def check_against_hand(envs, make_env, steps, least_ends, actions_seed=0):
-    """Steps a vector environment and its environments by hand, with the same random actions."""
-    by_hand = [HandSteps(make_env(), seed=100 + i) for i in range(envs.num_envs)]
-    space, action_space = envs.observation_space, by_hand[0].env.action_space
-    action_space.seed(actions_seed)
-    assert_same_reset(space, envs.reset(seed=100), by_hand)
-    ends = 0
-    for _ in range(steps):
-        actions = [action_space.sample() for _ in by_hand]
-        expected = [hand.step(action) for hand, action in zip(by_hand, actions, strict=True)]
-        assert_same_step(space, envs.step(actions), expected)
-        ends += sum(hand.ended for hand in expected)
-    assert ends >= least_ends, "too few ends of episodes to say anything"
+STEPS = 200
+"""How many a trajectory has, of each of five environments."""
 
 
-@pytest.mark.parametrize("make_env", MAKERS.values(), ids=MAKERS)
-def test_trajectories_are_those_of_stepping_by_hand(make_on_all, make_env):
-    envs = make_on_all([make_env] * 5)
-    # Drawing nested observations takes long.
-    check_against_hand(envs, make_env, 50 if make_env is MAKERS["nested"] else 160, least_ends=30)
+@dataclass
+class ByHand:
+    """A trajectory of five environments stepped by hand, and the actions it took."""
+
+    starts: list[HandSteps]
+    actions: list[list[Any]]
+    steps: list[list[HandStep]]
+
+
+@cache
+def by_hand(name):
+    """The trajectory from seeds 100 to 104, with random actions."""
+    starts = [HandSteps(MAKERS[name](), seed=100 + i) for i in range(5)]
+    space = starts[0].env.action_space
+    space.seed(0)
+    actions = [[space.sample() for _ in starts] for _ in range(STEPS)]
+    steps = [
+        [start.step(action) for start, action in zip(starts, each, strict=True)] for each in actions
+    ]
+    ends = sum(step.ended for each in steps for step in each)
+    assert ends > 35, "too few ends of episodes to say anything"
+    return ByHand(starts, actions, steps)
+
+
+def check_against_hand(envs, name, count=STEPS):
+    """Steps a vector environment with the actions of the trajectory stepped by hand."""
+    expected, space = by_hand(name), envs.observation_space
+    assert_same_reset(space, envs.reset(seed=100), expected.starts)
+    for actions, steps in zip(expected.actions[:count], expected.steps[:count], strict=True):
+        assert_same_step(space, envs.step(actions), steps)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_trajectories_are_those_of_stepping_by_hand(make_on_all, name):
+    check_against_hand(make_on_all([MAKERS[name]] * 5), name)
 
 
 @pytest.mark.parametrize("caller_steps", [False, True], ids=["workers", "caller-steps"])
 @pytest.mark.parametrize("in_series", [1, 3, 4, 5, 9, "auto"])
 def test_no_split_changes_a_trajectory(in_series, caller_steps):
-    make_env = MAKERS["CartPole of XuanCe"]
+    name = "CartPole of XuanCe"
     options = {"context": "forkserver", "in_series": in_series, "caller_steps": caller_steps}
-    with SubprocVecEnv([make_env] * 5, **options) as envs:
-        check_against_hand(envs, make_env, steps=60, least_ends=5)
+    with SubprocVecEnv([MAKERS[name]] * 5, **options) as envs:
+        check_against_hand(envs, name, 60)
 
 
 # Python 3.12 and later warn of the threads that BLAS has started here.
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:.*fork:RuntimeWarning")
 def test_forked_workers_give_the_same_trajectories():
-    make_env = MAKERS["nested"]
-    with SubprocVecEnv([make_env] * 5, in_series=2, context="fork") as envs:
-        check_against_hand(envs, make_env, steps=60, least_ends=40)
+    with SubprocVecEnv([MAKERS["nested"]] * 5, in_series=2, context="fork") as envs:
+        check_against_hand(envs, "nested", 60)
 
 
 def test_a_seed_given_again_gives_the_same_trajectory_again(make):
-    make_env = MAKERS["nested"]
-    envs = make([make_env] * 5)
-    check_against_hand(envs, make_env, steps=20, least_ends=5)
-    check_against_hand(envs, make_env, steps=20, least_ends=5)
+    envs = make([MAKERS["nested"]] * 5)
+    check_against_hand(envs, "nested", 20)
+    check_against_hand(envs, "nested", 20)
 
 
 def test_resets_without_a_seed_continue_the_random_stream(make):
     make_env = partial(EchoEnv, NESTED, length=100)
     envs = make([make_env] * 5)
-    by_hand = [HandSteps(make_env(), seed=i) for i in range(5)]
-    assert_same_reset(NESTED, envs.reset(seed=0), by_hand)
+    hands = [HandSteps(make_env(), seed=i) for i in range(5)]
+    assert_same_reset(NESTED, envs.reset(seed=0), hands)
     for _ in range(3):
         envs.step([0] * 5)
-        for hand in by_hand:
+        for hand in hands:
             hand.step(np.int64(0))
             hand.first = hand.env.reset()
-        assert_same_reset(NESTED, envs.reset(), by_hand)
+        assert_same_reset(NESTED, envs.reset(), hands)
 
 
 def test_environments_seeded_apart_differ(make):
@@ -122,13 +141,13 @@ def test_the_callers_global_generators_are_not_touched(make):
 
 def check_spaces_are_the_callers(envs):
     """Uses the spaces between steps of environments that draw from their own."""
-    by_hand = [HandSteps(PLAIN_ECHO(), seed=i) for i in range(envs.num_envs)]
+    hands = [HandSteps(PLAIN_ECHO(), seed=i) for i in range(envs.num_envs)]
     space = copy.deepcopy(envs.observation_space)
     envs.reset(seed=0)
     for _ in range(12):
         envs.observation_space.seed(7)
         envs.observation_space.sample()
-        assert_same_step(space, envs.step([0] * 5), [hand.step(np.int64(0)) for hand in by_hand])
+        assert_same_step(space, envs.step([0] * 5), [hand.step(np.int64(0)) for hand in hands])
 
 
 def test_sampling_and_seeding_the_spaces_does_not_touch_the_environments(make):

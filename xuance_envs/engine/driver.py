@@ -36,7 +36,14 @@ class Driver(Protocol):
     def ask_step(self, tag: int, actions: Any) -> None:
         """Starts a step; its actions are in the arrays, but for those that were packed."""
 
-    def ask(self, tag: int, command: str, *arguments: Any) -> None:
+    def pack(self, command: str, *arguments: Any) -> Any:
+        """Packs a command of the group for :meth:`ask`.
+
+        Raises:
+            TypeError: the arguments cannot be brought to the group.
+        """
+
+    def ask(self, tag: int, packed: Any) -> None:
         """Starts a command of the group."""
 
     def result(self, deadline: float | None = None) -> Any:
@@ -83,9 +90,13 @@ class LocalDriver:
         """See :class:`Driver`."""
         self._request, self.tag = ("step", (actions,)), tag
 
-    def ask(self, tag: int, command: str, *arguments: Any) -> None:
+    def pack(self, command: str, *arguments: Any) -> tuple[str, Sequence[Any]]:
         """See :class:`Driver`."""
-        self._request, self.tag = (command, arguments), tag
+        return command, arguments
+
+    def ask(self, tag: int, packed: tuple[str, Sequence[Any]]) -> None:
+        """See :class:`Driver`."""
+        self._request, self.tag = packed, tag
 
     def result(self, deadline: float | None = None) -> Any:
         """See :class:`Driver`."""

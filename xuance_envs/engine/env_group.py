@@ -113,15 +113,24 @@ class EnvGroup:
                 except (Exception, SystemExit) as error:
                     raise self._failure(i, error) from error
             self._check_distinct()
-            self._check_spaces()
         except BaseException:
             with contextlib.suppress(EnvError):
                 self.close()
             raise
 
-    def describe(self) -> EnvDescription:
-        """Describes the group's first environment, in copies: its spaces have generators."""
-        return copy.deepcopy(EnvDescription.of(self.envs[0]))
+    def describe(self) -> list[tuple[int, EnvDescription]]:
+        """Describes the group's first environment, and the first one that differs from it.
+
+        Returns:
+            The index of each in the vector environment, and its description in copies: spaces
+            have generators.
+        """
+        first = EnvDescription.of(self.envs[0])
+        other = next((i for i, env in enumerate(self.envs) if first.differs_in(env)), 0)
+        described = [(self._first, first)]
+        if other:
+            described.append((self._first + other, EnvDescription.of(self.envs[other])))
+        return copy.deepcopy(described)
 
     def attach(self, arrays: StepArrays) -> None:
         """Gives the group the arrays it works on: its slice of them."""
@@ -408,11 +417,6 @@ class EnvGroup:
                     f"env_fns[{self._first + twin}] and env_fns[{self._first + i}] returned the "
                     "same object: each function has to make an environment of its own"
                 )
-
-    def _check_spaces(self) -> None:
-        first = EnvDescription.of(self.envs[0])
-        for i, env in enumerate(self.envs):
-            first.check_spaces(env, self._first + i, self._first)
 
 
 def _told(error: BaseException) -> str:

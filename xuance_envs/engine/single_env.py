@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,14 @@ from gymnasium import Space
 
 from xuance_envs.engine.space_layout import BadValueError, describe
 
-__all__ = ["EnvDescription", "checked_env", "innermost_of", "owner_of", "render"]
+__all__ = [
+    "EnvDescription",
+    "checked_env",
+    "common_description",
+    "innermost_of",
+    "owner_of",
+    "render",
+]
 
 
 @dataclass(frozen=True)
@@ -39,15 +46,31 @@ class EnvDescription:
             limit,
         )
 
-    def check_spaces(self, other: Any, index: int, own_index: int) -> None:
-        """Raises a RuntimeError if another environment's spaces are not the same."""
+    def differs_in(self, other: Any) -> str | None:
+        """The name of the first space that another environment has otherwise, if there is one."""
         for name in ("observation_space", "action_space"):
-            mine, its = getattr(self, name), getattr(other, name)
-            if mine != its:
-                raise RuntimeError(
-                    f"environment {index} has another {name} than environment {own_index}: "
-                    f"expected {mine}, got {its}"
-                )
+            if getattr(self, name) != getattr(other, name):
+                return name
+        return None
+
+
+def common_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
+    """The description of environment 0, if the others' spaces are the same.
+
+    Args:
+        described: the index and the description of some environments, environment 0 first.
+
+    Raises:
+        RuntimeError: one has another space.
+    """
+    (_, first), *others = described
+    for index, other in others:
+        if (name := first.differs_in(other)) is not None:
+            raise RuntimeError(
+                f"environment {index} has another {name} than environment 0: "
+                f"expected {getattr(first, name)}, got {getattr(other, name)}"
+            )
+    return first
 
 
 def checked_env(env: Any) -> Any:
@@ -95,11 +118,15 @@ def innermost_of(env: Any) -> Any:
 
 
 def render(env: Any, mode: str | None) -> Any:
-    """Renders an environment; a mode is passed on only if there is one and it is taken."""
-    if mode is None:
-        return env.render()
+    """Renders an environment; a mode goes only to one that takes it.
+
+    It goes by its place, whatever the parameter's name: XuanCe's environments have several. One
+    that insists on a mode is given the one it was made with.
+    """
     parameters = inspect.signature(env.render).parameters.values()
-    # XuanCe's own environments take it as one of any arguments.
-    if any(p.name == "mode" or p.kind is p.VAR_POSITIONAL for p in parameters):
+    takes = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]
+    if takes and takes[0].default is inspect.Parameter.empty and mode is None:
+        return env.render(getattr(env, "render_mode", None))
+    if mode is not None and (takes or any(p.kind is p.VAR_POSITIONAL for p in parameters)):
         return env.render(mode)
     return env.render()

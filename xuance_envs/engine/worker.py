@@ -105,7 +105,7 @@ class Worker:
 
     def _build(
         self, env_fns: bytes | None, keywords: Sequence[Mapping[str, Any]], first: int
-    ) -> EnvDescription:
+    ) -> list[tuple[int, EnvDescription]]:
         """Makes the environments, from functions that come pickled, or came when forked."""
         functions = (self._settings.env_fns or ()) if env_fns is None else loads(env_fns)
         limit_threads(self._settings.threads)

@@ -170,14 +170,23 @@ class WorkerProcess:
         except PeerGoneError:
             return
 
-    def ask(self, tag: int, command: str, *arguments: Any, deadline: float | None = None) -> None:
+    def pack(self, command: str, *arguments: Any) -> tuple[str, bytes]:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        try:
+            return command, frame(Request.CALL, dumps_for_worker((command, arguments)))
+        except Exception as error:
+            raise TypeError(
+                f"what {command!r} was given cannot be sent to a worker process, because it "
+                f"cannot be pickled: {error}"
+            ) from error
+
+    def ask(self, tag: int, packed: tuple[str, bytes], deadline: float | None = None) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`.
 
         Raises:
             TimeoutError: the deadline passed before the worker read all of it.
         """
-        message = frame(Request.CALL, dumps_for_worker((command, arguments)))
-        self._command = command
+        self._command, message = packed
         with suppress(PeerGoneError):
             self._channel.ask(message, tag, deadline)
 
@@ -235,7 +244,9 @@ class WorkerProcess:
             self._channel.close()
             if self._pidfd is not None:
                 os.close(self._pidfd)
-            self.process.close()
+            self.process.join(FORCE)
+            with suppress(ValueError):  # it cannot even be killed, which the kernel alone can mend
+                self.process.close()
 
     @property
     def owned(self) -> bool:
@@ -263,8 +274,8 @@ def end_all(workers: list[WorkerProcess], patience: float = PATIENCE) -> None:
         for worker in workers:
             if worker.alive:
                 worker.process.kill()
+        _wait_for_end(workers, FORCE)
         while workers:
-            workers[-1].process.join()
             workers.pop().release()
 
 

@@ -23,7 +23,7 @@ from xuance_envs.engine.env_group import EnvGroup
 from xuance_envs.engine.placement import Placement
 from xuance_envs.engine.serialization import copy_of, dumps_for_worker
 from xuance_envs.engine.shared_memory import SharedMemory
-from xuance_envs.engine.single_env import EnvDescription
+from xuance_envs.engine.single_env import EnvDescription, common_description
 from xuance_envs.engine.step_arrays import StepArrays
 from xuance_envs.engine.worker_process import WorkerProcess, end_all
 from xuance_envs.errors import EnvError, WorkerTimeoutError
@@ -188,20 +188,18 @@ class SubprocVecEnv(VecEnv):
             lo, hi = worker.lo, worker.hi
             pickled = None if worker.inherits else _pickled(functions[lo:hi], lo)
             with _in_time(worker, timeout):
-                worker.ask(0, "build", pickled, keywords[lo:hi], lo, deadline=deadline)
+                worker.ask(0, worker.pack("build", pickled, keywords[lo:hi], lo), deadline)
         drivers: list[Driver] = [*self._workers]
-        local: list[EnvDescription] = []
+        local: list[tuple[int, EnvDescription]] = []
         if own is not None:
             self._group = EnvGroup(functions[slice(*own)], keywords[slice(*own)], own[0], copy_of)
             drivers.append(LocalDriver(self._group, own[0]))
-            local.append(self._group.describe())
-        descriptions = []
+            local = self._group.describe()
+        described: list[tuple[int, EnvDescription]] = []
         for worker in self._workers:
             with _in_time(worker, timeout):
-                descriptions.append(worker.result(deadline))
-        for driver, other in zip(drivers, descriptions + local, strict=True):
-            (descriptions + local)[0].check_spaces(other, driver.lo, 0)
-        return drivers, (descriptions + local)[0]
+                described += worker.result(deadline)
+        return drivers, common_description(described + local)
 
     def _attach(
         self,
@@ -215,7 +213,7 @@ class SubprocVecEnv(VecEnv):
         memory.resize(StepArrays.nbytes(*spaces, num_envs))
         arrays = StepArrays.allocate(*spaces, num_envs, memory.map())
         for worker in self._workers:
-            worker.ask(0, "attach", spaces, num_envs, worker.lo, worker.hi)
+            worker.ask(0, worker.pack("attach", spaces, num_envs, worker.lo, worker.hi))
         if self._group is not None:
             self._group.attach(arrays.slice(drivers[-1].lo, num_envs))
         for worker in self._workers:

@@ -38,6 +38,9 @@ DEFAULT_MAX_EPISODE_STEPS = 1000
 FEW_BYTES = 1 << 15
 """Up to so many bytes of first observations, copying all is quicker than finding the new ones."""
 
+_Ask = tuple[int, Any]
+"""The place of a driver, and what it packed to be asked."""
+
 StepResult = tuple[Any, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], StepInfos]
 
 
@@ -169,8 +172,9 @@ class VecEnv(ABC):
         if self.waiting:
             self.step_wait()
         resets = [(env, (env_seed, options)) for env, env_seed in zip(ids, seeds, strict=True)]
+        asks = self._packed_resets(resets)
         try:
-            outcomes = self._reset_groups(resets)
+            outcomes = self._ask(asks)
         except Exception:
             self.close()
             raise
@@ -186,15 +190,13 @@ class VecEnv(ABC):
         self.buf_obs = observations.copy_updating(self.buf_obs, envs)
         return observations.copy(envs), infos
 
-    def _reset_groups(
-        self, resets: Sequence[tuple[int, tuple[Any, Any]]]
-    ) -> list[tuple[int, Outcome]]:
+    def _packed_resets(self, resets: Sequence[tuple[int, tuple[Any, Any]]]) -> list[_Ask]:
         asks = []
         for k, driver in enumerate(self._drivers):
             mine = [(env - driver.lo, *how) for env, how in resets if driver.lo <= env < driver.hi]
             if mine:
-                asks.append((k, "reset", (mine,)))
-        return self._ask(asks)
+                asks.append((k, driver.pack("reset", mine)))
+        return asks
 
     # -- step -------------------------------------------------------------------------
 
@@ -475,7 +477,7 @@ class VecEnv(ABC):
             mine = [env for env in ids if driver.lo <= env < driver.hi]
             if mine:
                 places = [env - driver.lo for env in mine]
-                asks.append((k, command, (places, *arguments(mine))))
+                asks.append((k, driver.pack(command, places, *arguments(mine))))
                 asked += mine
         try:
             answers = self._ask(asks)
@@ -488,7 +490,7 @@ class VecEnv(ABC):
         self._unfinished = []
         return tuple(result_of[env] for env in ids)
 
-    def _ask(self, asks: Sequence[tuple[int, str, Sequence[Any]]]) -> list[tuple[int, Any]]:
+    def _ask(self, asks: Sequence[_Ask]) -> list[tuple[int, Any]]:
         """Gives some groups a command each, and waits for all of them.
 
         Raises:
@@ -496,15 +498,11 @@ class VecEnv(ABC):
         """
         self._tag += 1
         self._unfinished = [self._drivers[k] for k, *_ in asks]
-        asked = set()
         results: dict[int, Any] = {}
         failures: dict[int, Exception] = {}
-        for k, command, arguments in asks:
-            try:
-                self._drivers[k].ask(self._tag, command, *arguments)
-                asked.add(k)
-            except Exception as error:  # what cannot be pickled
-                failures[k] = error
+        for k, packed in asks:
+            self._drivers[k].ask(self._tag, packed)
+        asked = {k for k, _ in asks}
         for k, driver in self._finish_order:
             if k in asked:
                 try:
