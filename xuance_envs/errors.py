@@ -86,14 +86,29 @@ class EnvError(VecEnvError):
 class _WorkerError(VecEnvError):
     """What the two errors about a worker process share: who it was and what it was doing."""
 
-    def __init__(self, env_indices: Sequence[int], pid: int | None, command: str) -> None:
+    def __init__(
+        self,
+        env_indices: Sequence[int],
+        pid: int | None,
+        command: str,
+        details: str,
+        env_index: int | None,
+    ) -> None:
         super().__init__()
         self.env_indices = tuple(env_indices)
         self.pid = pid
         self.command = command
+        self.details = details
+        self.env_index = env_index
+        self.restarted = False
 
-    def _who(self) -> str:
-        return f"the worker process of {name_envs(self.env_indices)} (pid {self.pid})"
+    def _told(self, happened: str) -> str:
+        text = f"the worker process of {name_envs(self.env_indices)} (pid {self.pid}) {happened}"
+        if self.env_index is not None and len(self.env_indices) > 1:
+            text += f"; it was at environment {self.env_index}"
+        if self.restarted:
+            text += "; another one takes its place"
+        return f"{text}\n{self.details}" if self.details else text
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _rebuild, (type(self), dict(vars(self)))
@@ -108,7 +123,8 @@ class WorkerDiedError(_WorkerError):
         exitcode: as :attr:`multiprocessing.Process.exitcode` gives it: the exit status, or the
             negative number of the signal that ended it; None where it is not known.
         command: the last command it was given.
-        details: further lines worth showing, such as the end of its standard error.
+        details: further lines worth showing: the end of its standard error, where it crashed.
+        env_index: the environment it was at, None where that is not known.
 
     Attributes:
         env_indices (tuple[int, ...]): as above.
@@ -116,6 +132,9 @@ class WorkerDiedError(_WorkerError):
         exitcode (int | None): as above.
         command (str): as above.
         details (str): as above.
+        env_index (int | None): as above.
+        restarted (bool): whether another process takes its place, and the vector environment
+            goes on.
     """
 
     def __init__(
@@ -125,14 +144,13 @@ class WorkerDiedError(_WorkerError):
         exitcode: int | None,
         command: str,
         details: str = "",
+        env_index: int | None = None,
     ) -> None:
-        super().__init__(env_indices, pid, command)
+        super().__init__(env_indices, pid, command, details, env_index)
         self.exitcode = exitcode
-        self.details = details
 
     def __str__(self) -> str:
-        text = f"{self._who()} died during {self.command!r}: {self._ending()}"
-        return f"{text}\n{self.details}" if self.details else text
+        return self._told(f"died during {self.command!r}: {self._ending()}")
 
     def _ending(self) -> str:
         if self.exitcode is None:
@@ -160,7 +178,8 @@ class WorkerTimeoutError(_WorkerError):
         pid: its process id.
         timeout: the time it was given, in seconds.
         command: the command it did not answer.
-        details: further lines worth showing.
+        details: further lines worth showing: where it was when it was ended.
+        env_index: the environment it was at, None where that is not known.
 
     Attributes:
         env_indices (tuple[int, ...]): as above.
@@ -168,6 +187,9 @@ class WorkerTimeoutError(_WorkerError):
         timeout (float): as above.
         command (str): as above.
         details (str): as above.
+        env_index (int | None): as above.
+        restarted (bool): whether another process takes its place, and the vector environment
+            goes on.
     """
 
     def __init__(
@@ -177,14 +199,13 @@ class WorkerTimeoutError(_WorkerError):
         timeout: float,
         command: str,
         details: str = "",
+        env_index: int | None = None,
     ) -> None:
-        super().__init__(env_indices, pid, command)
+        super().__init__(env_indices, pid, command, details, env_index)
         self.timeout = timeout
-        self.details = details
 
     def __str__(self) -> str:
-        text = f"{self._who()} did not answer {self.command!r} within {self.timeout:g} s"
-        return f"{text}\n{self.details}" if self.details else text
+        return self._told(f"did not answer {self.command!r} within {self.timeout:g} s")
 
 
 def _rebuild(kind: type[_WorkerError], attributes: dict[str, Any]) -> _WorkerError:

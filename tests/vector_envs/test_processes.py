@@ -257,7 +257,7 @@ class TestStarting:
             ({"in_series": 0}, "in_series: expected 'auto' or an int of at least 1, got 0"),
             ({"in_series": "all"}, "in_series: expected 'auto'"),
             ({"in_series": True}, "in_series: expected 'auto'"),
-            ({"worker_threads": 0}, "worker_threads: expected at least 1"),
+            ({"worker_threads": 0}, "worker_threads: expected more than 0"),
         ],
     )
     def test_wrong_options_are_refused(self, arguments: Any, message: str) -> None:
@@ -355,7 +355,7 @@ class TestEnding:
     def test_close_during_a_short_step_lets_the_worker_end_by_itself(self) -> None:
         envs = SubprocVecEnv([lambda: ProcessEnv(0.1)] * 2)
         envs.reset()
-        (process, _) = [worker.process for worker in envs._workers]
+        (process, _) = [worker.process for worker in envs._workers.processes]
         codes = []
         process.close = lambda: codes.append(process.exitcode)  # asked once it has ended
         envs.step_async([ProcessEnv.WAIT] * 2)
@@ -378,7 +378,7 @@ class TestEnding:
             envs = SubprocVecEnv([lambda: gymnasium.make("CartPole-v1")] * 4, in_series=1)
             envs.reset()
             envs.step_async([0] * 4)
-            print(*(worker.pid for worker in envs._workers))
+            print(*envs.pids)
             """,
         )
         assert result.stderr == ""
@@ -400,7 +400,7 @@ class TestEnding:
                 envs.reset()
                 if {doing != "idle"}:
                     envs.step_async([ProcessEnv.WAIT] * 2)
-                print(*(worker.pid for worker in envs._workers), flush=True)
+                print(*envs.pids, flush=True)
                 time.sleep(60)
                 """
             )

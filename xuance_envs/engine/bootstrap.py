@@ -48,6 +48,8 @@ class WorkerSettings:
         requests: read end of the pipe its requests come through.
         replies: write end of the pipe its replies go to.
         memory: the shared memory the step's arrays will be on.
+        reserved: bytes in front of that memory: the regions of all workers' black boxes.
+        index: which of these regions is this worker's.
         threads: how many threads BLAS, OpenMP and the like may use in it; None leaves them be.
         spin: how long it may spin while it waits for a request, in seconds.
         env_fns: what makes its environments, for a forked process, which needs no pickling.
@@ -56,6 +58,8 @@ class WorkerSettings:
     requests: PassedFd
     replies: PassedFd
     memory: PassedFd
+    reserved: int
+    index: int
     threads: int | None
     spin: float
     env_fns: Sequence[Callable[..., Any]] | None = None

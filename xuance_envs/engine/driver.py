@@ -30,6 +30,13 @@ class Driver(Protocol):
     def tag(self) -> int:
         """The number of the request it was last asked, as the vector environment counts them."""
 
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """Descriptors one of which turns readable when there may be a result to take.
+
+        There are none where the work is only done when the result is asked for.
+        """
+
     def pack_actions(self, actions: list[list[Any]]) -> Any:
         """Packs the actions' leaves that are held as objects for :meth:`ask_step`."""
 
@@ -79,6 +86,7 @@ class LocalDriver:
         self.lo = lo
         self.hi = lo + len(group.envs)
         self.tag = 0
+        self.fds: tuple[int, ...] = ()
         self._request: tuple[str, Sequence[Any]] | None = None
         self._result: Any = None
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from xuance_envs.engine.black_box import NOWHERE, At
 from xuance_envs.engine.infos import InfoWriter
 from xuance_envs.engine.single_env import (
     EnvDescription,
@@ -25,7 +26,7 @@ from xuance_envs.engine.single_env import (
 )
 from xuance_envs.engine.space_layout import BadValueError, describe, fit
 from xuance_envs.engine.space_rows import Row, SpaceRows
-from xuance_envs.engine.step_arrays import StepArrays
+from xuance_envs.engine.step_arrays import UNSTEPPED, StepArrays
 from xuance_envs.errors import EnvError
 
 __all__ = ["DONE", "ENDED", "EnvGroup", "Outcome", "Reset", "Rest"]
@@ -89,6 +90,8 @@ class EnvGroup:
         keywords: keyword arguments for each function.
         first: the index in the vector environment of the first one.
         freeze: makes a copy of an object, such that its environment cannot change it any more.
+        at: where to say, outside a plain step, which environment is at work; see
+            :mod:`~xuance_envs.engine.black_box`. In a plain step the rewards tell.
 
     Raises:
         EnvError: a function raised, or what it returned is no environment.
@@ -101,17 +104,21 @@ class EnvGroup:
         keywords: Sequence[Mapping[str, Any]],
         first: int,
         freeze: Callable[[Any], Any],
+        at: At | None = None,
     ) -> None:
         self.envs: list[Any] = []
+        self._at: At = [NOWHERE] if at is None else at
         self._first = first
         self._freeze = freeze
         self._doing = "construct"
         try:
             for i, (env_fn, kwargs) in enumerate(zip(env_fns, keywords, strict=True)):
+                self._at[0] = i + 1
                 try:
                     self.envs.append(checked_env(env_fn(**kwargs)))
                 except (Exception, SystemExit) as error:
                     raise self._failure(i, error) from error
+            self._at[0] = NOWHERE
             self._check_distinct()
         except BaseException:
             with contextlib.suppress(EnvError):
@@ -144,6 +151,8 @@ class EnvGroup:
         self._rewards = memoryview(arrays.rewards)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
         self._terminated = arrays.terminated
         self._truncated = arrays.truncated
+        self._unstepped = memoryview(UNSTEPPED.repeat(n))  # type: ignore[arg-type]  # as above
+        self._clear(arrays)
         self._infos = InfoWriter(arrays.infos, self._freeze)
         self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze)
         self._known_keys = 0
@@ -152,6 +161,14 @@ class EnvGroup:
         self._ended = False
         self._interrupted: tuple[int, Any] | None = None
         self._last_reset = -1
+
+    @staticmethod
+    def _clear(arrays: StepArrays) -> None:
+        """Removes what a group may have left in the arrays that had them before."""
+        for array in (arrays.terminated, arrays.truncated):
+            array[:] = False
+        for infos in (arrays.infos, arrays.reset_infos):
+            infos.kinds[:] = 0
 
     def step(self, actions: list[list[Any]] | None = None) -> Outcome:
         """Steps every environment once, and resets those whose episode ended.
@@ -173,6 +190,7 @@ class EnvGroup:
             start = 0
             if self._interrupted is None:
                 self._begin(actions)
+                rewards[_ALL] = self._unstepped
             else:
                 i, result = self._interrupted
                 start = self._resume(i, result)
@@ -212,8 +230,33 @@ class EnvGroup:
         for i, seed, options in resets:
             given = {"seed": seed, "options": options}
             given = {name: value for name, value in given.items() if value is not None}
+            self._rewards[i] = 0
             try:
                 self._reset(i, self._observations, self._rows, self._infos, given)
+            except (Exception, SystemExit) as error:
+                raise self._failure(i, error) from error
+        return self._outcome()
+
+    def revive(self, seeds: Sequence[int | None], infos: Sequence[dict[str, Any]]) -> Outcome:
+        """Stands in for a step that lost the environments; these are new ones in their place.
+
+        Their episodes count as truncated, and the next ones begin.
+
+        Args:
+            seeds: of each environment's reset, None for none.
+            infos: the last known info of each environment.
+
+        Raises:
+            EnvError: an environment raised, or returned what its spaces do not allow.
+        """
+        self._begin(None)
+        for i, (seed, info) in enumerate(zip(seeds, infos, strict=True)):
+            self._rewards[i] = 0
+            self._infos.write(i, {**info, "worker_restarted": True})
+            self._truncated[i] = self._ended = True
+            given = {} if seed is None else {"seed": seed}
+            try:
+                self._reset(i, self._reset_observations, self._reset_rows, self._reset_infos, given)
             except (Exception, SystemExit) as error:
                 raise self._failure(i, error) from error
         return self._outcome()
@@ -244,6 +287,7 @@ class EnvGroup:
         self._doing = "close"
         failure: EnvError | None = None
         while self.envs:
+            self._at[0] = len(self.envs)
             env = self.envs.pop()
             try:
                 if hasattr(env, "close"):
@@ -335,6 +379,7 @@ class EnvGroup:
         arguments: Mapping[str, Any],
     ) -> None:
         self._doing = "reset"
+        self._at[0] = i + 1
         result = self.envs[i].reset(**arguments)
         if not isinstance(result, tuple) or len(result) != 2:
             raise BadValueError(
@@ -346,6 +391,7 @@ class EnvGroup:
         except _NOT_STORED:
             self._store_observation(i, storage, rows, observation)
         infos.write(i, info)
+        self._at[0] = NOWHERE
 
     def _outcome(self) -> Outcome:
         """What goes back besides the arrays."""
@@ -380,6 +426,7 @@ class EnvGroup:
         results = []
         try:
             for k, i in enumerate(places):
+                self._at[0] = i + 1
                 env = self.envs[i]
                 try:
                     owner = env if name is None else owner_of(env, name)
@@ -395,6 +442,7 @@ class EnvGroup:
                 )
         finally:
             self._doing = doing
+            self._at[0] = NOWHERE
         return results
 
     def _failure(self, i: int, error: BaseException, result: Any = None) -> EnvError:

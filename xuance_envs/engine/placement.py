@@ -42,7 +42,7 @@ class Placement:
     """
 
     def __init__(self, pids: Sequence[int], caller_steps: bool, cpus: int) -> None:
-        self._pids = pids
+        self._pids = list(pids)
         self._current_cpu = _current_cpu() if caller_steps else None
         self._free = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
         self._places = [self._free] * len(pids)
@@ -55,6 +55,12 @@ class Placement:
         )
         self.due: float = 1 if fits else float("inf")
         """The step at which to call :meth:`update` next."""
+
+    def replace(self, index: int, pid: int) -> None:
+        """Takes note that another process has taken the place of one."""
+        if self._pids:
+            self._pids[index] = pid
+            self._places[index] = self._free
 
     def update(self, step: int) -> None:
         """Begins a look, or ends it and places the workers as its steps were quick or not.

@@ -5,8 +5,11 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+from pathlib import Path
 
-__all__ = ["SharedMemory"]
+from xuance_envs.engine.cgroups import limits
+
+__all__ = ["SharedMemory", "available_memory"]
 
 
 class SharedMemory:
@@ -14,38 +17,87 @@ class SharedMemory:
 
     Args:
         fd: the descriptor another process passed; None makes a new file.
+        reserved: bytes in front that are not part of the memory, a multiple of any page's size.
     """
 
-    def __init__(self, fd: int | None = None) -> None:
-        self.fd = _anonymous_file() if fd is None else fd
+    def __init__(self, fd: int | None = None, reserved: int = 0) -> None:
+        self.fd = fd if fd is not None else _anonymous_file()
+        self.reserved = reserved
+        if fd is None:
+            os.ftruncate(self.fd, reserved)
 
     def resize(self, nbytes: int) -> None:
-        """Gives the file its size and reserves the memory, so that using it cannot fail.
+        """Gives the memory its size and reserves it, so that using it cannot fail.
 
         Raises:
             MemoryError: there is not enough; says how much is needed.
         """
+        told = (
+            f"the arrays shared with the workers need {nbytes:,} bytes of shared memory, {{}}. "
+            "Fewer environments, or smaller observations, need less"
+        )
+        available = available_memory()
+        if available is not None and nbytes > available:
+            raise MemoryError(told.format(f"and {available:,} are available"))
         try:
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self.fd, 0, nbytes)
+                os.posix_fallocate(self.fd, 0, self.reserved + nbytes)
             else:
-                os.ftruncate(self.fd, nbytes)
+                os.ftruncate(self.fd, self.reserved + nbytes)
         except OSError as error:
-            raise MemoryError(
-                f"the arrays shared with the workers need {nbytes:,} bytes of shared memory, "
-                f"which are not to be had: {error.strerror}. Fewer environments, or smaller "
-                "observations, need less"
-            ) from error
+            reason = f"which are not to be had: {error.strerror}"
+            raise MemoryError(told.format(reason)) from error
 
     def map(self) -> mmap.mmap:
-        """Maps the whole file; the map stays valid when the descriptor is closed."""
-        return mmap.mmap(self.fd, os.fstat(self.fd).st_size)
+        """Maps the whole memory; the map stays valid when the descriptor is closed."""
+        size = os.fstat(self.fd).st_size - self.reserved
+        return mmap.mmap(self.fd, size, offset=self.reserved)
 
     def close(self) -> None:
         """Closes the descriptor."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """Bytes this process can still be given, None where the system does not say.
+
+    The smaller of what the machine has and what the control groups of this process allow: the
+    kernel ends a process that uses more than it has.
+    """
+    available = limits("memory", {1: _left_v1, 2: _left_v2})
+    try:
+        for line in meminfo.read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "MemAvailable":
+                available.append(int(value.split()[0]) * 1024)
+    except (OSError, ValueError, IndexError):
+        pass
+    return int(min(available)) if available else None
+
+
+def _left_v2(folder: Path) -> float | None:
+    limit = (folder / "memory.max").read_text().strip()
+    if limit == "max":
+        return None
+    used = int((folder / "memory.current").read_text())
+    return int(limit) - used + _reclaimable(folder, "inactive_file")
+
+
+def _left_v1(folder: Path) -> float:
+    limit = int((folder / "memory.limit_in_bytes").read_text())
+    used = int((folder / "memory.usage_in_bytes").read_text())
+    return limit - used + _reclaimable(folder, "total_inactive_file")
+
+
+def _reclaimable(folder: Path, name: str) -> int:
+    """Bytes a group holds of files that the kernel drops when memory is needed."""
+    for line in (folder / "memory.stat").read_text().splitlines():
+        key, _, value = line.partition(" ")
+        if key == name:
+            return int(value)
+    return 0
 
 
 def _anonymous_file() -> int:

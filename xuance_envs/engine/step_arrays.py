@@ -16,7 +16,10 @@ from xuance_envs.engine.infos import InfoArrays
 from xuance_envs.engine.space_layout import SpaceLayout
 from xuance_envs.engine.space_rows import SpaceRows
 
-__all__ = ["StepArrays"]
+__all__ = ["UNSTEPPED", "StepArrays", "first_unstepped"]
+
+UNSTEPPED = np.array([0x7FF8_0000_0000_57E9], np.int64).view(np.float64)
+"""A reward that is not there yet: a NaN that no environment returns, for its bits are odd."""
 
 _ALIGNMENT = 64  # a cache line, so that two arrays never share one
 
@@ -119,6 +122,12 @@ class StepArrays:
             self.infos.slice(lo, hi),
             self.reset_infos.slice(lo, hi),
         )
+
+
+def first_unstepped(rewards: NDArray[np.float64]) -> int | None:
+    """The first environment whose reward is not there yet; None if all are."""
+    unstepped = np.flatnonzero(rewards.view(np.int64) == UNSTEPPED.view(np.int64))
+    return int(unstepped[0]) if len(unstepped) else None
 
 
 _Place = tuple[np.dtype[Any], tuple[int, ...], int, int]

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from xuance_envs.engine.black_box import At, record
 from xuance_envs.engine.bootstrap import WorkerSettings
 from xuance_envs.engine.doorbell import Inbox, PeerGoneError, Reply, Request, frame, write_all
 from xuance_envs.engine.env_group import EnvGroup
@@ -39,7 +40,7 @@ def run(settings: WorkerSettings) -> None:
     _let_forks_use_all_cpus()
     inbox = Inbox(settings.requests.fd, spin=settings.spin)
     threading.Thread(target=_outlive_no_caller, args=(inbox.fd,), daemon=True).start()
-    worker = Worker(settings)
+    worker = Worker(settings, record(settings.memory.fd, settings.index))
     try:
         worker.serve(inbox, settings.replies.fd)
     except PeerGoneError:
@@ -53,12 +54,17 @@ class Worker:
 
     Args:
         settings: as given when the process started.
+        at: where to say which environment is at work.
     """
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: WorkerSettings, at: At) -> None:
         self._settings = settings
+        self._at = at
         self._group: EnvGroup
-        self._commands: dict[str, Callable[..., Any]] = {"build": self._build}
+        self._commands: dict[str, Callable[..., Any]] = {
+            "build": self._build,
+            "rebuild": self._rebuild,
+        }
 
     def serve(self, requests: Inbox, replies: int) -> None:
         """Answers each request with one reply, until one says to close.
@@ -109,7 +115,7 @@ class Worker:
         """Makes the environments, from functions that come pickled, or came when forked."""
         functions = (self._settings.env_fns or ()) if env_fns is None else loads(env_fns)
         limit_threads(self._settings.threads)
-        group = self._group = EnvGroup(functions, keywords, first, _freeze)
+        group = self._group = EnvGroup(functions, keywords, first, _freeze, self._at)
         limit_threads(self._settings.threads)
         self._commands = {
             "attach": self._attach,
@@ -119,15 +125,33 @@ class Worker:
             "get_attr": group.get_attr,
             "set_attr": group.set_attr,
             "render": group.render,
+            "revive": group.revive,
         }
         return group.describe()
 
     def _attach(self, spaces: tuple[Any, Any], num_envs: int, lo: int, hi: int) -> None:
         """Takes this group's slice of the arrays, whose memory has its size by now."""
-        memory = SharedMemory(self._settings.memory.fd)
+        memory = SharedMemory(self._settings.memory.fd, self._settings.reserved)
         arrays = StepArrays.allocate(*spaces, num_envs, memory.map())
         memory.close()
         self._group.attach(arrays.slice(lo, hi))
+
+    def _rebuild(
+        self,
+        build: Sequence[Any],
+        attach: Sequence[Any],
+        attributes: Mapping[tuple[int, str], Any],
+        then: tuple[str, Sequence[Any]] | None,
+    ) -> Any:
+        """Does all that a process did whose place this one takes, and then a command."""
+        self._build(*build)
+        self._attach(*attach)
+        for (place, name), value in attributes.items():
+            self._group.set_attr([place], name, [value])
+        if then is None:
+            return None
+        command, arguments = then
+        return self._commands[command](*arguments)
 
 
 def _freeze(value: Any) -> bytes:

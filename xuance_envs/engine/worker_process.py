@@ -3,6 +3,7 @@
 What it guarantees:
 
 - A request is answered, or the end of the process is noticed at once, whatever it was doing.
+  So is that it takes longer than it may.
 - After :func:`end_all` the processes are gone: by themselves if they can, by force if they
   must, in bounded time.
 - A process does not import the ``__main__`` of the one that started it, and does not outlive it.
@@ -18,19 +19,26 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from multiprocessing import forkserver, process, resource_tracker
 from multiprocessing.context import BaseContext
 from time import monotonic
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from xuance_envs.engine import bootstrap
+from xuance_envs.engine.black_box import BlackBox
 from xuance_envs.engine.bootstrap import PassedFd, WorkerSettings
 from xuance_envs.engine.doorbell import Channel, PeerGoneError, Reply, Request, frame
 from xuance_envs.engine.env_group import DONE, ENDED, Outcome
 from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
-from xuance_envs.errors import WorkerDiedError
+from xuance_envs.engine.shared_memory import SharedMemory
+from xuance_envs.engine.step_arrays import first_unstepped
+from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 
-__all__ = ["WorkerProcess", "end_all"]
+__all__ = ["StartSettings", "WorkerProcess", "end_all", "start_worker"]
 
 PATIENCE = 5.0
 """Seconds the workers have to close their environments before they are terminated."""
@@ -40,6 +48,7 @@ FORCE = 1.0
 
 _STEP = frame(Request.STEP)
 _OUTCOMES: dict[int, Outcome] = {Reply.DONE: DONE, Reply.ENDED: ENDED}
+_SHOWN = {"build": "construct", "rebuild": "restart", "revive": "restart"}
 
 # Also held while descriptors come and go; a collected vector environment lets go of some at any
 # moment, hence reentrant.
@@ -70,57 +79,81 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_disown)
 
 
+@dataclass(frozen=True)
+class StartSettings:
+    """How the worker processes of one vector environment start.
+
+    Attributes:
+        context: what starts them.
+        memory: the memory the step's arrays will be on.
+        threads: how many threads numeric libraries may use in them; None leaves them be.
+        spin: how long each may spin while it waits for a request, in seconds.
+        own_spin: how long this process may spin while it waits for a reply.
+        timeout: how long each may take to answer, in seconds; None for ever.
+    """
+
+    context: BaseContext
+    memory: SharedMemory
+    threads: int | None
+    spin: float
+    own_spin: float
+    timeout: float | None
+
+
 class WorkerProcess:
     """One group of environments in a process of its own; a driver of it.
 
     Args:
-        context: how to start it.
+        settings: how to start it.
+        index: which worker of the vector environment it is.
         lo: index of its first environment.
         hi: index after its last environment.
-        memory: descriptor of the memory the step's arrays will be on.
-        threads: how many threads numeric libraries may use in it; None leaves them be.
-        spin: how long it may spin while it waits for a request, in seconds.
-        own_spin: how long this process may spin while it waits for a reply.
         env_fns: what makes its environments, if it can inherit them.
     """
 
     def __init__(
         self,
-        context: BaseContext,
+        settings: StartSettings,
+        index: int,
         lo: int,
         hi: int,
-        memory: int,
-        *,
-        threads: int | None,
-        spin: float,
-        own_spin: float,
         env_fns: Sequence[Callable[..., Any]] | None,
     ) -> None:
+        self.index = index
         self.lo = lo
         self.hi = hi
         self.inherits = env_fns is not None
         self._command = "start"
+        self._timeout = settings.timeout
+        self._limit: float | None = None
+        self._due: float | None = None
+        self.rewards: NDArray[np.float64] | None = None
+        self._released = False
+        self._black_box = BlackBox(settings.memory.fd, index)
+        self._black_box.clear()
         their_requests, requests = os.pipe()
         replies, their_replies = os.pipe()
         own_fds = {requests, replies}
         try:
-            settings = WorkerSettings(
+            worker_settings = WorkerSettings(
                 PassedFd(their_requests),
                 PassedFd(their_replies),
-                PassedFd(memory),
-                threads=threads,
-                spin=spin,
+                PassedFd(settings.memory.fd),
+                reserved=settings.memory.reserved,
+                index=index,
+                threads=settings.threads,
+                spin=settings.spin,
                 env_fns=env_fns,
             )
-            self.process: Any = context.Process(  # type: ignore[attr-defined]
+            self.process: Any = settings.context.Process(  # type: ignore[attr-defined]
                 target=bootstrap.start,
-                args=(settings,),
+                args=(worker_settings,),
                 name=f"xuance_envs-{lo}-{hi - 1}",
                 daemon=True,
             )
             with _changing:
                 _own_fds.update(own_fds)
-                self._start(context)
+                self._start(settings.context)
                 self._pidfd = _pidfd_of(self.process.pid)
                 if self._pidfd is not None:
                     own_fds.add(self._pidfd)
@@ -137,20 +170,17 @@ class WorkerProcess:
         self._owner = os.getpid()
         # The process's end shows on the pidfd at once, on a pipe only when nobody else holds it.
         self.peer: int = self.process.sentinel if self._pidfd is None else self._pidfd
-        self._channel = Channel(requests, replies, self.peer, own_spin)
+        self._channel = Channel(requests, replies, self.peer, settings.own_spin)
         self._own_fds = own_fds
 
     def _start(self, context: BaseContext) -> None:
-        method = context.get_start_method()
-        with nullcontext() if method == "fork" else _hidden_main():
-            # What these start would inherit the mask set below, or take it away again.
-            if method == "forkserver":
-                forkserver.ensure_running()
-            if method != "fork":
-                resource_tracker.ensure_running()
-            with _blocked_sigint():
-                self.process.start()
+        with nullcontext() if context.get_start_method() == "fork" else _hidden_main():
+            self.process.start()
         _own_processes.add(self.process)
+
+    def watch(self, rewards: NDArray[np.float64] | None) -> None:
+        """Takes note of where its rewards are, which tell how far it is in a step."""
+        self.rewards = rewards
 
     @property
     def tag(self) -> int:
@@ -164,10 +194,11 @@ class WorkerProcess:
     def ask_step(self, tag: int, actions: bytes | None) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         self._command = "step"
+        self._set_limit(self._timeout)
         # A worker that is gone is noticed, and reported, when its result is asked for.
         try:
-            self._channel.ask(_STEP if actions is None else actions, tag)
-        except PeerGoneError:
+            self._channel.ask(_STEP if actions is None else actions, tag, self._due)
+        except (PeerGoneError, TimeoutError):
             return
 
     def pack(self, command: str, *arguments: Any) -> tuple[str, bytes]:
@@ -180,15 +211,22 @@ class WorkerProcess:
                 f"cannot be pickled: {error}"
             ) from error
 
-    def ask(self, tag: int, packed: tuple[str, bytes], deadline: float | None = None) -> None:
+    def ask(self, tag: int, packed: tuple[str, bytes], limit: float | None = None) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`.
 
-        Raises:
-            TimeoutError: the deadline passed before the worker read all of it.
+        Args:
+            tag: number of the request.
+            packed: from :meth:`pack`.
+            limit: seconds it may take, instead of those all requests may take.
         """
         self._command, message = packed
-        with suppress(PeerGoneError):
-            self._channel.ask(message, tag, deadline)
+        self._set_limit(self._timeout if limit is None else limit)
+        with suppress(PeerGoneError, TimeoutError):
+            self._channel.ask(message, tag, self._due)
+
+    def _set_limit(self, seconds: float | None) -> None:
+        self._limit = seconds
+        self._due = None if seconds is None else monotonic() + seconds
 
     def discard(self) -> Any:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
@@ -198,10 +236,17 @@ class WorkerProcess:
 
     def result(self, deadline: float | None = None) -> Any:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
+        due = self._due
         try:
-            code, payload = self._channel.answer(deadline)
+            code, payload = self._channel.answer(
+                due if deadline is None else deadline if due is None else min(deadline, due)
+            )
         except PeerGoneError:
             raise self._death() from None
+        except TimeoutError:
+            if due is None or monotonic() < due:
+                raise
+            raise self._overdue() from None
         if (outcome := _OUTCOMES.get(code)) is not None:
             return outcome
         if code == Reply.RESULT:
@@ -214,8 +259,42 @@ class WorkerProcess:
 
     def _death(self) -> WorkerDiedError:
         self.process.join(FORCE)
-        envs = range(self.lo, self.hi)
-        return WorkerDiedError(envs, self.pid, self.process.exitcode, self._command)
+        command, env = _SHOWN.get(self._command, self._command), self._env_at_work()
+        return WorkerDiedError(
+            range(self.lo, self.hi),
+            self.pid,
+            self.process.exitcode,
+            command,
+            self._black_box.last_words(),
+            env,
+        )
+
+    def _overdue(self) -> WorkerTimeoutError:
+        """Ends the process in such a way that it says where it was."""
+        command, env = _SHOWN.get(self._command, self._command), self._env_at_work()
+        with suppress(OSError, ValueError, AttributeError, ImportError):
+            import resource
+
+            # Only the report is wanted, not a file with all of its memory.
+            resource.prlimit(self.pid, resource.RLIMIT_CORE, (0, 0))
+            os.kill(self.pid, signal.SIGABRT)
+        self.process.join(FORCE)
+        self.process.kill()
+        assert self._limit is not None
+        return WorkerTimeoutError(
+            range(self.lo, self.hi),
+            self.pid,
+            self._limit,
+            command,
+            self._black_box.last_words(),
+            env,
+        )
+
+    def _env_at_work(self) -> int | None:
+        place = self._black_box.place()
+        if place is None and self._command == "step" and self.rewards is not None:
+            place = first_unstepped(self.rewards)
+        return None if place is None else self.lo + place
 
     # -- the end ----------------------------------------------------------------------
 
@@ -230,7 +309,12 @@ class WorkerProcess:
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
-        return bool(self.process.is_alive())
+        return not self._released and bool(self.process.is_alive())
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        return self.replies, self.peer
 
     @property
     def replies(self) -> int:
@@ -238,7 +322,10 @@ class WorkerProcess:
         return self._channel.replies
 
     def release(self) -> None:
-        """Frees what is held for a process that has ended."""
+        """Frees what is held for a process that has ended; again, it does nothing."""
+        if self._released:
+            return
+        self._released = True
         with _changing:
             _forget(self._own_fds)
             self._channel.close()
@@ -252,6 +339,38 @@ class WorkerProcess:
     def owned(self) -> bool:
         """Whether this process started it; not so in a process forked since."""
         return self._owner == os.getpid()
+
+
+def start_worker(
+    settings: StartSettings,
+    index: int,
+    lo: int,
+    hi: int,
+    env_fns: Sequence[Callable[..., Any]] | None,
+    started: Callable[[WorkerProcess], None],
+) -> None:
+    """Starts a worker process, and hands it over; no interrupt comes between the two.
+
+    Args:
+        settings: how to start it.
+        index: which worker of the vector environment it is.
+        lo: index of its first environment.
+        hi: index after its last environment.
+        env_fns: what makes its environments, if it can inherit them.
+        started: what takes it.
+
+    Raises:
+        OSError: a limit on processes or descriptors was met.
+    """
+    method = settings.context.get_start_method()
+    if method != "fork":
+        # Whatever these start would inherit the mask set below, or take it away again.
+        with _changing, _hidden_main():
+            if method == "forkserver":
+                forkserver.ensure_running()
+            resource_tracker.ensure_running()
+    with _blocked_sigint():
+        started(WorkerProcess(settings, index, lo, hi, env_fns))
 
 
 def end_all(workers: list[WorkerProcess], patience: float = PATIENCE) -> None:

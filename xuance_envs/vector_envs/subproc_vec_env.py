@@ -9,24 +9,25 @@ import select
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.util import Finalize
-from time import monotonic
 from typing import Any
 
 import numpy as np
 
+from xuance_envs.engine.black_box import REGION
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.driver import Driver, LocalDriver
 from xuance_envs.engine.env_group import EnvGroup
 from xuance_envs.engine.placement import Placement
-from xuance_envs.engine.serialization import copy_of, dumps_for_worker
+from xuance_envs.engine.restarts import RestartingWorker, Restarts
+from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.shared_memory import SharedMemory
 from xuance_envs.engine.single_env import EnvDescription, common_description
 from xuance_envs.engine.step_arrays import StepArrays
-from xuance_envs.engine.worker_process import WorkerProcess, end_all
-from xuance_envs.errors import EnvError, WorkerTimeoutError
+from xuance_envs.engine.worker_process import StartSettings, WorkerProcess, end_all
+from xuance_envs.engine.workers import Workers
+from xuance_envs.errors import EnvError
 from xuance_envs.vector_envs.arguments import checked_functions
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -64,7 +65,18 @@ class SubprocVecEnv(VecEnv):
             views that the next step overwrites.
         caller_steps: this process keeps one share of the environments, and steps it while the
             workers step theirs.
-        start_timeout: seconds the workers have to make their environments.
+        step_timeout: seconds a worker has to answer anything: a step of its environments with
+            the resets that belong to it, a reset, a call. None lets it take any time.
+        start_timeout: seconds the workers have to make their environments; None for any time.
+        on_worker_failure: what happens when a worker ends by itself or takes too long.
+            ``"raise"`` raises an error and closes; with ``"restart"`` another worker takes its
+            place, and the step in which it was lost truncates the episodes of its environments:
+            reward 0, the last known observation, ``infos[i]["worker_restarted"]``. The
+            caller's own share with ``caller_steps`` is not covered.
+        max_restarts: how many restarts there may be in all, before a failure raises; None for
+            any number.
+        restart_on_exception: whether an exception in an environment's ``step`` or ``reset`` is
+            a failure of that kind, too.
         worker_threads: threads BLAS, OpenMP, torch and OpenCV may use in each worker; None
             leaves them alone.
         check_actions: whether every action is checked to be in its space.
@@ -100,7 +112,11 @@ class SubprocVecEnv(VecEnv):
         context: str = "spawn",
         copy: bool = True,
         caller_steps: bool = False,
-        start_timeout: float = 120.0,
+        step_timeout: float | None = None,
+        start_timeout: float | None = 120.0,
+        on_worker_failure: str = "raise",
+        max_restarts: int | None = 100,
+        restart_on_exception: bool = False,
         worker_threads: int | None = 1,
         check_actions: bool = False,
         pin_workers: bool = True,
@@ -111,8 +127,14 @@ class SubprocVecEnv(VecEnv):
                 "worker processes need select.poll, which this system does not "
                 "have: use DummyVecEnv"
             )
-        if worker_threads is not None and worker_threads < 1:
-            raise ValueError(f"worker_threads: expected at least 1 or None, got {worker_threads}")
+        for name, value in {
+            "worker_threads": worker_threads,
+            "step_timeout": step_timeout,
+            "start_timeout": start_timeout,
+        }.items():
+            if value is not None and not value > 0:
+                raise ValueError(f"{name}: expected more than 0, or None, got {value!r}")
+        restarts = _restarts(on_worker_failure, max_restarts, restart_on_exception)
         _check_context(context)
         if multiprocessing.current_process().daemon:
             raise RuntimeError(
@@ -121,104 +143,94 @@ class SubprocVecEnv(VecEnv):
             )
         split = shares(len(functions), in_series, available_cpus())
         own = split.pop() if caller_steps else None
-        self._workers: list[WorkerProcess] = []
+        spinning = len(split) + (own is not None)
+        settings = StartSettings(
+            multiprocessing.get_context(context),
+            SharedMemory(reserved=len(split) * REGION),
+            threads=worker_threads,
+            # More spinning processes than CPUs would keep each other from working.
+            spin=SPIN if spinning <= available_cpus() else 0.0,
+            own_spin=SPIN if len(split) + 1 <= available_cpus() else 0.0,
+            timeout=step_timeout,
+        )
         self._group: EnvGroup | None = None
+        self._workers = Workers(settings, split, functions, keywords, start_timeout)
+        processes = self._workers.processes
         # Not __del__: this also runs at the interpreter's exit, before multiprocessing waits
         # for the workers.
-        self._end_workers = Finalize(self, end_all, args=(self._workers,), exitpriority=100)
-        memory = SharedMemory()
+        self._end = Finalize(self, _end, args=(processes, settings.memory), exitpriority=100)
         try:
-            self._start_workers(split, functions, memory, context, worker_threads, own is not None)
-            drivers, description = self._build(functions, keywords, own, start_timeout)
-            arrays = self._attach(drivers, description, len(functions), memory)
+            description = self._build(own, functions, keywords)
+            arrays = self._attach(description, settings.memory, len(functions), own)
         except BaseException:
-            end_all(self._workers, patience=1.0)
+            end_all(processes, patience=1.0)
             self.close_extras()
             raise
-        finally:
-            memory.close()
-        super().__init__(drivers, description, arrays, copy=copy, check_actions=check_actions)
-        pids = [worker.pid for worker in self._workers]
+        pids = [worker.pid for worker in processes]
         self._placement = Placement(pids if pin_workers else (), own is not None, available_cpus())
+        drivers = self._drivers_of(keywords, arrays, restarts)
+        super().__init__(drivers, description, arrays, copy=copy, check_actions=check_actions)
+        where = " and in this process" if own else ""
         logger.info(
             "%d environments in %d workers (%s)%s: pids %s",
             self.num_envs,
-            len(self._workers),
+            len(pids),
             context,
-            " and in this process" if own else "",
+            where,
             pids,
         )
 
-    def _start_workers(
-        self,
-        split: Sequence[tuple[int, int]],
-        functions: Sequence[Callable[..., Any]],
-        memory: SharedMemory,
-        context: str,
-        threads: int | None,
-        caller_steps: bool,
-    ) -> None:
-        cpus = available_cpus()
-        # More spinning processes than CPUs would keep each other from working.
-        fit = len(split) + caller_steps <= cpus
-        caller_fits = len(split) + 1 <= cpus
-        for lo, hi in split:
-            worker = WorkerProcess(
-                multiprocessing.get_context(context),
-                lo,
-                hi,
-                memory.fd,
-                threads=threads,
-                spin=SPIN if fit else 0.0,
-                own_spin=SPIN if caller_fits else 0.0,
-                env_fns=functions[lo:hi] if context == "fork" else None,
-            )
-            self._workers.append(worker)
-
     def _build(
         self,
+        own: tuple[int, int] | None,
         functions: Sequence[Callable[..., Any]],
         keywords: Sequence[Mapping[str, Any]],
-        own: tuple[int, int] | None,
-        timeout: float,
-    ) -> tuple[list[Driver], EnvDescription]:
+    ) -> EnvDescription:
         """Has every group make its environments, all at the same time."""
-        deadline = monotonic() + timeout
-        for worker in self._workers:
-            lo, hi = worker.lo, worker.hi
-            pickled = None if worker.inherits else _pickled(functions[lo:hi], lo)
-            with _in_time(worker, timeout):
-                worker.ask(0, worker.pack("build", pickled, keywords[lo:hi], lo), deadline)
-        drivers: list[Driver] = [*self._workers]
+        self._workers.start()
+        self._workers.build()
         local: list[tuple[int, EnvDescription]] = []
         if own is not None:
-            self._group = EnvGroup(functions[slice(*own)], keywords[slice(*own)], own[0], copy_of)
-            drivers.append(LocalDriver(self._group, own[0]))
+            mine = slice(*own)
+            self._group = EnvGroup(functions[mine], keywords[mine], own[0], copy_of)
             local = self._group.describe()
-        described: list[tuple[int, EnvDescription]] = []
-        for worker in self._workers:
-            with _in_time(worker, timeout):
-                described += worker.result(deadline)
-        return drivers, common_description(described + local)
+        return common_description(self._workers.descriptions() + local)
 
     def _attach(
         self,
-        drivers: Sequence[Driver],
         description: EnvDescription,
-        num_envs: int,
         memory: SharedMemory,
+        num_envs: int,
+        own: tuple[int, int] | None,
     ) -> StepArrays:
         """Makes the arrays, and gives each group its slice of them."""
         spaces = description.observation_space, description.action_space
         memory.resize(StepArrays.nbytes(*spaces, num_envs))
         arrays = StepArrays.allocate(*spaces, num_envs, memory.map())
-        for worker in self._workers:
-            worker.ask(0, worker.pack("attach", spaces, num_envs, worker.lo, worker.hi))
-        if self._group is not None:
-            self._group.attach(arrays.slice(drivers[-1].lo, num_envs))
-        for worker in self._workers:
-            worker.result()
+        self._workers.attach(spaces, num_envs, arrays)
+        if self._group is not None and own is not None:
+            self._group.attach(arrays.slice(*own))
         return arrays
+
+    def _drivers_of(
+        self, keywords: Sequence[Mapping[str, Any]], arrays: StepArrays, restarts: Restarts | None
+    ) -> list[Driver]:
+        drivers: list[Driver] = [*self._workers.processes]
+        if restarts is not None:
+            drivers = [
+                RestartingWorker(
+                    self._workers,
+                    worker.index,
+                    keywords[worker.lo : worker.hi],
+                    arrays.slice(worker.lo, worker.hi),
+                    restarts,
+                    self._placement.replace,
+                )
+                for worker in self._workers.processes
+            ]
+        if self._group is not None:
+            drivers.append(LocalDriver(self._group, drivers[-1].hi if drivers else 0))
+        return drivers
 
     def step_async(self, actions: Any) -> None:
         """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
@@ -226,9 +238,14 @@ class SubprocVecEnv(VecEnv):
             self._placement.update(self._tag)
         super().step_async(actions)
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The workers' process ids, in the order of their environments; none once closed."""
+        return tuple(worker.pid for worker in self._workers.processes)
+
     def close_extras(self) -> None:
         """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
-        self._end_workers()
+        self._end()
         if self._group is not None:
             try:
                 self._group.close()
@@ -261,14 +278,27 @@ def shares(num_envs: int, in_series: int | str, cpus: int) -> list[tuple[int, in
     return [(lo, min(lo + size, num_envs)) for lo in range(0, num_envs, size)]
 
 
-@contextmanager
-def _in_time(worker: WorkerProcess, timeout: float) -> Iterator[None]:
-    """Says which worker it was that took too long to make its environments."""
+def _end(processes: list[WorkerProcess], memory: SharedMemory) -> None:
     try:
-        yield
-    except TimeoutError:
-        envs = range(worker.lo, worker.hi)
-        raise WorkerTimeoutError(envs, worker.pid, timeout, "construct") from None
+        end_all(processes)
+    finally:
+        memory.close()
+
+
+def _restarts(
+    on_worker_failure: str, max_restarts: int | None, on_exception: bool
+) -> Restarts | None:
+    if on_worker_failure not in ("raise", "restart"):
+        raise ValueError(
+            f"on_worker_failure: expected 'raise' or 'restart', got {on_worker_failure!r}"
+        )
+    if max_restarts is not None and max_restarts < 0:
+        raise ValueError(f"max_restarts: expected at least 0, or None, got {max_restarts!r}")
+    if on_worker_failure == "restart":
+        return Restarts(max_restarts, on_exception)
+    if on_exception:
+        raise ValueError("restart_on_exception=True needs on_worker_failure='restart'")
+    return None
 
 
 def _check_context(context: str) -> None:
@@ -289,18 +319,3 @@ def _check_context(context: str) -> None:
         RuntimeWarning,
         stacklevel=4,
     )
-
-
-def _pickled(functions: Sequence[Callable[..., Any]], first: int) -> bytes:
-    try:
-        return dumps_for_worker(functions)
-    except Exception as error:
-        for i, function in enumerate(functions):
-            try:
-                dumps_for_worker(function)
-            except Exception as own_error:
-                raise TypeError(
-                    f"env_fns[{first + i}] cannot be sent to a worker process, because it cannot "
-                    f"be pickled: {own_error}. context='fork' does without pickling"
-                ) from own_error
-        raise TypeError(f"env_fns cannot be pickled: {error}") from error

@@ -481,8 +481,9 @@ class VecEnv(ABC):
                 asked += mine
         try:
             answers = self._ask(asks)
-        except (WorkerDiedError, WorkerTimeoutError):
-            self.close()
+        except (WorkerDiedError, WorkerTimeoutError) as error:
+            if not error.restarted:
+                self.close()
             raise
         result_of = dict(
             zip(asked, (value for _, values in answers for value in values), strict=True)
@@ -511,7 +512,8 @@ class VecEnv(ABC):
                     failures[k] = error
         if failures:
             self._unfinished = []
-            raise failures[min(failures)]
+            fatal = [k for k in failures if not getattr(failures[k], "restarted", True)]
+            raise failures[min(fatal or failures)]
         return [(k, results[k]) for k in sorted(results)]
 
     # -- the end ----------------------------------------------------------------------

@@ -1,0 +1,112 @@
+"""What is left of a worker process that crashed or hangs: where it was, and its last words.
+
+Each worker has a region of the file that its process shares with the caller. It keeps there
+which environment it is at, the end of what Python wrote to standard error, and what
+:mod:`faulthandler` says when a signal ends it. The caller reads it once the worker is gone.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import mmap
+import os
+import sys
+from contextlib import suppress
+from typing import Any, Protocol, TextIO
+
+__all__ = ["NOWHERE", "REGION", "At", "BlackBox", "record"]
+
+REGION = 1 << 16
+"""Bytes per worker: a multiple of any page's size."""
+
+NOWHERE = 0
+"""What says that no environment is at work; 1 stands for the group's first one."""
+
+_TEXT = 4096
+_TEXT_SIZE = 8192
+_REPORT = _TEXT + _TEXT_SIZE
+_LINES = 30
+_LINE = 300
+
+
+class At(Protocol):
+    """Where a group says which environment is at work: ``at[0] = place + 1``, or NOWHERE."""
+
+    def __setitem__(self, index: int, value: int, /) -> None: ...
+
+
+class BlackBox:
+    """A worker's region, seen from the caller.
+
+    Args:
+        fd: the shared file.
+        index: which region of it.
+    """
+
+    def __init__(self, fd: int, index: int) -> None:
+        self._fd = fd
+        self._start = index * REGION
+
+    def clear(self) -> None:
+        """Forgets a worker, so that the next one can have the region."""
+        os.pwrite(self._fd, bytes(REGION), self._start)
+
+    def place(self) -> int | None:
+        """The place in its group of the environment the worker is at, where it says so."""
+        at = int.from_bytes(os.pread(self._fd, 8, self._start), sys.byteorder)
+        return None if at == NOWHERE else at - 1
+
+    def last_words(self) -> str:
+        """The last lines of its standard error, and of its crash report."""
+        data = os.pread(self._fd, REGION - _TEXT, self._start + _TEXT)
+        parts = (data[:_TEXT_SIZE], data[_TEXT_SIZE:])
+        text = "\n".join(part.rstrip(b"\0").decode(errors="replace").rstrip() for part in parts)
+        report, _, _ = text.partition("\nExtension modules:")  # of which there can be hundreds
+        lines = report.strip().splitlines()[-_LINES:]
+        return "\n".join(line if len(line) <= _LINE else f"{line[:_LINE]} ..." for line in lines)
+
+
+def record(fd: int, index: int) -> At:
+    """Has this process keep its region from now on.
+
+    Args:
+        fd: the shared file.
+        index: which region of it.
+
+    Returns:
+        What the group says in which environment is at work.
+    """
+    start = index * REGION
+    region = memoryview(mmap.mmap(fd, REGION, offset=start))
+    try:  # a file position of its own, which a passed descriptor does not have
+        own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
+    except OSError:
+        faulthandler.enable()
+    else:
+        os.lseek(own, start + _REPORT, os.SEEK_SET)
+        faulthandler.enable(own, all_threads=False)
+    if sys.stderr is not None:
+        sys.stderr = _Recorded(sys.stderr, region[_TEXT:_REPORT])
+    return region[:8].cast("q")
+
+
+class _Recorded:
+    """A stream whose last output can be read in a region of memory."""
+
+    def __init__(self, stream: TextIO, region: memoryview) -> None:
+        self._stream = stream
+        self._region = region
+        self._last = b""
+
+    def write(self, text: str) -> int:
+        with suppress(Exception):
+            self._last = (self._last + text.encode(errors="replace"))[-len(self._region) :]
+            self._region[: len(self._last)] = self._last
+        return self._stream.write(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
