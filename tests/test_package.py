@@ -29,11 +29,13 @@ PUBLIC_NAMES = [
     "LazyFrames",
     "MountainCar",
     "NotSteppingError",
+    "StepBatch",
     "SubprocVecEnv",
     "SubprocVecEnv_Gym",
     "VecEnv",
     "VecEnvError",
     "WorkerDiedError",
+    "WorkerStatistics",
     "WorkerTimeoutError",
     "__version__",
 ]

@@ -175,7 +175,7 @@ class WorkerTimeoutError(_WorkerError):
 
     Args:
         env_indices: the environments that live in it.
-        pid: its process id.
+        pid: its process id; None where none of several answered ``recv``.
         timeout: the time it was given, in seconds.
         command: the command it did not answer.
         details: further lines worth showing: where it was when it was ended.
@@ -205,6 +205,8 @@ class WorkerTimeoutError(_WorkerError):
         self.timeout = timeout
 
     def __str__(self) -> str:
+        if self.pid is None:
+            return f"none of {name_envs(self.env_indices)} answered within {self.timeout:g} s"
         return self._told(f"did not answer {self.command!r} within {self.timeout:g} s")
 
 

@@ -158,3 +158,20 @@ def test_every_kind_of_space_may_be_spawned(make_on_all):
         actions = samples(space, 5, step)
         expected = [hand.step(action) for hand, action in zip(by_hand, actions, strict=True)]
         assert_same_step(space, envs.step(actions), expected)
+
+
+def test_episodes_of_objects_may_end_one_after_the_other(make):
+    words = spaces.Text(4)
+    env_fns = [partial(EchoEnv, words, length=2 + i) for i in range(5)]
+    envs = make(env_fns)
+    hands = [HandSteps(env_fn(), i) for i, env_fn in enumerate(env_fns)]
+    envs.reset(seed=0)
+    for _ in range(8):
+        assert_same_step(words, envs.step([0] * 5), [hand.step(0) for hand in hands])
+
+
+def test_some_environments_of_objects_may_be_reset_before_the_others(make):
+    words = spaces.Text(4)
+    envs = make([partial(EchoEnv, words)] * 5)
+    obs, _ = envs.reset(seed=0, env_ids=[1])
+    assert obs == (HandSteps(EchoEnv(words), 1).first[0],)

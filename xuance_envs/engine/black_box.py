@@ -1,8 +1,8 @@
-"""What is left of a worker process that crashed or hangs: where it was, and its last words.
+"""What a worker process says about itself without being asked, and when it cannot answer.
 
 Each worker has a region of the file that its process shares with the caller. It keeps there
-which environment it is at, the end of what Python wrote to standard error, and what
-:mod:`faulthandler` says when a signal ends it. The caller reads it once the worker is gone.
+which environment it is at, how long its steps take, the end of what Python wrote to standard
+error, and what :mod:`faulthandler` says when a signal ends it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import mmap
 import os
 import sys
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TextIO
 
-__all__ = ["NOWHERE", "REGION", "At", "BlackBox", "record"]
+from xuance_envs.engine.step_clock import TIMES_BYTES, StepTimes
+
+__all__ = ["NOWHERE", "REGION", "At", "BlackBox", "Recorder", "record"]
 
 REGION = 1 << 16
 """Bytes per worker: a multiple of any page's size."""
@@ -25,6 +28,7 @@ NOWHERE = 0
 _TEXT = 4096
 _TEXT_SIZE = 8192
 _REPORT = _TEXT + _TEXT_SIZE
+_TIMES = 1 << 15
 _LINES = 30
 _LINE = 300
 
@@ -56,9 +60,13 @@ class BlackBox:
         at = int.from_bytes(os.pread(self._fd, 8, self._start), sys.byteorder)
         return None if at == NOWHERE else at - 1
 
+    def times(self) -> StepTimes:
+        """How long its steps take."""
+        return StepTimes.read(os.pread(self._fd, TIMES_BYTES, self._start + _TIMES))
+
     def last_words(self) -> str:
         """The last lines of its standard error, and of its crash report."""
-        data = os.pread(self._fd, REGION - _TEXT, self._start + _TEXT)
+        data = os.pread(self._fd, _TIMES - _TEXT, self._start + _TEXT)
         parts = (data[:_TEXT_SIZE], data[_TEXT_SIZE:])
         text = "\n".join(part.rstrip(b"\0").decode(errors="replace").rstrip() for part in parts)
         report, _, _ = text.partition("\nExtension modules:")  # of which there can be hundreds
@@ -66,7 +74,20 @@ class BlackBox:
         return "\n".join(line if len(line) <= _LINE else f"{line[:_LINE]} ..." for line in lines)
 
 
-def record(fd: int, index: int) -> At:
+@dataclass(frozen=True)
+class Recorder:
+    """Where a group keeps its records.
+
+    Attributes:
+        at: which environment is at work.
+        times: memory for how long its steps take; None for memory of its own.
+    """
+
+    at: At = field(default_factory=lambda: [NOWHERE])
+    times: memoryview | None = None
+
+
+def record(fd: int, index: int) -> Recorder:
     """Has this process keep its region from now on.
 
     Args:
@@ -74,7 +95,7 @@ def record(fd: int, index: int) -> At:
         index: which region of it.
 
     Returns:
-        What the group says in which environment is at work.
+        Where its group keeps its records.
     """
     start = index * REGION
     region = memoryview(mmap.mmap(fd, REGION, offset=start))
@@ -87,7 +108,7 @@ def record(fd: int, index: int) -> At:
         faulthandler.enable(own, all_threads=False)
     if sys.stderr is not None:
         sys.stderr = _Recorded(sys.stderr, region[_TEXT:_REPORT])
-    return region[:8].cast("q")
+    return Recorder(region[:8].cast("q"), region[_TIMES : _TIMES + TIMES_BYTES])
 
 
 class _Recorded:

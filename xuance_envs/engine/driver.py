@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from xuance_envs.engine.env_group import EnvGroup
 from xuance_envs.engine.serialization import copy_of
+from xuance_envs.engine.step_clock import StepTimes
 
 __all__ = ["Driver", "LocalDriver"]
 
@@ -36,6 +37,10 @@ class Driver(Protocol):
 
         There are none where the work is only done when the result is asked for.
         """
+
+    @property
+    def due(self) -> float | None:
+        """When what it was asked for must be there, as :func:`time.monotonic` counts."""
 
     def pack_actions(self, actions: list[list[Any]]) -> Any:
         """Packs the actions' leaves that are held as objects for :meth:`ask_step`."""
@@ -72,6 +77,9 @@ class Driver(Protocol):
     def thaw(self, frozen: Any) -> Any:
         """An object that the group froze, for the caller to keep."""
 
+    def times(self) -> StepTimes:
+        """How long its steps take; may be asked for at any time."""
+
 
 class LocalDriver:
     """A group in this process, which works when its result is asked for.
@@ -87,6 +95,7 @@ class LocalDriver:
         self.hi = lo + len(group.envs)
         self.tag = 0
         self.fds: tuple[int, ...] = ()
+        self.due: float | None = None
         self._request: tuple[str, Sequence[Any]] | None = None
         self._result: Any = None
 
@@ -124,3 +133,7 @@ class LocalDriver:
     def thaw(self, frozen: Any) -> Any:
         """See :class:`Driver`."""
         return frozen
+
+    def times(self) -> StepTimes:
+        """See :class:`Driver`."""
+        return StepTimes.read(self.group.clock.memory)

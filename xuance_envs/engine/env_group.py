@@ -11,11 +11,12 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from xuance_envs.engine.black_box import NOWHERE, At
+from xuance_envs.engine.black_box import NOWHERE, Recorder
 from xuance_envs.engine.infos import InfoWriter
 from xuance_envs.engine.single_env import (
     EnvDescription,
@@ -27,6 +28,7 @@ from xuance_envs.engine.single_env import (
 from xuance_envs.engine.space_layout import BadValueError, describe, fit
 from xuance_envs.engine.space_rows import Row, SpaceRows
 from xuance_envs.engine.step_arrays import UNSTEPPED, StepArrays
+from xuance_envs.engine.step_clock import StepClock
 from xuance_envs.errors import EnvError
 
 __all__ = ["DONE", "ENDED", "EnvGroup", "Outcome", "Reset", "Rest"]
@@ -90,8 +92,8 @@ class EnvGroup:
         keywords: keyword arguments for each function.
         first: the index in the vector environment of the first one.
         freeze: makes a copy of an object, such that its environment cannot change it any more.
-        at: where to say, outside a plain step, which environment is at work; see
-            :mod:`~xuance_envs.engine.black_box`. In a plain step the rewards tell.
+        recorder: where to say how long steps take and, outside a plain step, which environment
+            is at work. In a plain step the rewards tell.
 
     Raises:
         EnvError: a function raised, or what it returned is no environment.
@@ -104,10 +106,11 @@ class EnvGroup:
         keywords: Sequence[Mapping[str, Any]],
         first: int,
         freeze: Callable[[Any], Any],
-        at: At | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.envs: list[Any] = []
-        self._at: At = [NOWHERE] if at is None else at
+        self._recorder = recorder or Recorder()
+        self._at = self._recorder.at
         self._first = first
         self._freeze = freeze
         self._doing = "construct"
@@ -155,6 +158,7 @@ class EnvGroup:
         self._clear(arrays)
         self._infos = InfoWriter(arrays.infos, self._freeze)
         self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze)
+        self.clock = StepClock(n, self._recorder.times)
         self._known_keys = 0
         self._objects = bool(arrays.observations.objects)
         self._steps = [env.step for env in self.envs]
@@ -185,6 +189,7 @@ class EnvGroup:
         rewards = self._rewards
         write_info = self._infos.write
         known_info = self._infos.keys
+        began = perf_counter()
         i, result = 0, _NOTHING
         try:
             start = 0
@@ -199,6 +204,8 @@ class EnvGroup:
             )
             if start:
                 items = islice(items, start, None)
+            elif self.clock.times_each:
+                items = self.clock.timed(items)
             for i, (step, action, row) in items:
                 result = _NOTHING
                 result = step(action)
@@ -217,6 +224,7 @@ class EnvGroup:
         except BaseException:
             self._interrupted = (i, result)
             raise
+        self.clock.stop(began)
         return self._outcome()
 
     def reset(self, resets: Sequence[Reset]) -> Outcome:

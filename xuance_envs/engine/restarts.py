@@ -23,6 +23,7 @@ import numpy as np
 from xuance_envs.engine.env_group import Outcome
 from xuance_envs.engine.last_known import LastKnown
 from xuance_envs.engine.step_arrays import StepArrays
+from xuance_envs.engine.step_clock import StepTimes
 from xuance_envs.engine.worker_process import WorkerProcess
 from xuance_envs.engine.workers import Workers
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
@@ -115,6 +116,11 @@ class RestartingWorker:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         return self._worker.fds
 
+    @property
+    def due(self) -> float | None:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        return self._worker.due
+
     def pack_actions(self, actions: list[list[Any]]) -> Any:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         return self._worker.pack_actions(actions)
@@ -157,6 +163,10 @@ class RestartingWorker:
     def thaw(self, frozen: bytes) -> Any:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         return self._worker.thaw(frozen)
+
+    def times(self) -> StepTimes:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        return self._worker.times()
 
     def _send(self) -> None:
         """Asks the process for what was asked for, unless it is being replaced."""

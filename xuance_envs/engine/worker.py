@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.engine.black_box import At, record
+from xuance_envs.engine.black_box import Recorder, record
 from xuance_envs.engine.bootstrap import WorkerSettings
 from xuance_envs.engine.doorbell import Inbox, PeerGoneError, Reply, Request, frame, write_all
 from xuance_envs.engine.env_group import EnvGroup
@@ -54,12 +54,12 @@ class Worker:
 
     Args:
         settings: as given when the process started.
-        at: where to say which environment is at work.
+        recorder: where the group keeps its records.
     """
 
-    def __init__(self, settings: WorkerSettings, at: At) -> None:
+    def __init__(self, settings: WorkerSettings, recorder: Recorder) -> None:
         self._settings = settings
-        self._at = at
+        self._recorder = recorder
         self._group: EnvGroup
         self._commands: dict[str, Callable[..., Any]] = {
             "build": self._build,
@@ -115,7 +115,7 @@ class Worker:
         """Makes the environments, from functions that come pickled, or came when forked."""
         functions = (self._settings.env_fns or ()) if env_fns is None else loads(env_fns)
         limit_threads(self._settings.threads)
-        group = self._group = EnvGroup(functions, keywords, first, _freeze, self._at)
+        group = self._group = EnvGroup(functions, keywords, first, _freeze, self._recorder)
         limit_threads(self._settings.threads)
         self._commands = {
             "attach": self._attach,

@@ -36,6 +36,7 @@ from xuance_envs.engine.env_group import DONE, ENDED, Outcome
 from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
 from xuance_envs.engine.shared_memory import SharedMemory
 from xuance_envs.engine.step_arrays import first_unstepped
+from xuance_envs.engine.step_clock import StepTimes
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 
 __all__ = ["StartSettings", "WorkerProcess", "end_all", "start_worker"]
@@ -126,7 +127,7 @@ class WorkerProcess:
         self._command = "start"
         self._timeout = settings.timeout
         self._limit: float | None = None
-        self._due: float | None = None
+        self.due: float | None = None
         self.rewards: NDArray[np.float64] | None = None
         self._released = False
         self._black_box = BlackBox(settings.memory.fd, index)
@@ -197,7 +198,7 @@ class WorkerProcess:
         self._set_limit(self._timeout)
         # A worker that is gone is noticed, and reported, when its result is asked for.
         try:
-            self._channel.ask(_STEP if actions is None else actions, tag, self._due)
+            self._channel.ask(_STEP if actions is None else actions, tag, self.due)
         except (PeerGoneError, TimeoutError):
             return
 
@@ -222,11 +223,11 @@ class WorkerProcess:
         self._command, message = packed
         self._set_limit(self._timeout if limit is None else limit)
         with suppress(PeerGoneError, TimeoutError):
-            self._channel.ask(message, tag, self._due)
+            self._channel.ask(message, tag, self.due)
 
     def _set_limit(self, seconds: float | None) -> None:
         self._limit = seconds
-        self._due = None if seconds is None else monotonic() + seconds
+        self.due = None if seconds is None else monotonic() + seconds
 
     def discard(self) -> Any:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
@@ -236,7 +237,7 @@ class WorkerProcess:
 
     def result(self, deadline: float | None = None) -> Any:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
-        due = self._due
+        due = self.due
         try:
             code, payload = self._channel.answer(
                 due if deadline is None else deadline if due is None else min(deadline, due)
@@ -256,6 +257,10 @@ class WorkerProcess:
     def thaw(self, frozen: bytes) -> Any:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         return loads(frozen)
+
+    def times(self) -> StepTimes:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        return self._black_box.times()
 
     def _death(self) -> WorkerDiedError:
         self.process.join(FORCE)

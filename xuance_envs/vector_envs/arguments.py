@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 __all__ = ["checked_env_ids", "checked_functions", "seeds_of"]
 
@@ -37,7 +38,9 @@ def checked_functions(
     return functions, [{"env_seed": env_seed + i} for i in range(len(functions))]
 
 
-def checked_env_ids(env_ids: Sequence[int] | None, num_envs: int) -> list[int]:
+def checked_env_ids(
+    env_ids: Sequence[int] | NDArray[np.integer[Any]] | None, num_envs: int
+) -> list[int]:
     """The environments asked for, all for None.
 
     Raises:

@@ -169,7 +169,14 @@ class SubprocVecEnv(VecEnv):
         pids = [worker.pid for worker in processes]
         self._placement = Placement(pids if pin_workers else (), own is not None, available_cpus())
         drivers = self._drivers_of(keywords, arrays, restarts)
-        super().__init__(drivers, description, arrays, copy=copy, check_actions=check_actions)
+        super().__init__(
+            drivers,
+            description,
+            arrays,
+            copy=copy,
+            check_actions=check_actions,
+            spin=settings.own_spin,
+        )
         where = " and in this process" if own else ""
         logger.info(
             "%d environments in %d workers (%s)%s: pids %s",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.env_group import DONE, Outcome
-from xuance_envs.engine.infos import Ends, Frozen, InfoColumns, StepInfos
+from xuance_envs.engine.infos import StepInfos
 from xuance_envs.engine.single_env import EnvDescription
 from xuance_envs.engine.space_layout import BadValueError
 from xuance_envs.engine.space_rows import EVERY, read_only
@@ -27,16 +28,17 @@ from xuance_envs.errors import (
     NotSteppingError,
     WorkerDiedError,
     WorkerTimeoutError,
+    name_envs,
 )
 from xuance_envs.vector_envs.arguments import checked_env_ids, seeds_of
+from xuance_envs.vector_envs.first_ready import FirstReady, StepBatch
+from xuance_envs.vector_envs.results import Results
+from xuance_envs.vector_envs.statistics import WorkerStatistics
 
 __all__ = ["AlreadySteppingError", "NotSteppingError", "VecEnv"]
 
 DEFAULT_MAX_EPISODE_STEPS = 1000
 """What ``max_episode_steps`` is where the environment states no limit, as in XuanCe."""
-
-FEW_BYTES = 1 << 15
-"""Up to so many bytes of first observations, copying all is quicker than finding the new ones."""
 
 _Ask = tuple[int, Any]
 """The place of a driver, and what it packed to be asked."""
@@ -61,6 +63,7 @@ class VecEnv(ABC):
         copy: whether the arrays returned belong to the caller; otherwise they are read-only
             views that the next step overwrites.
         check_actions: whether every action is checked to be in its space.
+        spin: how long ``recv`` may look for answers without sleeping, in seconds.
 
     Attributes:
         num_envs (int): number of environments.
@@ -88,6 +91,7 @@ class VecEnv(ABC):
         *,
         copy: bool = True,
         check_actions: bool = False,
+        spin: float = 0.0,
     ) -> None:
         self._drivers = list(drivers)
         # A group in this process works only when it is asked for its result: before waiting.
@@ -109,12 +113,11 @@ class VecEnv(ABC):
         self.closed = False
         self.waiting = False
 
-        self._every_env = np.arange(self.num_envs)
         self._group_of = np.repeat(
             np.arange(len(drivers)), [driver.hi - driver.lo for driver in drivers]
         )
-        self._infos = InfoColumns(arrays.infos, len(drivers))
-        self._reset_infos = InfoColumns(arrays.reset_infos, len(drivers))
+        self._results = Results(self._drivers, arrays)
+        self._first_ready = FirstReady(self._drivers, spin)
         self._flat_actions = arrays.actions.flat
         self._flat_observations = arrays.observations.flat
         self._all_asked = True
@@ -122,8 +125,6 @@ class VecEnv(ABC):
         # Drivers that were asked for something else than a step, and whose answers have not
         # been taken in: not empty after an interrupt.
         self._unfinished: list[Driver] = []
-        flat = arrays.reset_observations.flat
-        self._few_reset_bytes = flat if flat is not None and flat.nbytes <= FEW_BYTES else None
 
         self.buf_obs = arrays.observations.copy_writable()
         self.buf_rews: NDArray[np.float32] = np.zeros(self.num_envs, np.float32)
@@ -169,31 +170,35 @@ class VecEnv(ABC):
         self._check_open()
         ids = checked_env_ids(env_ids, self.num_envs)
         seeds = seeds_of(seed, ids)
+        asks = self._packed_resets(ids, seeds, options)
         if self.waiting:
             self.step_wait()
-        resets = [(env, (env_seed, options)) for env, env_seed in zip(ids, seeds, strict=True)]
-        asks = self._packed_resets(resets)
         try:
+            self._drop_what_is_in_flight()
             outcomes = self._ask(asks)
         except Exception:
             self.close()
             raise
-        rests, _ = self._absorb(outcomes)
+        envs = None if env_ids is None else np.array(ids, dtype=np.intp)
+        infos = self._results.infos(outcomes, envs)
         self._unfinished = []
         observations = self._arrays.observations
-        if env_ids is None:
-            infos = StepInfos(self._infos.batch(self._group_of, rests), self._every_env)
+        if envs is None:
             self.buf_obs = observations.copy_writable()
             return observations.copy() if self._copy else observations.view(), infos
-        envs = np.array(ids, dtype=np.intp)
-        infos = StepInfos(self._infos.batch(self._group_of, rests, envs), envs)
         self.buf_obs = observations.copy_updating(self.buf_obs, envs)
         return observations.copy(envs), infos
 
-    def _packed_resets(self, resets: Sequence[tuple[int, tuple[Any, Any]]]) -> list[_Ask]:
+    def _packed_resets(
+        self, ids: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None
+    ) -> list[_Ask]:
         asks = []
         for k, driver in enumerate(self._drivers):
-            mine = [(env - driver.lo, *how) for env, how in resets if driver.lo <= env < driver.hi]
+            mine = [
+                (env - driver.lo, seed, options)
+                for env, seed in zip(ids, seeds, strict=True)
+                if driver.lo <= env < driver.hi
+            ]
             if mine:
                 asks.append((k, driver.pack("reset", mine)))
         return asks
@@ -231,7 +236,7 @@ class VecEnv(ABC):
 
     def step_async(self, actions: Any) -> None:
         """Starts a step. See :meth:`step` for the actions and the errors."""
-        if self.waiting or self.closed or self._unfinished:
+        if self.waiting or self.closed or self._unfinished or self._first_ready.active:
             self._check_idle("step_async")
         self._put_actions(actions)
         self._tag += 1
@@ -279,22 +284,24 @@ class VecEnv(ABC):
             flat[...] = actions
         else:
             self._put_any_actions(actions)
+            if self._arrays.actions.layout.has_objects:
+                self._packed_actions = {driver: self._packed(driver) for driver in self._drivers}
 
-    def _put_any_actions(self, actions: Any) -> None:
+    def _put_any_actions(self, actions: Any, envs: NDArray[np.intp] | None = None) -> None:
         storage = self._arrays.actions
+        ids = range(self.num_envs) if envs is None else envs.tolist()
         try:
-            storage.put(actions, EVERY, self.num_envs)
+            storage.put(actions, EVERY if envs is None else envs, len(ids))
         except BadValueError as error:
-            raise ValueError(f"actions for {self.num_envs} environments: {error}") from None
+            raise ValueError(f"actions for {len(ids)} environments: {error}") from None
         if self._check_actions:
-            for i, action in enumerate(storage.reader()()):
-                if not self.action_space.contains(action):
+            values = storage.reader()()
+            for i in ids:
+                if not self.action_space.contains(values[i]):
                     raise ValueError(
                         f"the action for environment {i}: expected one in {self.action_space}, "
-                        f"got {action!r}"
+                        f"got {values[i]!r}"
                     )
-        if storage.layout.has_objects:
-            self._packed_actions = {driver: self._packed(driver) for driver in self._drivers}
 
     def _packed(self, driver: Driver) -> Any:
         lists = self._arrays.actions.objects
@@ -312,13 +319,7 @@ class VecEnv(ABC):
 
     def _step_result(self, outcomes: Sequence[tuple[int, Outcome]]) -> StepResult:
         arrays = self._arrays
-        rests: dict[int, Frozen] = {}
-        ends = None
-        if outcomes:
-            rests, reset_rests = self._absorb(outcomes)
-            if any([outcome.ended for _, outcome in outcomes]):
-                ends = self._ends(reset_rests)
-        infos = StepInfos(self._infos.batch(self._group_of, rests), self._every_env, ends)
+        infos = self._results.infos(outcomes)
         flat = self._flat_observations
         buf_obs = arrays.observations.copy_writable() if flat is None else flat.copy()
         if self._copy:
@@ -337,47 +338,149 @@ class VecEnv(ABC):
         self.waiting = False
         return obs, rewards, terminated, truncated, infos
 
-    # -- infos ------------------------------------------------------------------------
+    # -- first ready ------------------------------------------------------------------
 
-    def _absorb(
-        self, outcomes: Sequence[tuple[int, Outcome]]
-    ) -> tuple[dict[int, Frozen], dict[int, Frozen]]:
-        """Takes in what groups sent besides the arrays.
+    def async_reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        """Starts a new episode in every environment, for :meth:`recv` to receive.
+
+        What has been sent and not received is waited for, and its result thrown away.
+
+        Args:
+            seed: as for :meth:`reset`.
+            options: as for :meth:`reset`.
+
+        Raises:
+            AlreadySteppingError: a ``step_async`` is pending.
+            ClosedVecEnvError: it is closed.
+            ValueError: a wrong number of seeds.
+        """
+        self._check_not_stepping("async_reset")
+        ids = range(self.num_envs)
+        asks = self._packed_resets(ids, seeds_of(seed, ids), options)
+        try:
+            self._drop_what_is_in_flight()
+        except Exception:
+            self.close()
+            raise
+        self._tag += 1
+        tag = self._tag
+        self._first_ready.send(
+            np.arange(self.num_envs),
+            {k: (tag, partial(self._drivers[k].ask, tag, packed)) for k, packed in asks},
+        )
+
+    def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
+        """Gives some environments their actions; :meth:`recv` brings what comes of them.
+
+        The environments of a worker are stepped together, once all of them have been sent.
+
+        Args:
+            actions: one per environment of ``env_ids``, in that order and in any form
+                :meth:`step` takes.
+            env_ids: the environments.
+
+        Raises:
+            ValueError: the actions do not fit, or an environment does not exist; nothing has
+                been sent then.
+            AlreadySteppingError: one of them has been sent and not received since, or a
+                ``step_async`` is pending.
+            ClosedVecEnvError: it is closed.
+        """
+        self._check_not_stepping("send")
+        envs = np.array(checked_env_ids(env_ids, self.num_envs), dtype=np.intp)
+        flying = envs[self._first_ready.in_flight[envs]].tolist()
+        if flying:
+            raise AlreadySteppingError(
+                f"send: {name_envs(flying)} have been sent before and not received since: "
+                "receive them with recv first"
+            )
+        self._put_any_actions(actions, envs)
+        groups = self._first_ready.completed_by(envs, np.unique(self._group_of[envs]).tolist())
+        packed = None
+        if self._arrays.actions.layout.has_objects:
+            packed = {k: self._packed(self._drivers[k]) for k in groups}
+        self._tag += 1
+        tag = self._tag
+        asks = {}
+        for k in groups:
+            ask = self._drivers[k].ask_step
+            asks[k] = tag, partial(ask, tag, None if packed is None else packed[k])
+        self._first_ready.send(envs, asks)
+
+    def recv(self, min_envs: int | None = None, timeout: float | None = None) -> StepBatch:
+        """Receives the environments that have answered.
+
+        Args:
+            min_envs: how many to wait for; None for any.
+            timeout: seconds to wait; then those that have answered are returned, if there are
+                any. None waits for as long as it takes.
 
         Returns:
-            By environment, the rests of the infos, and of the infos of the resets.
-        """
-        rests: dict[int, Frozen] = {}
-        reset_rests: dict[int, Frozen] = {}
-        for k, outcome in outcomes:
-            rest = outcome.rest
-            if rest is None:
-                continue
-            driver = self._drivers[k]
-            self._infos.set_keys(k, rest.keys)
-            self._reset_infos.set_keys(k, rest.reset_keys)
-            for mine, given in ((rests, rest.infos), (reset_rests, rest.reset_infos)):
-                mine.update((driver.lo + i, (driver.thaw, frozen)) for i, frozen in given.items())
-            for storage, objects in (
-                (self._arrays.observations, rest.observations),
-                (self._arrays.reset_observations, rest.reset_observations),
-            ):
-                if objects:
-                    storage.load(driver.lo, [list(map(driver.thaw, each)) for each in objects])
-        return rests, reset_rests
+            ``(obs, rewards, terminated, truncated, infos, env_ids)`` of at least ``min_envs``
+            environments. Arrays are the caller's, also with ``copy=False``; ``buf_obs`` and its
+            like stay as they are.
 
-    def _ends(self, reset_rests: dict[int, Frozen]) -> Ends:
-        arrays = self._arrays
-        ended = arrays.terminated | arrays.truncated
-        envs: NDArray[np.intp] | None = None
-        observation: Callable[[int], Any]
-        if self._few_reset_bytes is not None:
-            observation = self._few_reset_bytes.copy().__getitem__
-        else:
-            (envs,) = ended.nonzero()
-            observation = arrays.reset_observations.take(envs).value
-        infos = self._reset_infos.batch(self._group_of, reset_rests, envs)
-        return Ends(ended, observation, infos, envs)
+        Raises:
+            WorkerTimeoutError: none has answered in time; ``recv`` may be called again. Or a
+                worker took longer than ``step_timeout``; it is then closed.
+            NotSteppingError: nothing has been sent that could answer.
+            ValueError: fewer than ``min_envs`` environments can answer.
+            EnvError: an environment raised; the vector environment is then closed.
+            WorkerDiedError: a worker ended; the vector environment is then closed.
+            AlreadySteppingError: a ``step_async`` is pending.
+            ClosedVecEnvError: it is closed.
+        """
+        self._check_not_stepping("recv")
+        first_ready = self._first_ready
+        wanted = first_ready.wanted(min_envs)
+        try:
+            ready = first_ready.wait(wanted, timeout)
+        except Exception:
+            self.close()
+            raise
+        if not ready:
+            assert timeout is not None
+            raise WorkerTimeoutError(first_ready.started(), None, timeout, "recv")
+        arrays, drivers = self._arrays, self._drivers
+        envs = np.concatenate([np.arange(drivers[k].lo, drivers[k].hi) for k in ready])
+        infos = self._results.infos(ready.items(), envs)
+        batch = StepBatch(
+            arrays.observations.copy(envs),
+            arrays.rewards[envs].astype(np.float32),
+            arrays.terminated[envs],
+            arrays.truncated[envs],
+            infos,
+            envs,
+        )
+        first_ready.receive(envs)
+        return batch
+
+    def _drop_what_is_in_flight(self) -> None:
+        if self._first_ready.active:
+            self._results.forget(self._first_ready.finish().items())
+
+    def _check_not_stepping(self, what: str) -> None:
+        if self.waiting:
+            raise AlreadySteppingError(
+                f"{what} was called while a step_async is pending: finish it with step_wait "
+                "first; send and recv are another way of stepping"
+            )
+        self._check_open()
+
+    def statistics(self) -> tuple[WorkerStatistics, ...]:
+        """How long the steps of each worker's environments take; can be asked for at any time.
+
+        Raises:
+            ClosedVecEnvError: it is closed.
+        """
+        if self.closed:
+            self._check_open()
+        return tuple(map(WorkerStatistics.of, self._drivers))
 
     # -- single environments ----------------------------------------------------------
 
@@ -547,14 +650,20 @@ class VecEnv(ABC):
         while self._unfinished:
             driver = self._unfinished[-1]
             outcome = driver.discard()
-            if isinstance(outcome, Outcome):  # the groups tell their keys only once
-                self._absorb([(self._drivers.index(driver), outcome)])
+            if isinstance(outcome, Outcome):
+                self._results.forget([(self._drivers.index(driver), outcome)])
             self._unfinished.pop()
 
     def _check_idle(self, what: str) -> None:
         if self.waiting:
             raise AlreadySteppingError(
                 f"{what} was called while a step is pending: finish it with step_wait first"
+            )
+        if self._first_ready.active:
+            (envs,) = self._first_ready.in_flight.nonzero()
+            raise AlreadySteppingError(
+                f"{what} was called while {name_envs(envs.tolist())} have been sent and not "
+                "received: receive them with recv first"
             )
         self._check_open()
 

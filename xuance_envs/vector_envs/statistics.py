@@ -1,0 +1,49 @@
+"""What a vector environment tells about the time its steps take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xuance_envs.engine.driver import Driver
+
+__all__ = ["WorkerStatistics"]
+
+
+@dataclass(frozen=True)
+class WorkerStatistics:
+    """How long the steps of one worker's environments took, since it was started.
+
+    Attributes:
+        env_ids: the environments that live in it.
+        steps: how often it has stepped all of them.
+        busy_fraction: share of the time, from its first step's begin to its last step's end,
+            that it spent in steps; the rest it waited. NaN before the first step.
+        p50: median time of a step of all its environments with the resets that belong to it, in
+            seconds, of the last 1024; NaN before the first.
+        p99: 99th percentile, likewise.
+        slowest_env: the environment that takes longest; None before the first step.
+        slowest_time: mean time of that environment's step, in seconds, resets included, over
+            every 64th step.
+    """
+
+    env_ids: range
+    steps: int
+    busy_fraction: float
+    p50: float
+    p99: float
+    slowest_env: int | None
+    slowest_time: float
+
+    @classmethod
+    def of(cls, driver: Driver) -> WorkerStatistics:
+        """Those of one group."""
+        times = driver.times()
+        return cls(
+            range(driver.lo, driver.hi),
+            times.steps,
+            times.busy_fraction,
+            times.p50,
+            times.p99,
+            None if times.slowest is None else driver.lo + times.slowest,
+            times.slowest_time,
+        )
