@@ -21,6 +21,7 @@ PACKAGE = ROOT / "xuance_envs"
 
 PUBLIC_NAMES = [
     "AlreadySteppingError",
+    "Autotuned",
     "ClosedVecEnvError",
     "DummyVecEnv",
     "DummyVecEnv_Gym",
@@ -38,6 +39,7 @@ PUBLIC_NAMES = [
     "WorkerStatistics",
     "WorkerTimeoutError",
     "__version__",
+    "autotune",
 ]
 
 # From the ground up: a module imports from floors below its own only, and from its own room.
@@ -46,7 +48,8 @@ FLOORS = [
     {"engine"},
     {"vector_envs"},
     {"compat", "gym", "measure", "rollout"},
-    {"make_vec", "remote", "report"},
+    {"report", "tuning"},
+    {"making", "remote"},
     {"__main__"},
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -13,6 +13,8 @@ from xuance_envs.gym.gym_env import LazyFrames as LazyFrames
 from xuance_envs.gym.gym_env import MountainCar as MountainCar
 from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym as DummyVecEnv_Gym
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym as SubprocVecEnv_Gym
+from xuance_envs.tuning import Autotuned as Autotuned
+from xuance_envs.tuning import autotune as autotune
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv as DummyVecEnv
 from xuance_envs.vector_envs.first_ready import StepBatch as StepBatch
 from xuance_envs.vector_envs.statistics import WorkerStatistics as WorkerStatistics

@@ -1,0 +1,137 @@
+"""The choice of a backend by measuring, on environments whose nature is known."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from xuance_envs import DummyVecEnv, EnvError, autotune, tuning
+from xuance_envs.tuning import Autotuned
+
+
+class Work(gymnasium.Env[Any, Any]):
+    """Sleeps and computes for so many seconds a step.
+
+    Args:
+        sleep: seconds it sleeps.
+        compute: seconds it computes.
+        making: seconds it takes to be made.
+    """
+
+    observation_space = spaces.Box(0, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, sleep: float = 0.0, compute: float = 0.0, making: float = 0.0) -> None:
+        time.sleep(making)
+        self.sleep = sleep
+        self.compute = compute
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        if self.sleep:
+            time.sleep(self.sleep)
+        end = time.thread_time() + self.compute
+        while time.thread_time() < end:
+            pass
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+@pytest.fixture(autouse=True)
+def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "available_cpus", lambda: 2)
+
+
+def names(tuned: Autotuned) -> list[str]:
+    return [each.name for each in tuned.candidates]
+
+
+def test_environments_that_wait_get_a_process_each() -> None:
+    tuned = autotune(partial(Work, sleep=0.005), 16)
+    assert tuned.cpu_fraction < 0.5
+    assert 0.005 <= tuned.step_time < 0.5
+    assert (tuned.choice.backend, tuned.choice.options) == ("subproc", {"in_series": 1})
+    assert "wait" in tuned.reason
+
+
+def test_so_many_that_wait_share_some() -> None:
+    tuned = autotune(partial(Work, sleep=0.005), 1000)
+    assert tuned.choice.backend == "subproc"
+    assert tuned.choice.options["in_series"] >= 1000 / tuning.MAX_WORKERS
+
+
+def test_environments_that_compute_for_long_are_shared_out() -> None:
+    ticks: list[tuple[str, float]] = []
+    tuned = autotune(partial(Work, compute=0.002), 8, progress=lambda *tick: ticks.append(tick))
+    assert tuned.cpu_fraction == 1.0
+    assert tuned.choice.backend == "subproc"
+    assert tuned.choice.measured
+    assert tuned.choice.options.get("in_series") is None
+    assert {name for name, _ in ticks} >= {"one environment", "subproc"}
+    assert all(rate > 0 for _, rate in ticks)
+    assert multiprocessing.active_children() == []
+
+
+def test_environments_that_take_no_time_are_stepped_here() -> None:
+    tuned = autotune(Work, 1)
+    assert names(tuned) == ["dummy"]
+    assert tuned.choice.backend == "dummy"
+
+
+def test_one_cpu_is_not_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "available_cpus", lambda: 1)
+    assert autotune(partial(Work, compute=0.001), 8).choice.backend == "dummy"
+
+
+def test_what_takes_long_to_make_is_not_made_for_measuring() -> None:
+    tuned = autotune(partial(Work, compute=0.002, making=0.3), 32)
+    assert not any(each.measured for each in tuned.candidates)
+    assert tuned.choice.backend == "subproc"
+    assert "not measured" in tuned.reason
+
+
+def test_further_candidates_are_measured_with_the_rest() -> None:
+    made: list[str] = []
+
+    def other() -> DummyVecEnv:
+        made.append("other")
+        return DummyVecEnv([Work] * 4)
+
+    tuned = autotune(partial(Work, compute=0.002), 4, others={"native": other})
+    assert made == ["other"]
+    assert tuned.choice.name == "native"
+
+
+def test_it_prints_as_a_table() -> None:
+    lines = str(autotune(partial(Work, sleep=0.005), 16)).splitlines()
+    assert lines[0].startswith("16 environments, ")
+    (chosen,) = [line for line in lines if "<- chosen" in line]
+    assert chosen.startswith("subproc, in_series=1")
+
+
+def broken() -> Any:
+    raise ValueError("cannot be made")
+
+
+@pytest.mark.parametrize(
+    ("env_fn", "num_envs", "error", "message"),
+    [
+        (Work, 0, ValueError, "num_envs: expected at least 1, got 0"),
+        (broken, 2, EnvError, "cannot be made"),
+    ],
+)
+def test_what_cannot_be_measured_is_an_error(
+    env_fn: Callable[[], Any], num_envs: int, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        autotune(env_fn, num_envs)

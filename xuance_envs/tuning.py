@@ -1,0 +1,281 @@
+"""Which backend is fastest for an environment: a measurement of about a second decides.
+
+Whether processes pay depends on how long a step takes against the 20 to 100 µs that waking them
+costs, and on how many environments share that cost. Environments that wait, for a network or
+another simulator, are another matter: they want a process each, however few CPUs there are.
+What a step takes is measured with one environment. The CPU time it takes against the time on the
+clock, and how often it goes to sleep by itself, tell those that compute from those that wait: on a
+busy machine an environment that computes loses time, too, but does not sleep.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.measure import StepLoop, measure, sample_actions
+from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
+from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
+from xuance_envs.vector_envs.vector_env import VecEnv
+
+if sys.platform != "win32":
+    import resource
+
+__all__ = ["Autotuned", "Candidate", "autotune"]
+
+logger = logging.getLogger("xuance_envs")
+
+PROBE_SECONDS = 0.1
+"""For how long one environment is stepped."""
+
+ROUNDS = 3
+ROUND_SECONDS = 0.04
+"""How often, and for how long each time, each candidate is stepped."""
+
+MAKING_SECONDS = 2.0
+"""If making all candidates' environments would take longer, figures are estimated instead."""
+
+WAITING = 0.7
+SLEEPS = 0.5
+"""Environments are taken to wait if their steps use less of a CPU, and sleep so often each."""
+
+TELLS_SLEEPS = sys.platform != "win32"
+
+MAX_WORKERS = 64
+"""The most processes that waiting environments are given."""
+
+QUICK = 20e-6
+"""Where stepping all environments here takes less, in seconds, no process can be faster."""
+
+OVERHEAD = 60e-6
+"""About what a step costs besides that processes take part in, for estimates, in seconds.
+
+Half of that where one of them is this one.
+"""
+
+NEARLY = 0.97
+"""A simpler choice is taken if it is within this of the fastest."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way of stepping the environments.
+
+    Attributes:
+        backend: as :func:`~xuance_envs.making.make_vec` takes it.
+        options: for the backend's class.
+        steps_per_second: environment steps per second; NaN where it was ruled out unmeasured.
+        measured: whether that was measured, and not estimated from one environment.
+    """
+
+    backend: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    steps_per_second: float = math.nan
+    measured: bool = False
+
+    @property
+    def name(self) -> str:
+        """The backend and its options in words."""
+        options = [
+            key if value is True else f"{key}={value}" for key, value in self.options.items()
+        ]
+        return ", ".join([self.backend, *options])
+
+
+@dataclass(frozen=True)
+class Autotuned:
+    """What was found out, and what follows from it; prints as a table.
+
+    Attributes:
+        num_envs: number of environments.
+        step_time: seconds a step of one environment takes.
+        cpu_fraction: which share of them it uses a CPU.
+        candidates: what there was to choose from.
+        choice: what was chosen.
+        reason: why.
+    """
+
+    num_envs: int
+    step_time: float
+    cpu_fraction: float
+    candidates: tuple[Candidate, ...]
+    choice: Candidate
+    reason: str
+
+    def __str__(self) -> str:
+        width = max(len(each.name) for each in self.candidates)
+        lines = [
+            f"{self.num_envs} environments, {self.step_time * 1e6:,.1f} µs a step, "
+            f"{self.cpu_fraction:.0%} of it on a CPU"
+        ]
+        for each in self.candidates:
+            rate = f"{each.steps_per_second:>12,.0f} steps/s"
+            how = "" if each.measured else " (estimated)"
+            mark = " <- chosen" if each.name == self.choice.name else ""
+            lines.append(f"{each.name:<{width}}  {rate}{how}{mark}")
+        return "\n".join([*lines, self.reason])
+
+
+def autotune(
+    env_fn: Callable[[], Any],
+    num_envs: int,
+    *,
+    others: Mapping[str, Callable[[], VecEnv]] | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> Autotuned:
+    """Finds out how best to step copies of an environment.
+
+    The environments made for it are closed again.
+
+    Args:
+        env_fn: makes one environment.
+        num_envs: how many there will be.
+        others: further candidates, by the name of their backend.
+        progress: called with a candidate's name and its environment steps per second, whenever
+            something has been measured.
+
+    Returns:
+        The candidates with their figures, and the choice.
+
+    Raises:
+        ValueError: ``num_envs`` is below 1.
+        EnvError: an environment failed.
+
+    Example:
+        >>> import gymnasium
+        >>> from xuance_envs import autotune
+        >>> tuned = autotune(lambda: gymnasium.make("CartPole-v1"), 2)
+        >>> tuned.choice.backend
+        'dummy'
+    """
+    if num_envs < 1:
+        raise ValueError(f"num_envs: expected at least 1, got {num_envs!r}")
+    probe = _Probe(env_fn)
+    if progress is not None:
+        progress("one environment", 1 / probe.step_time)
+    makers = dict(others or {})
+    estimates = _estimates(probe, num_envs)
+    to_measure, reason = _worth_measuring(estimates, probe, num_envs, bool(makers))
+    measured = _measured(to_measure, makers, env_fn, num_envs, progress)
+    by_name = {each.name: each for each in [*estimates, *measured]}
+    candidates = tuple(by_name.values())
+    best = max(candidates, key=lambda each: each.steps_per_second)
+    close = NEARLY * best.steps_per_second
+    choice = next(each for each in candidates if each.steps_per_second >= close)
+    tuned = Autotuned(num_envs, probe.step_time, probe.cpu_fraction, candidates, choice, reason)
+    logger.info("autotuned:\n%s", tuned)
+    return tuned
+
+
+class _Probe:
+    """One environment, stepped for a moment."""
+
+    def __init__(self, env_fn: Callable[[], Any]) -> None:
+        start = time.perf_counter()
+        with DummyVecEnv([env_fn]) as envs:
+            self.making_time = time.perf_counter() - start
+            envs.reset(seed=0)
+            loop = StepLoop(envs, 1, sample_actions(envs.action_space, 1))
+            loop.run(3)
+            steps, wall, cpu, batch = 0, 0.0, 0.0, 1
+            sleeps = 0
+            while wall < PROBE_SECONDS:
+                began, slept = time.process_time(), _sleeps()
+                wall += loop.run(batch)
+                cpu += time.process_time() - began
+                sleeps += _sleeps() - slept
+                steps += batch
+                batch = min(2 * batch, 256)
+        self.cpu_fraction = min(1.0, cpu / wall)
+        sleepy = sleeps >= SLEEPS * steps or not TELLS_SLEEPS
+        self.waits = self.cpu_fraction < WAITING and sleepy
+        if not self.waits:  # whatever time it had no CPU for, others had taken
+            wall, self.cpu_fraction = min(wall, cpu), 1.0
+        self.step_time = wall / steps
+
+
+def _sleeps() -> int:
+    """How often this process has given up its CPU, where the system tells."""
+    if sys.platform == "win32":
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+
+
+def _estimates(probe: _Probe, num_envs: int) -> list[Candidate]:
+    """Every candidate, with what is to be expected of it; the simpler ones first."""
+    cpus = available_cpus()
+    alone = probe.step_time * num_envs
+    candidates = [Candidate("dummy", {}, num_envs / alone)]
+    if num_envs == 1:
+        return candidates
+    if probe.waits:
+        workers = min(num_envs, MAX_WORKERS, math.ceil(cpus / max(probe.cpu_fraction, 1e-3)))
+        in_series = math.ceil(num_envs / workers)
+        step = probe.step_time * in_series + OVERHEAD
+        candidates.append(Candidate("subproc", {"in_series": in_series}, num_envs / step))
+    if cpus > 1:
+        share = probe.step_time * math.ceil(num_envs / cpus)
+        candidates.append(Candidate("subproc", {}, num_envs / (share + OVERHEAD)))
+        rate = num_envs / (share + OVERHEAD / 2)
+        candidates.append(Candidate("subproc", {"caller_steps": True}, rate))
+    return candidates
+
+
+def _worth_measuring(
+    estimates: list[Candidate], probe: _Probe, num_envs: int, others: bool
+) -> tuple[list[Candidate], str]:
+    """Those that could be the fastest, and why these."""
+    if probe.waits and num_envs > 1:
+        return [], (
+            f"a step uses a CPU for only {probe.cpu_fraction:.0%} of its time: environments that "
+            "wait want processes of their own"
+        )
+    if len(estimates) == 1 and not others:
+        return [], "there is nothing to share out" if num_envs == 1 else "there is one CPU"
+    if num_envs * probe.step_time < QUICK and not others:
+        return [], "stepping all of them here takes less time than waking a process"
+    best = max(each.steps_per_second for each in estimates)
+    likely = [each for each in estimates if each.steps_per_second > best / 2]
+    if probe.making_time * num_envs * len(likely) > MAKING_SECONDS * available_cpus():
+        return [], (
+            "not measured: making the environments of every candidate would take "
+            f"{probe.making_time * num_envs * len(likely) / available_cpus():.0f} s"
+        )
+    return likely, "the fastest as measured, or the simplest of those within 3 % of it"
+
+
+def _measured(
+    candidates: list[Candidate],
+    makers: Mapping[str, Callable[[], VecEnv]],
+    env_fn: Callable[[], Any],
+    num_envs: int,
+    progress: Callable[[str, float], None] | None,
+) -> list[Candidate]:
+    """The candidates with their figures, and the other ones with theirs."""
+    chosen = {each.name: each for each in candidates}
+    chosen.update({name: Candidate(name) for name in makers})
+    with ExitStack() as stack:
+        runners = {}
+        for name, each in chosen.items():
+            if name in makers:
+                envs = makers[name]()
+            elif each.backend == "dummy":
+                envs = DummyVecEnv([env_fn] * num_envs, copy=True)
+            else:
+                envs = SubprocVecEnv([env_fn] * num_envs, **each.options)
+            stack.enter_context(envs)
+            envs.reset(seed=0)
+            actions = sample_actions(envs.action_space, num_envs)
+            runners[name] = StepLoop(envs, num_envs, actions)
+        figures = measure(runners, rounds=ROUNDS, seconds=ROUND_SECONDS, progress=progress)
+    return [
+        Candidate(each.backend, each.options, figures[name].median, measured=True)
+        for name, each in chosen.items()
+    ]
