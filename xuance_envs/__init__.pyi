@@ -8,10 +8,13 @@ from xuance_envs.errors import NotSteppingError as NotSteppingError
 from xuance_envs.errors import VecEnvError as VecEnvError
 from xuance_envs.errors import WorkerDiedError as WorkerDiedError
 from xuance_envs.errors import WorkerTimeoutError as WorkerTimeoutError
+from xuance_envs.gym.gym_env import Atari_Env as Atari_Env
 from xuance_envs.gym.gym_env import Gym_Env as Gym_Env
 from xuance_envs.gym.gym_env import LazyFrames as LazyFrames
 from xuance_envs.gym.gym_env import MountainCar as MountainCar
+from xuance_envs.gym.gym_vec_env import DummyVecEnv_Atari as DummyVecEnv_Atari
 from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym as DummyVecEnv_Gym
+from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Atari as SubprocVecEnv_Atari
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym as SubprocVecEnv_Gym
 from xuance_envs.tuning import Autotuned as Autotuned
 from xuance_envs.tuning import autotune as autotune

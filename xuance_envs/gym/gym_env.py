@@ -14,15 +14,17 @@ from gymnasium.spaces import Box
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from xuance_envs.gym import legacy
+from xuance_envs.gym.atari_env import Atari_Env
 from xuance_envs.gym.lazy_frames import LazyFrames
+from xuance_envs.gym.wrapper import EnvWrapper
 
-__all__ = ["Gym_Env", "LazyFrames", "MountainCar"]
+__all__ = ["Atari_Env", "Gym_Env", "LazyFrames", "MountainCar"]
 
 # The wrappers whose work `Gym_Env.step` can do. Not their subclasses, which may do more.
 _REPLACEABLE = frozenset[Any]({TimeLimit, OrderEnforcing, PassiveEnvChecker})
 
 
-class Gym_Env(gymnasium.Wrapper[Any, Any, Any, Any]):
+class Gym_Env(EnvWrapper):
     """An environment by its id that is seeded once and counts each episode's steps and rewards.
 
     It is what the library's ``make`` returns, with two keys in every info dict: ``episode_step``,
@@ -84,7 +86,6 @@ class Gym_Env(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.reward_range = _reward_range(self.env)
         self._episode_step = 0  # for episodes whose steps no `_time_limit` counts
         self._episode_score = 0.0
-        self._is_closed = False
 
         # `step` does the work of some wrappers itself; see `_take_shortcut`.
         self._stepped_env: gymnasium.Env[Any, Any] = self.env
@@ -172,33 +173,6 @@ class Gym_Env(gymnasium.Wrapper[Any, Any, Any, Any]):
                 return
             env = env.env
         self._stepped_env, self._time_limit = env, time_limit
-
-    def render(self, mode: str | None = None) -> Any:
-        """Render as the environment's ``render_mode`` says.
-
-        Args:
-            mode: None, or the ``render_mode`` given at construction.
-
-        Raises:
-            ValueError: ``mode`` is another one: Gymnasium fixes it at construction.
-        """
-        if mode is not None and mode != self.render_mode:
-            raise ValueError(
-                f"cannot render in mode {mode!r}: the environment was made with "
-                f"render_mode={self.render_mode!r}; give render_mode={mode!r} when making it"
-            )
-        return self.env.render()
-
-    def close(self) -> None:
-        """Close the environment; closing again does nothing."""
-        if not self._is_closed:
-            self._is_closed = True
-            self.env.close()
-
-    @property
-    def spec(self) -> EnvSpec | None:  # type: ignore[override]  # as in gymnasium.Wrapper
-        """The spec of the environment that ``make`` returned, which ``gymnasium.make`` takes."""
-        return self.env.spec
 
 
 def _step_limit(env: gymnasium.Env[Any, Any]) -> int | None:

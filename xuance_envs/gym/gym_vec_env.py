@@ -8,7 +8,7 @@ from typing import Any
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 
-__all__ = ["DummyVecEnv_Gym", "SubprocVecEnv_Gym"]
+__all__ = ["DummyVecEnv_Atari", "DummyVecEnv_Gym", "SubprocVecEnv_Atari", "SubprocVecEnv_Gym"]
 
 
 class DummyVecEnv_Gym(DummyVecEnv):
@@ -47,3 +47,44 @@ class SubprocVecEnv_Gym(SubprocVecEnv):
         **options: Any,
     ) -> None:
         super().__init__(env_fns, env_seed, in_series, context=context, **options)
+
+
+class DummyVecEnv_Atari(DummyVecEnv_Gym):
+    """:class:`DummyVecEnv_Gym` by XuanCe's name for Atari games.
+
+    Observations are uint8, as those of :class:`~xuance_envs.gym.atari_env.Atari_Env` are.
+
+    Example:
+        >>> from xuance_envs import Atari_Env, DummyVecEnv_Atari
+        >>> with DummyVecEnv_Atari([lambda: Atari_Env("Pong", image_size=84)] * 2) as envs:
+        ...     obs, infos = envs.reset(seed=0)
+        >>> obs.shape, obs.dtype
+        ((2, 84, 84, 4), dtype('uint8'))
+    """
+
+
+class SubprocVecEnv_Atari(SubprocVecEnv_Gym):
+    """:class:`SubprocVecEnv_Gym` by XuanCe's name for Atari games.
+
+    It takes all the options of that one; ``env_seed`` comes second, the others by keyword.
+    Observations are uint8, as those of :class:`~xuance_envs.gym.atari_env.Atari_Env` are, which
+    writes its frames straight into the memory that workers share with the caller.
+
+    Example:
+        >>> from xuance_envs import Atari_Env, SubprocVecEnv_Atari
+        >>> with SubprocVecEnv_Atari([lambda: Atari_Env("Pong", image_size=84)] * 2) as envs:
+        ...     obs, infos = envs.reset(seed=0)
+        >>> obs.shape, obs.dtype
+        ((2, 84, 84, 4), dtype('uint8'))
+    """
+
+    def __init__(
+        self,
+        env_fns: Iterable[Callable[..., Any]],
+        env_seed: int | None = None,
+        *,
+        context: str = "spawn",
+        in_series: int | str = "auto",
+        **options: Any,
+    ) -> None:
+        super().__init__(env_fns, context, in_series, env_seed=env_seed, **options)

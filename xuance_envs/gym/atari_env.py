@@ -1,0 +1,451 @@
+"""One Atari game in XuanCe's form: :class:`Atari_Env`."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import operator
+from collections import deque
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+
+from xuance_envs.gym.atari_games import full_id, load_ale, load_cv2, single_action
+from xuance_envs.gym.atari_resize import Resizer, resize
+from xuance_envs.gym.atari_screen import RamView, Screen
+from xuance_envs.gym.atari_start import FreshStart
+from xuance_envs.gym.lazy_frames import LazyFrames
+from xuance_envs.gym.wrapper import EnvWrapper
+
+__all__ = ["Atari_Env"]
+
+Frame = NDArray[np.uint8]
+StepResult = tuple[LazyFrames, float, bool, bool, dict[str, Any]]
+
+_OBS_TYPES = ("grayscale", "rgb", "ram")
+_RENDER_MODES = ("rgb_array", "human", None)
+_MOST_STARTS = 100
+
+
+class Atari_Env(EnvWrapper):
+    """An Atari game, with the preprocessing usual for learning, on ale-py's emulator.
+
+    A step repeats its action for several frames of the game, pools the last two of them, scales the
+    result and stacks it on those of the steps before. By default a lost life ends an episode, but
+    not the game: the next :meth:`reset` goes on with it. The defaults otherwise follow Machado et
+    al., "Revisiting the Arcade Learning Environment" (2018), sticky actions included; the
+    preprocessing is that of Mnih et al., "Human-level control through deep reinforcement learning"
+    (2015), and the images are, bit for bit, those of Gymnasium's ``AtariPreprocessing``.
+
+    ============= ================================
+    ``obs_type``  shape of an observation (uint8)
+    ============= ================================
+    ``grayscale`` ``(height, width, num_stack)``
+    ``rgb``       ``(height, width, 3*num_stack)``
+    ``ram``       ``(128*num_stack,)``
+    ============= ================================
+
+    Observations are :class:`~xuance_envs.gym.lazy_frames.LazyFrames`, the oldest frame first, which
+    share their frames with each other. Every info, also that of a reset, has these keys:
+
+    - ``episode_step`` (int) and ``episode_score`` (float): steps and unclipped rewards of the game
+      so far, all its lives;
+    - ``lives`` (int), and ``game_over`` (bool), which a lost life alone is not;
+    - ``frame_number`` (int): frames emulated since the game was loaded or seeded.
+
+    Args:
+        env_id: ``ALE/Breakout-v5``, ``Breakout-v5`` or ``Breakout``.
+        seed: Seeds the action space at once, and the game at the first :meth:`reset` unless that is
+            given a seed of its own. Later resets continue the same random stream.
+        render_mode: ``"rgb_array"``, ``"human"`` (a window, with sound), or None.
+        obs_type: What is observed; see above.
+        frame_skip: For how many frames an action is repeated: a number, or a pair ``(low, high)``
+            from which one is drawn for every step, ``high`` excluded.
+        num_stack: How many frames an observation has.
+        image_size: ``(height, width)``, or one int for a square; None keeps the screen's size, for
+            most games 210 by 160. Images are scaled by area. Memory is not an image.
+        noop_max: A game begins with up to so many no-ops, for one frame each, drawn from the
+            environment's own generator.
+        max_pool: Whether a frame of an observation is the pixel-wise maximum of the last two that
+            were emulated in the step (of one, if there was only one), because many games draw
+            some things in every second frame only. Otherwise it is the last one.
+        fire_on_reset: Whether, after the no-ops, FIRE is pressed for ``frame_skip`` frames in games
+            that have it: some only begin then.
+        terminal_on_life_loss: Whether losing a life ends the episode.
+        clip_reward: Whether the reward is the sign of the game's.
+        truncate_on_game_over: Whether the end of a game is ``truncated`` besides ``terminated``,
+            which XuanCe's agents read as "really over".
+        full_action_space: Whether there are all 18 actions, or those that the game knows.
+        repeat_action_probability: With which the emulator takes the action before again, per frame.
+        **kwargs: Passed to ``gymnasium.make``: ``mode``, ``difficulty``,
+            ``max_num_frames_per_episode`` or ``max_episode_steps`` for example.
+
+    Attributes:
+        max_episode_steps: Steps after which a game is truncated, None where there is no limit: the
+            emulator's limit in frames, over ``frame_skip`` (over the least of a pair).
+        reward_range: Least and greatest reward.
+        was_real_done: Whether the last step ended the game, by its end or by the limit; also before
+            the first reset.
+        lifes: Lives left.
+        num_stack: How many frames an observation has.
+        frames: The frames of the last observation, oldest first.
+
+    Raises:
+        UnknownGameError: ale-py has no such game. It is a :class:`ValueError` and one of
+            Gymnasium's errors.
+        ValueError: An argument is out of its range.
+        ImportError: ale-py or OpenCV cannot be imported.
+
+    Examples:
+        >>> env = Atari_Env("Breakout", seed=1, image_size=84)
+        >>> observation, info = env.reset()
+        >>> observation
+        LazyFrames(shape=(84, 84, 4), dtype=uint8)
+        >>> observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
+        >>> info["episode_step"], info["lives"], info["game_over"]
+        (1, 5, False)
+        >>> env.close()
+    """
+
+    max_episode_steps: int | None
+    reward_range: tuple[float, float]
+
+    def __init__(
+        self,
+        env_id: str,
+        seed: int | None = None,
+        render_mode: str | None = "rgb_array",
+        obs_type: str = "grayscale",
+        frame_skip: int | tuple[int, int] = 4,
+        num_stack: int = 4,
+        image_size: int | tuple[int, int] | None = None,
+        noop_max: int = 30,
+        *,
+        max_pool: bool = True,
+        fire_on_reset: bool = True,
+        terminal_on_life_loss: bool = True,
+        clip_reward: bool = True,
+        truncate_on_game_over: bool = True,
+        full_action_space: bool = False,
+        repeat_action_probability: float = 0.25,
+        **kwargs: Any,
+    ) -> None:
+        _check_choice("obs_type", obs_type, _OBS_TYPES)
+        _check_choice("render_mode", render_mode, _RENDER_MODES)
+        skips = _frame_skips(frame_skip)
+        self.num_stack = _at_least(1, num_stack, "num_stack")
+        self.noop_max = _at_least(0, noop_max, "noop_max")
+        size = None if image_size is None else _image_size(image_size)
+        if not 0 <= repeat_action_probability <= 1:
+            raise ValueError(
+                "repeat_action_probability: expected a number from 0 to 1, "
+                f"got {repeat_action_probability!r}"
+            )
+        self._pending_seed = None if seed is None else operator.index(seed)
+        load_ale()
+        load_cv2()
+        made = gymnasium.make(
+            full_id(env_id),
+            render_mode=render_mode,
+            obs_type=obs_type,
+            frameskip=skips if len(skips) == 2 else skips[0],
+            repeat_action_probability=repeat_action_probability,
+            full_action_space=full_action_space,
+            **{"disable_env_checker": True, **kwargs},
+        )
+        # The emulator is asked for single frames, which wrappers around the game would not see.
+        super().__init__(made.unwrapped)
+        self._game: Any = self.env
+        if getattr(self._game, "continuous", False) or getattr(self._game, "sound_obs", False):
+            raise ValueError(
+                "continuous and sound_obs: expected a game with Discrete actions that shows its "
+                "screen or its memory; Gym_Env takes all that ale-py has"
+            )
+        if self._pending_seed is not None:
+            self.action_space.seed(self._pending_seed)
+
+        self.obs_type = obs_type
+        self.frame_skip = frame_skip
+        self.terminal_on_life_loss = terminal_on_life_loss
+        self.clip_reward = clip_reward
+        self.truncate_on_game_over = truncate_on_game_over
+        self._set_up_emulator(skips, fire_on_reset)
+        self._set_up_limits(made, skips[0])
+        self._set_up_observations(size, max_pool)
+        self.reward_range = (-1.0, 1.0) if clip_reward else (-math.inf, math.inf)
+
+        self.was_real_done = True
+        self.lifes: int = self._ale.lives()
+        self._lost_life = False
+        self._episode_step = 0
+        self._episode_score = 0.0
+
+    def _set_up_emulator(self, skips: tuple[int, ...], fire_on_reset: bool) -> None:
+        game, ale = self._game, self._game.ale
+        self._ale = ale
+        self._actions: list[Any] = list(game._action_set)
+        self._noop, fire = single_action("NOOP"), single_action("FIRE")
+        self._fire = fire if fire_on_reset and fire in ale.getMinimalActionSet() else None
+        self._skips = skips
+        self._fresh_start = FreshStart(
+            ale, _rom_path(game._game), game._game_mode, game._game_difficulty
+        )
+
+    def _set_up_limits(self, made: gymnasium.Env[Any, Any], least_skip: int) -> None:
+        limits: list[int] = []
+        if (frames := self._ale.getInt("max_num_frames_per_episode")) > 0:
+            limits.append(math.ceil(frames / least_skip))
+        self._step_limit: float = math.inf
+        if made.has_wrapper_attr("_max_episode_steps"):  # a TimeLimit's
+            self._step_limit = made.get_wrapper_attr("_max_episode_steps")
+            limits.append(int(self._step_limit))
+        self.max_episode_steps = min(limits, default=None)
+
+    def _set_up_observations(self, size: tuple[int, int] | None, max_pool: bool) -> None:
+        self._view: RamView | Screen
+        if self.obs_type == "ram":
+            self._view = RamView(self._ale)
+            shape, size = self._view.shape, None
+        else:
+            self._view = Screen(self._ale, rgb=self.obs_type == "rgb", pools=max_pool)
+            channels = 3 if self.obs_type == "rgb" else 1
+            shape = (*(size or self._view.shape[:2]), channels)
+        self.image_size = size
+        self._resizer = None if size is None else Resizer(self._view.shape, size)
+        # A subclass's own way is called for every frame; this class's is done here, where a frame
+        # can be compared with the one before.
+        self._has_own_observation = type(self).observation is not Atari_Env.observation
+        self.observation_space = Box(
+            0, 255, (*shape[:-1], shape[-1] * self.num_stack), dtype=np.uint8
+        )
+        self.frames: deque[Frame] = deque(maxlen=self.num_stack)
+
+    # -- reset ------------------------------------------------------------------------
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[LazyFrames, dict[str, Any]]:
+        """Start a new episode.
+
+        Right after a step that lost a life, and without arguments, that is the next episode of the
+        same game: a no-op is the next step of it, and the info says how far the game is. Otherwise
+        a new game starts: with no-ops, then FIRE, and again if it ends with those already. All
+        frames of the first observation are then the same.
+
+        Args:
+            seed: Starts the game's random stream anew. None continues it, except that the first
+                reset then uses the seed given at construction.
+            options: Passed to ale-py, which has none so far.
+
+        Returns:
+            The first observation, and an info with the same keys as after a step.
+        """
+        if self._lost_life and seed is None and options is None:
+            self._advance(self._noop)
+            if not self.was_real_done:
+                self._lost_life = False
+                return self._get_obs(), self._info(game_over=False)
+        self._lost_life = False
+        self._start_game(seed, options)
+        frame = self._processed(self._view.take_last(alone=True))
+        self.frames.extend([frame] * self.num_stack)
+        self.was_real_done = False
+        self.lifes = self._ale.lives()
+        self._episode_step = 0
+        self._episode_score = 0.0
+        return self._get_obs(), self._info(game_over=False)
+
+    def _start_game(self, seed: int | None, options: dict[str, Any] | None) -> None:
+        """Reset the game, wait for some frames, and press FIRE."""
+        if seed is None:
+            seed = self._pending_seed
+        ale, game = self._ale, self._game
+        for _ in range(_MOST_STARTS):
+            if seed is not None:
+                game.reset(seed=seed, options=options)
+            waits = int(game.np_random.integers(self.noop_max + 1)) if self.noop_max else 0
+            if seed is None:
+                # A restored state shows nothing before its first frame.
+                draws = waits > 0 or self._fire is not None
+                if not (draws and self._fresh_start.restore()):
+                    game.reset(options=options)
+            seed = self._pending_seed = None
+            for _ in range(waits):
+                ale.act(self._noop)
+            if self._fire is not None:
+                for _ in range(self._draw_skip()):
+                    ale.act(self._fire)
+            if not ale.game_over():
+                return
+        raise RuntimeError(
+            f"the game ended {_MOST_STARTS} times before its first step: expected it to last for "
+            f"{self.noop_max} no-ops and FIRE; see noop_max, fire_on_reset, and the limit of "
+            f"{ale.getInt('max_num_frames_per_episode')} frames"
+        )
+
+    # -- step -------------------------------------------------------------------------
+
+    def step(self, action: Any) -> StepResult:
+        """Take one step.
+
+        Args:
+            action: In the form that ``action_space.sample()`` has.
+
+        Returns:
+            Observation, reward, terminated, truncated and info. At the end of a game the
+            observation shows its last screen.
+
+        Raises:
+            gymnasium.error.ResetNeeded: There has been no :meth:`reset` yet.
+        """
+        if not self.frames:
+            raise gymnasium.error.ResetNeeded("call reset() before step()")
+        lives = self.lifes
+        reward = self._advance(self._actions[action])
+        game_over: bool = self._ale.game_over(with_truncation=False)
+        terminated, truncated = game_over, self.was_real_done and not game_over
+        if game_over:
+            truncated = self.truncate_on_game_over or self._is_at_limit()
+        if self.terminal_on_life_loss and self.lifes < lives:
+            terminated = True
+            self._lost_life = not self.was_real_done
+        else:
+            self._lost_life = False
+        return (
+            self._get_obs(),
+            self.reward(reward),
+            terminated,
+            truncated,
+            self._info(game_over=game_over),
+        )
+
+    def _advance(self, action: Any) -> int:
+        """Emulate a step, and keep account of the game; returns its reward."""
+        reward = self._emulate(action, self._draw_skip())
+        self._episode_step += 1
+        self._episode_score += reward
+        self.lifes = self._ale.lives()
+        self.was_real_done = self._ale.game_over() or self._episode_step >= self._step_limit
+        return reward
+
+    def _emulate(self, action: Any, frames: int) -> int:
+        """Repeat an action, and stack what it leads to; returns the sum of its rewards.
+
+        The emulator is asked for the last two frames only. It emulates nothing once a game is over.
+        """
+        act, is_over, view = self._ale.act, self._ale.game_over, self._view
+        reward: int = 0
+        for left in range(frames - 1, 0, -1):
+            reward += act(action)
+            if is_over():
+                self.frames.append(self._processed(view.take_end(alone=left == frames - 1)))
+                return reward
+            if left > 1:
+                view.note()
+            else:
+                view.take_first()
+        reward += act(action)
+        self.frames.append(self._processed(view.take_last(alone=frames == 1)))
+        return reward
+
+    def _draw_skip(self) -> int:
+        if len(self._skips) == 1:
+            return self._skips[0]
+        return int(self._game.np_random.integers(*self._skips))
+
+    def _is_at_limit(self) -> bool:
+        return bool(self._ale.game_truncated() or self._episode_step >= self._step_limit)
+
+    def _info(self, *, game_over: bool) -> dict[str, Any]:
+        return {
+            "episode_step": self._episode_step,
+            "episode_score": self._episode_score,
+            "lives": self.lifes,
+            "game_over": game_over,
+            "frame_number": self._ale.getFrameNumber(),
+        }
+
+    def _get_obs(self) -> LazyFrames:
+        return LazyFrames(self.frames)
+
+    # -- hooks ------------------------------------------------------------------------
+
+    def observation(self, frame: Frame) -> NDArray[Any]:
+        """Make one frame of an observation out of a screen; for subclasses to override.
+
+        Args:
+            frame: Of shape ``(height, width)`` for grey, ``(height, width, 3)`` for RGB,
+                ``(128,)`` for memory; a buffer that is used again, so not to be kept.
+
+        Returns:
+            The frame, as wide along the last axis as the observation space divided by
+            ``num_stack``. A subclass that returns another shape or dtype sets
+            ``observation_space`` accordingly.
+        """
+        if self.image_size is not None:
+            return resize(frame, self.image_size)
+        return frame[..., np.newaxis] if frame.ndim == 2 else frame
+
+    def reward(self, reward: float) -> float:
+        """Make a step's reward out of the game's; for subclasses to override.
+
+        Returns:
+            The sign of it, as -1.0, 0.0 or 1.0, with ``clip_reward``; otherwise itself.
+        """
+        if self.clip_reward:
+            return float((reward > 0) - (reward < 0))
+        return float(reward)
+
+    def _processed(self, frame: Frame) -> NDArray[Any]:
+        """Return a frame that can be kept."""
+        if self._resizer is None or self._has_own_observation:
+            return np.array(self.observation(frame))
+        return self._resizer(frame)
+
+
+def _frame_skips(frame_skip: Any) -> tuple[int, ...]:
+    """Return the one number, or the two to draw between."""
+    skips = tuple(frame_skip) if isinstance(frame_skip, tuple | list) else (frame_skip,)
+    try:
+        skips = tuple(map(operator.index, skips))
+    except TypeError:
+        skips = ()
+    if len(skips) not in (1, 2) or skips[0] < 1 or (len(skips) == 2 and skips[0] >= skips[1]):
+        raise ValueError(
+            "frame_skip: expected an int of at least 1, or a pair (low, high) of such with "
+            f"low < high, got {frame_skip!r}"
+        )
+    return skips
+
+
+def _image_size(image_size: Any) -> tuple[int, int]:
+    """Return height and width."""
+    sizes = image_size if isinstance(image_size, tuple | list | np.ndarray) else (image_size,) * 2
+    try:
+        height, width = map(operator.index, sizes)
+    except (TypeError, ValueError):
+        height = width = 0
+    if height < 1 or width < 1:
+        raise ValueError(
+            "image_size: expected (height, width), one int for a square, or None for the "
+            f"screen's own, got {image_size!r}"
+        )
+    return height, width
+
+
+def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}: expected one of {choices}, got {value!r}")
+
+
+def _at_least(least: int, number: Any, name: str) -> int:
+    if not isinstance(number, int | np.integer) or number < least:
+        raise ValueError(f"{name}: expected an int of at least {least}, got {number!r}")
+    return int(number)
+
+
+def _rom_path(game: str) -> str:
+    return str(importlib.import_module("ale_py.roms").get_rom_path(game))

@@ -1,0 +1,96 @@
+"""Which Atari games there are, and what is needed to play them."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+
+__all__ = ["UnknownGameError", "closest_games", "full_id", "load_ale", "load_cv2", "single_action"]
+
+_ENTRY_POINT = "ale_py.env:AtariEnv"
+_NAMESPACE = "ALE/"
+_VERSION = "-v5"
+
+
+class UnknownGameError(gymnasium.error.NameNotFound, ValueError):
+    """ale-py knows no such game; the message has the closest names."""
+
+
+def load_ale() -> ModuleType:
+    """Import ale-py, which registers its games with Gymnasium.
+
+    Raises:
+        ImportError: It cannot be imported; the message says what to install.
+    """
+    return _load("ale_py", "ale-py")
+
+
+def load_cv2() -> Any:
+    """Import OpenCV.
+
+    Raises:
+        ImportError: It cannot be imported; the message says what to install.
+    """
+    return _load("cv2", "OpenCV")
+
+
+def full_id(env_id: str) -> str:
+    """Return the id that a game is registered under.
+
+    Args:
+        env_id: Such as ``ALE/Breakout-v5``, ``Breakout-v5`` or ``Breakout``.
+
+    Returns:
+        The first of these forms for the first three; another id that ale-py has registered as it
+        is, ``BreakoutNoFrameskip-v4`` for example.
+
+    Raises:
+        UnknownGameError: There is no such game.
+        ImportError: ale-py cannot be imported.
+    """
+    load_ale()
+    for candidate in (_NAMESPACE + env_id, _NAMESPACE + env_id + _VERSION, env_id):
+        spec = gymnasium.registry.get(candidate)
+        if spec is not None and spec.entry_point == _ENTRY_POINT:
+            return candidate
+    closest = ", ".join(map(repr, closest_games(env_id))) or "none is like it"
+    raise UnknownGameError(
+        f"ale-py has no game {env_id!r}. The closest: {closest}. "
+        "Expected an id such as 'ALE/Breakout-v5', or its short forms 'Breakout-v5' and 'Breakout'"
+    )
+
+
+def closest_games(env_id: str, count: int = 3) -> list[str]:
+    """Return the names of games that are spelled most like an id, the closest first."""
+    games = {
+        name.removeprefix(_NAMESPACE).removesuffix(_VERSION): name
+        for name, spec in gymnasium.registry.items()
+        if name.startswith(_NAMESPACE) and spec.entry_point == _ENTRY_POINT
+    }
+    plain = {_plain(game): game for game in games}
+    wanted = _plain(env_id.removeprefix(_NAMESPACE).partition("-")[0])
+    return [plain[match] for match in difflib.get_close_matches(wanted, plain, count, 0.5)]
+
+
+def single_action(name: str) -> Any:
+    """Return the emulator's action of this name, such as ``"NOOP"`` or ``"FIRE"``."""
+    return load_ale().Action.__members__[name]
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace(" ", "").lower()
+
+
+def _load(module: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"Atari games need {name}, which cannot be imported ({error}): "
+            'pip install "xuance_envs[atari]"',
+            name=module,
+        ) from error
