@@ -127,3 +127,17 @@ def _commit() -> str | None:
     except OSError:
         return None
     return answer.stdout.strip() or None
+
+
+def replace_between(path: Path, name: str, text: str) -> None:
+    """Put a text between a file's markers of this name, in place of what is there.
+
+    Raises:
+        ValueError: the file does not have both markers.
+    """
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, found, rest = path.read_text(encoding="utf-8").partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not (found and found_end):
+        raise ValueError(f"expected the markers {begin} and {end} in {path}")
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")

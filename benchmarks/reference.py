@@ -11,9 +11,9 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium
 
@@ -48,10 +48,31 @@ class BareLoop:
             env.close()
 
 
-class Limit:
-    """One process per core, each a :class:`BareLoop`; they live until closed, and wait blocked."""
+class Loop(Protocol):
+    """Environments stepped in a loop, by one process."""
 
-    def __init__(self, env_id: str, num_envs: int) -> None:
+    def run(self, steps: int) -> float:
+        """Step every environment ``steps`` times; the seconds that took."""
+
+    def close(self) -> None:
+        """Close the environments."""
+
+
+LoopMaker = Callable[[str, int, int, int], Loop]
+"""From id, number of environments, low and high: the loop over environments low to high - 1."""
+
+
+def bare_loop(env_id: str, num_envs: int, low: int, high: int) -> BareLoop:
+    """A loop over some of the environments, each with its actions among those for all."""
+    with gymnasium.make(env_id) as env:
+        actions = sample_actions(env.action_space, num_envs)
+    return BareLoop(env_id, [row[low:high] for row in actions], high - low)
+
+
+class Limit:
+    """One process per core, each with a loop; they live until closed, and wait blocked."""
+
+    def __init__(self, env_id: str, num_envs: int, make_loop: LoopMaker = bare_loop) -> None:
         self.num_envs = num_envs
         context = multiprocessing.get_context("spawn")
         processes = min(available_cpus(), num_envs)
@@ -61,7 +82,9 @@ class Limit:
         for low, high in itertools.pairwise(bounds):
             pipe, child_pipe = context.Pipe()
             process = context.Process(
-                target=_serve, args=(child_pipe, env_id, num_envs, low, high), daemon=True
+                target=_serve,
+                args=(child_pipe, make_loop, env_id, num_envs, low, high),
+                daemon=True,
             )
             process.start()
             child_pipe.close()
@@ -83,11 +106,11 @@ class Limit:
             process.join()
 
 
-def _serve(pipe: Connection, env_id: str, num_envs: int, low: int, high: int) -> None:
+def _serve(
+    pipe: Connection, make_loop: LoopMaker, env_id: str, num_envs: int, low: int, high: int
+) -> None:
     """Step the environments ``low`` to ``high`` as often as the pipe says, until it is closed."""
-    with gymnasium.make(env_id) as env:
-        actions = sample_actions(env.action_space, num_envs)
-    loop = BareLoop(env_id, [row[low:high] for row in actions], high - low)
+    loop = make_loop(env_id, num_envs, low, high)
     pipe.send(None)
     while True:
         try:

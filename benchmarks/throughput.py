@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +49,10 @@ class Results:
             self.notes.append(sentence)
 
 
+RunnerMaker = Callable[[argparse.Namespace, int, Results, ExitStack], dict[str, Runner]]
+"""Makes the contenders over so many environments; see :func:`make_runners`."""
+
+
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.throughput", description=__doc__)
     add = parser.add_argument
@@ -87,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(summary(run), flush=True)
     results = Results()
     for num_envs in dict.fromkeys(args.num_envs):
-        results.panels[num_envs] = measure_size(args, num_envs, results)
+        results.panels[num_envs] = measure_size(args, num_envs, results, make_runners)
     print(f"\n{args.env}, random actions, {args.rounds} rounds of {args.seconds:g} s\n")
     print(table(results))
     for note in results.notes:
@@ -100,7 +104,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         draw(args, run, results)
 
 
-def measure_size(args: argparse.Namespace, num_envs: int, results: Results) -> list[Throughput]:
+def measure_size(
+    args: argparse.Namespace, num_envs: int, results: Results, make_runners: RunnerMaker
+) -> list[Throughput]:
     """Time all contenders over so many environments; they live side by side meanwhile."""
 
     def show(name: str, rate: float) -> None:

@@ -14,7 +14,7 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from xuance_envs.gym.atari_games import full_id, load_ale, load_cv2, single_action
-from xuance_envs.gym.atari_resize import Resizer, resize
+from xuance_envs.gym.atari_resize import resize
 from xuance_envs.gym.atari_screen import RamView, Screen
 from xuance_envs.gym.atari_start import FreshStart
 from xuance_envs.gym.lazy_frames import LazyFrames
@@ -22,7 +22,6 @@ from xuance_envs.gym.wrapper import EnvWrapper
 
 __all__ = ["Atari_Env"]
 
-Frame = NDArray[np.uint8]
 StepResult = tuple[LazyFrames, float, bool, bool, dict[str, Any]]
 
 _OBS_TYPES = ("grayscale", "rgb", "ram")
@@ -207,21 +206,19 @@ class Atari_Env(EnvWrapper):
     def _set_up_observations(self, size: tuple[int, int] | None, max_pool: bool) -> None:
         self._view: RamView | Screen
         if self.obs_type == "ram":
-            self._view = RamView(self._ale)
-            shape, size = self._view.shape, None
+            self._view, self.image_size = RamView(self._ale), None
         else:
-            self._view = Screen(self._ale, rgb=self.obs_type == "rgb", pools=max_pool)
-            channels = 3 if self.obs_type == "rgb" else 1
-            shape = (*(size or self._view.shape[:2]), channels)
-        self.image_size = size
-        self._resizer = None if size is None else Resizer(self._view.shape, size)
-        # A subclass's own way is called for every frame; this class's is done here, where a frame
-        # can be compared with the one before.
+            is_rgb = self.obs_type == "rgb"
+            self._view = Screen(self._ale, rgb=is_rgb, pools=max_pool, size=size)
+            self.image_size = size
+        # A subclass's own way is called for every image; this class's own is the view's, which
+        # scales only what changed.
         self._has_own_observation = type(self).observation is not Atari_Env.observation
-        self.observation_space = Box(
-            0, 255, (*shape[:-1], shape[-1] * self.num_stack), dtype=np.uint8
-        )
-        self.frames: deque[Frame] = deque(maxlen=self.num_stack)
+        self._view.take_last(alone=True)
+        *leading, width = self._view.frame().shape
+        self.observation_space = Box(0, 255, (*leading, width * self.num_stack), dtype=np.uint8)
+        self._obs_shape: tuple[int, ...] = self.observation_space.shape
+        self.frames: deque[NDArray[Any]] = deque(maxlen=self.num_stack)
 
     # -- reset ------------------------------------------------------------------------
 
@@ -247,16 +244,16 @@ class Atari_Env(EnvWrapper):
             self._advance(self._noop)
             if not self.was_real_done:
                 self._lost_life = False
-                return self._get_obs(), self._info(game_over=False)
+                return self._get_obs(), self._info(False)
         self._lost_life = False
         self._start_game(seed, options)
-        frame = self._processed(self._view.take_last(alone=True))
-        self.frames.extend([frame] * self.num_stack)
+        self._view.take_last(alone=True)
+        self.frames.extend([self._frame()] * self.num_stack)
         self.was_real_done = False
         self.lifes = self._ale.lives()
         self._episode_step = 0
         self._episode_score = 0.0
-        return self._get_obs(), self._info(game_over=False)
+        return self._get_obs(), self._info(False)
 
     def _start_game(self, seed: int | None, options: dict[str, Any] | None) -> None:
         """Reset the game, wait for some frames, and press FIRE."""
@@ -305,50 +302,42 @@ class Atari_Env(EnvWrapper):
             raise gymnasium.error.ResetNeeded("call reset() before step()")
         lives = self.lifes
         reward = self._advance(self._actions[action])
-        game_over: bool = self._ale.game_over(with_truncation=False)
-        terminated, truncated = game_over, self.was_real_done and not game_over
-        if game_over:
-            truncated = self.truncate_on_game_over or self._is_at_limit()
-        if self.terminal_on_life_loss and self.lifes < lives:
+        self._lost_life = terminated = truncated = game_over = False
+        if self.was_real_done:
+            game_over = terminated = self._ale.game_over(with_truncation=False)
+            truncated = (game_over and self.truncate_on_game_over) or self._is_at_limit()
+        if self.lifes < lives and self.terminal_on_life_loss:
             terminated = True
             self._lost_life = not self.was_real_done
-        else:
-            self._lost_life = False
-        return (
-            self._get_obs(),
-            self.reward(reward),
-            terminated,
-            truncated,
-            self._info(game_over=game_over),
-        )
+        info = self._info(game_over)
+        return self._get_obs(), self.reward(reward), terminated, truncated, info
 
     def _advance(self, action: Any) -> int:
         """Emulate a step, and keep account of the game; returns its reward."""
-        reward = self._emulate(action, self._draw_skip())
-        self._episode_step += 1
+        skips = self._skips
+        reward = self._emulate(action, skips[0] if len(skips) == 1 else self._draw_skip())
+        self.frames.append(self._frame())
+        self._episode_step = step = self._episode_step + 1
         self._episode_score += reward
         self.lifes = self._ale.lives()
-        self.was_real_done = self._ale.game_over() or self._episode_step >= self._step_limit
+        self.was_real_done = self._ale.game_over() or step >= self._step_limit
         return reward
 
     def _emulate(self, action: Any, frames: int) -> int:
-        """Repeat an action, and stack what it leads to; returns the sum of its rewards.
-
-        The emulator is asked for the last two frames only. It emulates nothing once a game is over.
-        """
+        """Repeat an action, and look at what it leads to; returns the sum of its rewards."""
         act, is_over, view = self._ale.act, self._ale.game_over, self._view
         reward: int = 0
         for left in range(frames - 1, 0, -1):
             reward += act(action)
             if is_over():
-                self.frames.append(self._processed(view.take_end(alone=left == frames - 1)))
+                view.take_end(alone=left == frames - 1)
                 return reward
             if left > 1:
                 view.note()
             else:
                 view.take_first()
         reward += act(action)
-        self.frames.append(self._processed(view.take_last(alone=frames == 1)))
+        view.take_last(alone=frames == 1)
         return reward
 
     def _draw_skip(self) -> int:
@@ -359,7 +348,7 @@ class Atari_Env(EnvWrapper):
     def _is_at_limit(self) -> bool:
         return bool(self._ale.game_truncated() or self._episode_step >= self._step_limit)
 
-    def _info(self, *, game_over: bool) -> dict[str, Any]:
+    def _info(self, game_over: bool) -> dict[str, Any]:
         return {
             "episode_step": self._episode_step,
             "episode_score": self._episode_score,
@@ -369,16 +358,18 @@ class Atari_Env(EnvWrapper):
         }
 
     def _get_obs(self) -> LazyFrames:
-        return LazyFrames(self.frames)
+        if self._has_own_observation:
+            return LazyFrames(self.frames)
+        return LazyFrames._of(self.frames, self._obs_shape)
 
     # -- hooks ------------------------------------------------------------------------
 
-    def observation(self, frame: Frame) -> NDArray[Any]:
+    def observation(self, frame: NDArray[np.uint8]) -> NDArray[Any]:
         """Make one frame of an observation out of a screen; for subclasses to override.
 
         Args:
             frame: Of shape ``(height, width)`` for grey, ``(height, width, 3)`` for RGB,
-                ``(128,)`` for memory; a buffer that is used again, so not to be kept.
+                ``(128,)`` for memory.
 
         Returns:
             The frame, as wide along the last axis as the observation space divided by
@@ -399,11 +390,11 @@ class Atari_Env(EnvWrapper):
             return float((reward > 0) - (reward < 0))
         return float(reward)
 
-    def _processed(self, frame: Frame) -> NDArray[Any]:
-        """Return a frame that can be kept."""
-        if self._resizer is None or self._has_own_observation:
-            return np.array(self.observation(frame))
-        return self._resizer(frame)
+    def _frame(self) -> NDArray[Any]:
+        """Return what is to be seen, as a frame that can be kept."""
+        if self._has_own_observation:
+            return np.array(self.observation(self._view.image.copy()))
+        return self._view.frame()
 
 
 def _frame_skips(frame_skip: Any) -> tuple[int, ...]:
