@@ -123,7 +123,7 @@ class _Picture:
         if self._is_blank:
             self._is_blank = False
         else:
-            np.not_equal(frame.words, self._own.words, self._differs)
+            np.not_equal(frame.words, self._own.words, out=self._differs)
         runs = self._runs()
         numbers, own, look, rows = frame.numbers, self._own.numbers, self.look, self._rows
         for first, last in runs:
@@ -258,7 +258,7 @@ class Screen:
         first, last, pooled, rows = self._first.look, self._last.look, self._pooled, self._rows
         for begin, end in self._changed:
             low, high = begin * rows, end * rows
-            np.maximum(first[low:high], last[low:high], pooled[low:high])
+            np.maximum(first[low:high], last[low:high], out=pooled[low:high])
         self.image = pooled
 
 

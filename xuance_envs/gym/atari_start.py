@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,9 +23,11 @@ from xuance_envs.gym.atari_games import load_ale, single_action
 
 __all__ = ["FreshStart", "fresh_state"]
 
-# Where a serialized state has the total number of frames, and the mode and the difficulty.
+# Where a serialized state has the number of frames in total and in this game, and then the mode and
+# the difficulty.
 _FRAME_NUMBER = slice(8, 12)
 _SETTINGS = slice(16, 24)
+_FRAME_COUNTS = struct.Struct("=8xii")
 
 # The console's random generator, a Mersenne Twister, as text. The reset draws the timer from it and
 # nothing else does, so it does not matter where it stands if the timer does not.
@@ -82,7 +85,10 @@ class FreshStart:
             for _ in range(self._noops):
                 ale.act(self._noop)
             ale.restoreState(now)
-        ale.restoreState(load_ale().ALEState(_with_frame_number(fresh, written)))
+        # A reset starts one count of frames anew, and then adds to both: some modes take frames in
+        # which the select switch is pressed.
+        total = _FRAME_COUNTS.unpack_from(written)[0] + _FRAME_COUNTS.unpack_from(fresh)[1]
+        ale.restoreState(load_ale().ALEState(_with_frame_number(fresh, total)))
         return True
 
 
@@ -140,8 +146,8 @@ def _watch(ale: Any, actions: Sequence[Any]) -> list[bytes]:
 
 def _comparable(state: bytes) -> bytes:
     """Return what two states have to have in common, to be the same for a game."""
-    return _GENERATOR.sub(b"", _with_frame_number(state, bytes(len(state))), count=1)
+    return _GENERATOR.sub(b"", _with_frame_number(state, 0), count=1)
 
 
-def _with_frame_number(state: bytes, other: bytes) -> bytes:
-    return state[: _FRAME_NUMBER.start] + other[_FRAME_NUMBER] + state[_FRAME_NUMBER.stop :]
+def _with_frame_number(state: bytes, number: int) -> bytes:
+    return state[: _FRAME_NUMBER.start] + struct.pack("=i", number) + state[_FRAME_NUMBER.stop :]
