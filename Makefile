@@ -7,11 +7,12 @@ RUN    := $(VENV)/bin/python
 # What is installed, by stamp. Each stamp installs on top of the one it depends on, so that
 # "make demo" does not wait for what only the tests need, and two installs never run at once.
 DEMO_EXTRAS  := plot
-DEV_EXTRAS   := dev,docs,gym,mujoco,plot,sb3,torch
+DEV_EXTRAS   := atari,dev,docs,gym,mujoco,plot,sb3,torch
 PEER_PACKAGES := envpool
 
 MADE  := $(VENV)/.made
 DEMO  := $(VENV)/.installed-demo
+GAMES := $(VENV)/.installed-games
 DEV   := $(VENV)/.installed-dev
 PEERS := $(VENV)/.installed-peers
 UNFINISHED := $(VENV)/.unfinished
@@ -24,8 +25,8 @@ PIP_INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check -c constrai
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-12s %s\n", $$1, $$2}'
 
-demo: $(DEMO) ## step real environments, here and in worker processes; print and plot how fast
-	@$(RUN) -m xuance_envs demo
+demo: $(if $(ENV),$(GAMES),$(DEMO)) ## step real environments; print and plot how fast; ENV=Breakout for a game
+	@$(RUN) -m xuance_envs demo $(ENV)
 
 test: $(DEV) ## run the tests
 	@$(RUN) -m pytest
@@ -65,6 +66,9 @@ clean: ## remove the virtual environment and everything that was built
 
 $(DEMO): setup.py constraints.txt $(MADE)
 	$(call install,what the demo needs,-e '.[$(DEMO_EXTRAS)]')
+
+$(GAMES): $(DEMO)
+	$(call install,what Atari games need,-e '.[atari]')
 
 $(DEV): $(DEMO)
 	$(call install,what the tests and checks need; the first time takes minutes,-e '.[$(DEV_EXTRAS)]')

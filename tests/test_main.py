@@ -43,6 +43,16 @@ def test_the_demo_shows_a_table_and_saves_a_plot_whose_path_comes_last(tmp_path:
     assert "steps/s" in answer.stderr, "no progress was shown"
 
 
+def test_the_demo_plays_atari_games(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    words = ("--num-envs", "2", "--seconds", "0.2", "--out", str(tmp_path))
+    answer = run("demo", "ALE/Breakout-v5", *words)
+    assert answer.returncode == 0, answer.stderr
+    assert "(84, 84, 4), uint8" in answer.stdout
+    assert "| SubprocVecEnv_Atari, caller_steps |" in answer.stdout
+    assert Path(answer.stdout.splitlines()[-1]).read_bytes().startswith(PNG)
+
+
 def test_the_demo_says_how_the_episodes_ended(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     answer = run("demo", "--num-envs", "8", "--seconds", "0.5", "--out", str(tmp_path))
@@ -66,6 +76,7 @@ def test_a_missing_package_is_named_with_what_to_install(package: str) -> None:
     ("args", "said"),
     [
         (["demo", "--env", "NoSuchEnv-v0"], "NoSuchEnv"),
+        (["demo", "Brekout"], "'Breakout'"),
         (["demo", "--num-envs", "0"], "above 0"),
         (["demo", "--seconds", "nan"], "above 0"),
         (["no-such-command"], "demo"),

@@ -21,9 +21,11 @@ PACKAGE = ROOT / "xuance_envs"
 
 PUBLIC_NAMES = [
     "AlreadySteppingError",
+    "Atari_Env",
     "Autotuned",
     "ClosedVecEnvError",
     "DummyVecEnv",
+    "DummyVecEnv_Atari",
     "DummyVecEnv_Gym",
     "EnvError",
     "Gym_Env",
@@ -32,6 +34,7 @@ PUBLIC_NAMES = [
     "NotSteppingError",
     "StepBatch",
     "SubprocVecEnv",
+    "SubprocVecEnv_Atari",
     "SubprocVecEnv_Gym",
     "VecEnv",
     "VecEnvError",

@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,8 +16,14 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from xuance_envs.gym.gym_env import Gym_Env
-from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
+from xuance_envs.gym.atari_games import UnknownGameError, full_id
+from xuance_envs.gym.gym_env import Atari_Env, Gym_Env
+from xuance_envs.gym.gym_vec_env import (
+    DummyVecEnv_Atari,
+    DummyVecEnv_Gym,
+    SubprocVecEnv_Atari,
+    SubprocVecEnv_Gym,
+)
 from xuance_envs.measure import StepLoop, Throughput, measure, progress_ticks, sample_actions
 from xuance_envs.report import markdown_table, plot_throughput
 
@@ -26,11 +32,18 @@ if TYPE_CHECKING:
 
     from xuance_envs.vector_envs.vector_env import VecEnv
 
-SERIAL = "DummyVecEnv_Gym"
-DEMO_BACKENDS: dict[str, Callable[[list[Callable[[], Any]]], VecEnv]] = {
-    SERIAL: DummyVecEnv_Gym,
+Backends = Mapping[str, Callable[[list[Callable[[], Any]]], Any]]
+"""Vector environments by the names they have in the demo; the serial one comes first."""
+
+GYM_BACKENDS: Backends = {
+    "DummyVecEnv_Gym": DummyVecEnv_Gym,
     "SubprocVecEnv_Gym": SubprocVecEnv_Gym,
     "SubprocVecEnv_Gym, caller_steps": partial(SubprocVecEnv_Gym, caller_steps=True),
+}
+ATARI_BACKENDS: Backends = {
+    "DummyVecEnv_Atari": DummyVecEnv_Atari,
+    "SubprocVecEnv_Atari": SubprocVecEnv_Atari,
+    "SubprocVecEnv_Atari, caller_steps": partial(SubprocVecEnv_Atari, caller_steps=True),
 }
 DEMO_ROUNDS = 5
 DEMO_PHASES = 1 + progress_ticks(1, DEMO_ROUNDS)
@@ -48,6 +61,23 @@ class Command:
     summary: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], None]
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demo steps.
+
+    Attributes:
+        env_id: as the user gave it.
+        env_fn: makes one environment.
+        backends: what steps many of them.
+        num_envs: how many of them, one number after another, unless the user says.
+    """
+
+    env_id: str
+    env_fn: Callable[[], Any]
+    backends: Backends
+    num_envs: tuple[int, ...]
 
 
 @dataclass
@@ -71,15 +101,18 @@ class Episodes:
 def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what ``demo`` takes."""
     parser.add_argument(
-        "--env", default="CartPole-v1", metavar="ID", help="any Gymnasium id (default: %(default)s)"
+        "id",
+        nargs="?",
+        metavar="ID",
+        help="any Gymnasium id, or an Atari game such as Breakout (default: CartPole-v1)",
     )
+    parser.add_argument("--env", metavar="ID", help="the same, as an option")
     parser.add_argument(
         "--num-envs",
         type=_positive(int),
         nargs="+",
-        default=[8, 64],
         metavar="N",
-        help="numbers of environments to try, one after another (default: 8 64)",
+        help="numbers of environments to try, one after another (default: 8 64, of Atari games 8)",
     )
     parser.add_argument(
         "--seconds",
@@ -102,21 +135,22 @@ def run_demo(args: argparse.Namespace) -> None:
     _require("demo", "tqdm", "matplotlib")
     from tqdm import tqdm
 
+    demo = _demo_of(args.id or args.env or "CartPole-v1")
     try:
-        probe = Gym_Env(args.env)
+        probe = demo.env_fn()
     except (gymnasium.error.Error, ImportError) as error:
-        raise CommandError(f"cannot make {args.env!r}: {error}") from error
+        raise CommandError(f"cannot make {demo.env_id!r}: {error}") from error
     probe.close()
-    print(f"{args.env}: observations {probe.observation_space}, actions {probe.action_space}")
+    print(f"{demo.env_id}: observations {probe.observation_space}, actions {probe.action_space}")
     print("Random actions; an environment starts again as soon as its episode ends.", flush=True)
 
-    sizes = list(dict.fromkeys(args.num_envs))
+    sizes = list(dict.fromkeys(args.num_envs or demo.num_envs))
     panels: dict[int, list[Throughput]] = {}
     rows: list[list[str]] = []
-    with tqdm(total=len(sizes) * len(DEMO_BACKENDS) * DEMO_PHASES, unit="run") as bar:
+    with tqdm(total=len(sizes) * len(demo.backends) * DEMO_PHASES, unit="run") as bar:
         for num_envs in sizes:
             actions = sample_actions(probe.action_space, num_envs)
-            panels[num_envs], episodes = _demo_size(args.env, actions, num_envs, args.seconds, bar)
+            panels[num_envs], episodes = _demo_size(demo, actions, num_envs, args.seconds, bar)
             rows += [
                 _demo_row(result, panels[num_envs][0], episodes[result.name])
                 for result in panels[num_envs]
@@ -126,14 +160,31 @@ def run_demo(args: argparse.Namespace) -> None:
     print(f"\n{markdown_table(header, rows)}\n")
     print("steps/s: environment steps per second, the median of", DEMO_ROUNDS, "interleaved rounds")
     print("episodes, score, length: finished while watched, before the timing, and their means\n")
-    picture = args.out / f"{args.env.replace('/', '-')}.png"
-    plot_throughput(panels, picture, title=f"{args.env}, random actions")
+    picture = args.out / f"{demo.env_id.replace('/', '-')}.png"
+    plot_throughput(panels, picture, title=f"{demo.env_id}, random actions")
     print("The plot is in")
     print(picture)
 
 
+def _demo_of(env_id: str) -> Demo:
+    """What to step for an id: a Gymnasium environment, or else an Atari game."""
+    gym = Demo(env_id, partial(Gym_Env, env_id), GYM_BACKENDS, (8, 64))
+    if (env_id in gymnasium.registry and not env_id.startswith("ALE/")) or ":" in env_id:
+        return gym
+    try:
+        full_id(env_id)
+    except (UnknownGameError, ImportError) as no_game:
+        try:
+            gym.env_fn().close()
+        except (gymnasium.error.Error, ImportError) as error:
+            raise CommandError(f"cannot make {env_id!r}: {error} As a game: {no_game}") from None
+        return gym
+    env_fn = partial(Atari_Env, env_id, image_size=84, terminal_on_life_loss=False)
+    return Demo(env_id, env_fn, ATARI_BACKENDS, (8,))
+
+
 def _demo_size(
-    env_id: str, actions: Sequence[Any], num_envs: int, seconds: float, bar: tqdm[Any]
+    demo: Demo, actions: Sequence[Any], num_envs: int, seconds: float, bar: tqdm[Any]
 ) -> tuple[list[Throughput], dict[str, Episodes]]:
     """Watch, then time, every backend over so many environments."""
 
@@ -145,9 +196,9 @@ def _demo_size(
     with ExitStack() as stack:
         runners: dict[str, StepLoop] = {}
         episodes: dict[str, Episodes] = {}
-        for name, backend in DEMO_BACKENDS.items():
+        for name, backend in demo.backends.items():
             bar.set_description(f"{num_envs} × {name}: starting")
-            vec_env = stack.enter_context(backend([partial(Gym_Env, env_id)] * num_envs))
+            vec_env = stack.enter_context(backend([demo.env_fn] * num_envs))
             vec_env.reset(seed=0)
             bar.set_description(f"{num_envs} × {name}: watching")
             episodes[name], rate = _watch(vec_env, actions, seconds / DEMO_PHASES)
