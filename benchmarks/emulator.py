@@ -74,7 +74,6 @@ class EmulatorLoop:
 
 def load(game: str, seed: int) -> Any:
     """An emulator with a game that has just begun."""
-    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     ale = ale_py.ALEInterface()
     ale.setFloat("repeat_action_probability", 0.0)
     ale.setInt("random_seed", seed)

@@ -10,7 +10,7 @@ import pytest
 from ale_py import roms
 
 from xuance_envs import Atari_Env
-from xuance_envs.gym.atari_start import FreshStart, fresh_state
+from xuance_envs.gym.atari_start import FreshStart, fresh_state, serialized
 
 
 def state_of(game: str, mode: int | None = None, difficulty: int | None = None) -> bytes | None:
@@ -85,9 +85,9 @@ def test_modes_have_states_of_their_own() -> None:
 def test_a_game_that_goes_on_is_not_touched() -> None:
     env = Atari_Env("Breakout", 0, noop_max=0)
     env.reset()
-    before = env._ale.cloneState().serialize()
+    before = serialized(env._ale.cloneState())
     assert not env._fresh_start.restore()
-    assert env._ale.cloneState().serialize() == before
+    assert serialized(env._ale.cloneState()) == before
 
 
 def test_a_mode_set_on_the_emulator_itself_counts() -> None:

@@ -143,6 +143,11 @@ class Atari_Env(EnvWrapper):
                 "repeat_action_probability: expected a number from 0 to 1, "
                 f"got {repeat_action_probability!r}"
             )
+        if kwargs.get("continuous") or kwargs.get("sound_obs"):
+            raise ValueError(
+                "continuous and sound_obs: expected a game with Discrete actions that shows its "
+                "screen or its memory; Gym_Env takes all that ale-py has"
+            )
         self._pending_seed = None if seed is None else operator.index(seed)
         load_ale()
         load_cv2()
@@ -158,11 +163,6 @@ class Atari_Env(EnvWrapper):
         # The emulator is asked for single frames, which wrappers around the game would not see.
         super().__init__(made.unwrapped)
         self._game: Any = self.env
-        if getattr(self._game, "continuous", False) or getattr(self._game, "sound_obs", False):
-            raise ValueError(
-                "continuous and sound_obs: expected a game with Discrete actions that shows its "
-                "screen or its memory; Gym_Env takes all that ale-py has"
-            )
         if self._pending_seed is not None:
             self.action_space.seed(self._pending_seed)
 

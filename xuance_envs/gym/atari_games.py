@@ -21,12 +21,14 @@ class UnknownGameError(gymnasium.error.NameNotFound, ValueError):
 
 
 def load_ale() -> ModuleType:
-    """Import ale-py, which registers its games with Gymnasium.
+    """Import ale-py, which registers its games with Gymnasium, and keep it from greeting.
 
     Raises:
         ImportError: It cannot be imported; the message says what to install.
     """
-    return _load("ale_py", "ale-py")
+    ale_py = _load("ale_py", "ale-py")
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # as its environments do, too late
+    return ale_py
 
 
 def load_cv2() -> Any:

@@ -21,7 +21,7 @@ import numpy as np
 
 from xuance_envs.gym.atari_games import load_ale, single_action
 
-__all__ = ["FreshStart", "fresh_state"]
+__all__ = ["FreshStart", "fresh_state", "serialized"]
 
 # Where a serialized state has the number of frames in total and in this game, and then the mode and
 # the difficulty.
@@ -76,7 +76,7 @@ class FreshStart:
         if fresh is None:
             return False
         now = ale.cloneState(include_rng=True)
-        written = now.serialize()
+        written = serialized(now)
         if written[_SETTINGS] != fresh[_SETTINGS]:
             return False
         if self._noops:
@@ -116,7 +116,7 @@ def fresh_state(rom: str, mode: int | None, difficulty: int | None) -> bytes | N
 
     ale.reset_game()
     fresh = ale.cloneState()
-    serialized: bytes = fresh.serialize()
+    state = serialized(fresh)
     after = _watch(ale, actions)
     for trial in range(_TRIALS):
         for action in rng.integers(len(actions), size=_TRIAL_STEPS):
@@ -125,14 +125,23 @@ def fresh_state(rom: str, mode: int | None, difficulty: int | None) -> bytes | N
         for place in range(ale.getRAMSize() if trial else 0):
             ale.setRAM(place, int(rng.integers(256)))
         ale.reset_game()
-        if _comparable(ale.cloneState().serialize()) != _comparable(serialized):
+        if _comparable(serialized(ale.cloneState())) != _comparable(state):
             return None
         if trial:
             ale.act(actions[-1])
             ale.restoreState(fresh)
         if _watch(ale, actions) != after:
             return None
-    return serialized
+    return state
+
+
+def serialized(state: Any) -> bytes:
+    """Return a state of the emulator as bytes."""
+    # What it is pickled as, within a tuple or not: before 0.12 ale-py's own `serialize` takes these
+    # bytes for text.
+    pickled = state.__getstate__()
+    written: bytes = pickled[0] if isinstance(pickled, tuple) else pickled
+    return written
 
 
 def _watch(ale: Any, actions: Sequence[Any]) -> list[bytes]:
@@ -141,7 +150,7 @@ def _watch(ale: Any, actions: Sequence[Any]) -> list[bytes]:
     for frame in range(_WATCHED_FRAMES):
         reward = ale.act(actions[frame % len(actions)])
         seen += [ale.getScreen().tobytes(), ale.getRAM().tobytes(), b"%d" % reward]
-    return [*seen, _comparable(ale.cloneState().serialize())]
+    return [*seen, _comparable(serialized(ale.cloneState()))]
 
 
 def _comparable(state: bytes) -> bytes:
