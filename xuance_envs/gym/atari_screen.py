@@ -32,26 +32,34 @@ _BRIDGE = 4
 
 
 class _Passing:
-    """A screen's colour numbers in passing, and as words, which compare faster."""
+    """A frame in passing: its colour numbers, the same as words, and what they look like."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self.numbers = np.empty(shape, np.uint8)
+        self.numbers = np.empty(shape[:2], np.uint8)
         self.words = self.numbers.reshape(-1).view(np.uint64)
+        self.look = np.empty(shape, np.uint8)
+
+
+class _Buffers:
+    """What one step needs and the next does not: the frames of a step, and where two differ."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.noted, self.first, self.last = (_Passing(shape) for _ in range(3))
+        self.differs = np.empty(len(self.last.words), np.bool_)
 
 
 class _Scratch(threading.local):
-    """Buffers for one step, which stay in the cache because all games of a thread share them."""
+    """Buffers that all games of a thread share, so that they stay in its processor's cache."""
 
     def __init__(self) -> None:
-        self.by_shape: dict[tuple[int, ...], tuple[_Passing, _Passing]] = {}
+        self._by_shape: dict[tuple[int, ...], _Buffers] = {}
 
-    def of(self, shape: tuple[int, ...]) -> tuple[_Passing, _Passing]:
-        """Return the buffer for frames that are taken, and the one for those that are noted."""
+    def of(self, shape: tuple[int, ...]) -> _Buffers:
+        """Return the buffers for frames that look like this."""
         try:
-            return self.by_shape[shape]
+            return self._by_shape[shape]
         except KeyError:
-            self.by_shape[shape] = _Passing(shape), _Passing(shape)
-            return self.by_shape[shape]
+            return self._by_shape.setdefault(shape, _Buffers(shape))
 
 
 _scratch = _Scratch()
@@ -89,78 +97,6 @@ class _Colours:
         look[~self._is_known[numbers]] = 0
 
 
-class _Picture:
-    """One frame: its colour numbers, and what they look like.
-
-    Args:
-        shape: Of the look.
-        rows: How many rows make a band.
-        colours: What numbers look like.
-
-    Attributes:
-        look: What it looks like, in an array of this shape.
-    """
-
-    def __init__(self, shape: tuple[int, ...], rows: int, colours: _Colours) -> None:
-        self.look = np.empty(shape, np.uint8)
-        self._own = _Passing(shape[:2])
-        self._rows = rows
-        self._colours = colours
-        self._band_words = len(self._own.words) * rows // shape[0]
-        self._differs = np.ones(len(self._own.words), np.bool_)
-        self._is_blank = True
-
-    def follow(self, frame: _Passing, convert: Callable[[Image], Any] | None) -> list[Run]:
-        """Take on a frame.
-
-        Args:
-            frame: Its colour numbers.
-            convert: Writes what the frame looks like; None where that cannot be had any more.
-
-        Returns:
-            Where it differs from the one before: first bands, and bands after the last.
-        """
-        if self._is_blank:
-            self._is_blank = False
-        else:
-            np.not_equal(frame.words, self._own.words, out=self._differs)
-        runs = self._runs()
-        numbers, own, look, rows = frame.numbers, self._own.numbers, self.look, self._rows
-        for first, last in runs:
-            low, high = first * rows, last * rows
-            new, new_look = numbers[low:high], look[low:high]
-            own[low:high] = new
-            self._colours.paint(new, new_look)
-            if _UNKNOWN in new_look.tobytes() and not self._colours.know(new):
-                self._meet(numbers, convert, low, high)
-        return runs
-
-    def _meet(
-        self, numbers: Image, convert: Callable[[Image], Any] | None, low: int, high: int
-    ) -> None:
-        """Paint some rows in which there are colours that have not been seen."""
-        new, new_look = numbers[low:high], self.look[low:high]
-        if convert is None:
-            self._colours.black_out_unknown(new, new_look)
-            return
-        whole = np.empty_like(self.look)
-        convert(whole)
-        self._colours.learn(numbers, whole)
-        new_look[...] = whole[low:high]
-
-    def _runs(self) -> list[Run]:
-        differs, words = self._differs.tobytes(), self._band_words
-        runs = []
-        place = differs.find(1)
-        while place >= 0:
-            first = last = place // words
-            while place >= 0 and (band := place // words) - last <= _BRIDGE:
-                last = band
-                place = differs.find(1, (band + 1) * words)
-            runs.append((first, last + 1))
-        return runs
-
-
 class Screen:
     """The screen of one emulator, in shades of grey or in colour.
 
@@ -182,33 +118,37 @@ class Screen:
     def __init__(self, ale: Any, *, rgb: bool, pools: bool, size: tuple[int, int] | None) -> None:
         height, width = ale.getScreenDims()
         channels = (3,) if rgb else ()
-        shape = (height, width, *channels)
-        self._resizer = BandedResizer(shape, size)
-        rows = self._resizer.rows
-        self._everywhere = [(0, height // rows)]
-        self._rows = rows
-        self._pools = pools
+        self._shape = (height, width, *channels)
         self._number = ale.getScreen
         self._convert = ale.getScreenRGB if rgb else ale.getScreenGrayscale
-        self._screen_shape = (height, width)
-        colours = _Colours(channels)
-        self._first = _Picture(shape, rows, colours)
-        self._last = _Picture(shape, rows, colours)
-        self._pooled = np.empty(shape, np.uint8)
+        self._pools = pools
+        self._colours = _Colours(channels)
+        self._resizer = BandedResizer(self._shape, size)
+        self._rows = self._resizer.rows
+        self._band_words = self._rows * width // 8
+        # The last frame of the step before. Where no frame of a step differs from it, nor did one
+        # of the step before from the one before that, the image stays as it is.
+        self._before = np.empty((height, width), np.uint8)
+        self._words_before = self._before.reshape(-1).view(np.uint64)
+        self._differed: list[Run] = [(0, height // self._rows)]
         self._changed_first: list[Run] = []
-        self._changed = self._everywhere
-        self._was_alone = True
-        self.image: Image = self._pooled
+        self._changed: list[Run] = []
+        self.image: Image = np.zeros(self._shape, np.uint8)
 
     def note(self) -> None:
         """Keep the screen, in case the game ends with the next frame."""
         if self._pools:
-            self._number(_scratch.of(self._screen_shape)[1].numbers)
+            self._number(_scratch.of(self._shape).noted.numbers)
 
     def take_first(self) -> None:
         """Take the frame before the last of a step."""
-        if self._pools:
-            self._changed_first = self._first.follow(self._taken(), self._convert)
+        if not self._pools:
+            return
+        buffers = _scratch.of(self._shape)
+        first = buffers.first
+        self._number(first.numbers)
+        self._changed_first = runs = self._differing(first, buffers)
+        self._look_at(first, runs)  # now: its colours cannot be asked for later
 
     def take_last(self, *, alone: bool) -> None:
         """Take the last frame of a step.
@@ -216,13 +156,18 @@ class Screen:
         Args:
             alone: Whether there was no other frame to pool it with.
         """
-        changed = self._last.follow(self._taken(), self._convert)
-        if alone or not self._pools:
-            self.image = self._last.look
-            self._changed = changed if not self._pools else self._everywhere
-            self._was_alone = True
-        else:
-            self._pool(changed)
+        buffers = _scratch.of(self._shape)
+        last = buffers.last
+        self._number(last.numbers)
+        runs = self._differing(last, buffers)
+        first, differing = None, runs
+        if self._pools and not alone:
+            first, differing = buffers.first, _union(runs, self._changed_first)
+        self._changed, self._differed = _union(differing, self._differed), differing
+        self._compose(first, last)
+        for begin, end in runs:
+            rows = slice(begin * self._rows, end * self._rows)
+            self._before[rows] = last.numbers[rows]
 
     def take_end(self, *, alone: bool) -> None:
         """Take the frame that the game ended with, earlier than the step would.
@@ -233,38 +178,64 @@ class Screen:
         if alone or not self._pools:
             self.take_last(alone=True)
             return
-        changed = self._last.follow(self._taken(), self._convert)
-        # All that was ever taken has shown what colours look like. One that was only ever noted,
-        # should there be such, cannot be asked for any more.
-        noted = _scratch.of(self._screen_shape)[1]
-        self._changed_first = self._first.follow(noted, None)
-        self._pool(changed)
+        # All frames that were ever taken have shown what colours look like. One that was noted
+        # only, should there be such, cannot be asked for any more.
+        buffers = _scratch.of(self._shape)
+        noted, buffers.first, buffers.noted = buffers.noted, buffers.noted, buffers.first
+        self._changed_first = self._differing(noted, buffers)
+        self.take_last(alone=False)
+        if not self._colours.know(noted.numbers):
+            self._colours.paint(noted.numbers, noted.look)
+            self._colours.black_out_unknown(noted.numbers, noted.look)
+            self._convert(self.image)
+            np.maximum(noted.look, self.image, out=self.image)
 
     def frame(self) -> Image:
         """Return the image, scaled: a new array of shape ``(height, width, channels)``."""
         return self._resizer(self.image, self._changed)
 
-    def _taken(self) -> _Passing:
-        taken = _scratch.of(self._screen_shape)[0]
-        self._number(taken.numbers)
-        return taken
+    def _differing(self, frame: _Passing, buffers: _Buffers) -> list[Run]:
+        """Return the bands in which a frame differs from the last one of the step before."""
+        np.not_equal(frame.words, self._words_before, out=buffers.differs)
+        differs, words = buffers.differs.tobytes(), self._band_words
+        runs = []
+        place = differs.find(1)
+        while place >= 0:
+            begin = last = place // words
+            while place >= 0 and (band := place // words) - last <= _BRIDGE:
+                last = band
+                place = differs.find(1, (band + 1) * words)
+            runs.append((begin, last + 1))
+        return runs
 
-    def _pool(self, changed_last: list[Run]) -> None:
-        if self._was_alone:
-            self._was_alone = False
-            self._changed = self._everywhere
-        else:
-            self._changed = _union(self._changed_first, changed_last)
-        first, last, pooled, rows = self._first.look, self._last.look, self._pooled, self._rows
+    def _look_at(self, frame: _Passing, runs: list[Run]) -> None:
+        """Paint some bands of the frame that the emulator shows now."""
+        rows, paint = self._rows, self._colours.paint
+        for begin, end in runs:
+            numbers = frame.numbers[begin * rows : end * rows]
+            look = frame.look[begin * rows : end * rows]
+            paint(numbers, look)
+            if _UNKNOWN in look.tobytes() and not self._colours.know(numbers):
+                self._convert(frame.look)
+                self._colours.learn(frame.numbers, frame.look)
+
+    def _compose(self, first: _Passing | None, last: _Passing) -> None:
+        """Bring the image up to date where it may have changed."""
+        rows, image, paint = self._rows, self.image, self._colours.paint
+        self._look_at(last, self._changed)
         for begin, end in self._changed:
             low, high = begin * rows, end * rows
-            np.maximum(first[low:high], last[low:high], out=pooled[low:high])
-        self.image = pooled
+            if first is None:
+                image[low:high] = last.look[low:high]
+            else:
+                look = first.look[low:high]
+                paint(first.numbers[low:high], look)
+                np.maximum(look, last.look[low:high], out=image[low:high])
 
 
 def _union(some: list[Run], others: list[Run]) -> list[Run]:
     """Return the runs of all bands that are in either."""
-    if some == others:
+    if some == others or not others:
         return some
     runs: list[Run] = []
     for run in sorted(some + others):
