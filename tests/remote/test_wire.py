@@ -1,0 +1,400 @@
+"""Messages in both forms: the same data through either, and nothing but that data."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections import OrderedDict
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from any_space import any_space, samples
+from comparing import assert_same
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xuance_envs.remote.wire import (
+    DTYPES,
+    Form,
+    WireError,
+    array_from_wire,
+    dumps,
+    from_wire,
+    loads,
+    to_wire,
+)
+from xuance_envs.remote.wire_spaces import (
+    batch_from_wire,
+    batch_to_wire,
+    space_from_wire,
+    space_to_wire,
+    stack,
+)
+
+FORMS = list(Form)
+
+
+def through(form: Form, value: Any) -> Any:
+    """A value that went through a message of its own."""
+    return from_wire(loads(dumps(to_wire(value), form), form))
+
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.binary(),
+    st.integers(-(2**100), 2**100),
+    st.floats(width=32).map(np.float32),
+    st.integers(0, 255).map(np.uint8),
+    st.booleans().map(np.bool_),
+)
+arrays = st.builds(
+    lambda name, shape, seed: (np.random.default_rng(seed).random(shape) * 9).astype(DTYPES[name]),
+    st.sampled_from(sorted(DTYPES)),
+    st.sampled_from([(), (0,), (3,), (2, 0), (2, 1, 2)]),
+    st.integers(0, 99),
+)
+hashables = st.one_of(st.text(), st.integers(), st.booleans(), st.tuples(st.integers(), st.text()))
+values = st.recursive(
+    scalars | arrays,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.text() | st.just("$"), inner, max_size=3),
+        st.dictionaries(hashables, inner, max_size=3),
+        st.sets(hashables, max_size=3),
+        st.frozensets(hashables, max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+def as_it_travels(value: Any) -> Any:
+    """The value with every NaN in the form that JSON's has, and longlong as what it equals."""
+    if isinstance(value, float | np.floating) and math.isnan(value):
+        return type(value)(math.nan)
+    if isinstance(value, np.generic):
+        return DTYPES[value.dtype.name].type(value)
+    if isinstance(value, spaces.GraphInstance):
+        return value
+    if isinstance(value, dict):
+        return {key: as_it_travels(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(as_it_travels(item) for item in value)
+    return value
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+@given(value=values)
+def test_a_value_comes_back_with_its_types_and_bits(form: Form, value: Any) -> None:
+    assert_same(as_it_travels(through(form, value)), as_it_travels(value))
+
+
+@given(space=any_space, count=st.integers(1, 3), seed=st.integers(0, 2**31))
+def test_spaces_and_their_values_are_the_same_through_both_forms(
+    space: spaces.Space, count: int, seed: int
+) -> None:
+    batch = stack(space, samples(space, count, seed))
+    for form in FORMS:
+        arrived = space_from_wire(loads(dumps(space_to_wire(space), form), form))
+        assert arrived == space
+        assert arrived.dtype == space.dtype
+        message = dumps(batch_to_wire(space, batch), form)
+        came = batch_from_wire(arrived, loads(message, form), count)
+        assert_same(as_it_travels(came), as_it_travels(batch))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+def test_an_array_that_arrived_is_its_owners_to_write_to(form: Form) -> None:
+    arrived = through(form, np.arange(3))
+    arrived[0] = 7
+    assert arrived.tolist() == [7, 1, 2]
+
+
+def test_a_space_whose_keys_are_not_strings_travels() -> None:
+    space = spaces.Dict(
+        [(2, spaces.Discrete(3)), ("b", spaces.Text(4)), ((1, "x"), spaces.Box(0, 1))]
+    )
+    arrived = space_from_wire(loads(dumps(space_to_wire(space), Form.JSON), Form.JSON))
+    assert list(arrived.spaces.items()) == list(space.spaces.items())
+    batch = stack(space, samples(space, 2, 0))
+    node = loads(dumps(batch_to_wire(space, batch), Form.JSON), Form.JSON)
+    assert_same(batch_from_wire(arrived, node, 2), batch)
+
+
+def test_json_is_what_a_person_would_write() -> None:
+    space = spaces.Dict(x=spaces.Box(-1, 1, (2,)), n=spaces.Discrete(3))
+    batch = {"x": np.float32([[0, 0.5]]), "n": np.array([2])}
+    assert json.loads(dumps(batch_to_wire(space, batch), Form.JSON)) == {"x": [[0, 0.5]], "n": [2]}
+    info = {"score": 1.5, "steps": 3, "name": "x", "won": True, "nothing": None, "list": [1]}
+    assert json.loads(dumps(to_wire(info), Form.JSON)) == info
+
+
+def test_numbers_that_are_not_finite_are_strings_in_json() -> None:
+    space = spaces.Box(-np.inf, np.inf, (3,))
+    batch = np.array([[np.nan, np.inf, -np.inf]], np.float32)
+    text = dumps(batch_to_wire(space, batch), Form.JSON)
+    assert json.loads(text) == [["NaN", "Infinity", "-Infinity"]]
+    assert_same(batch_from_wire(space, json.loads(text), 1), batch)
+
+
+def test_large_uniform_bounds_are_not_spelled_out() -> None:
+    space = spaces.Box(0, 255, (210, 160, 3), np.uint8)
+    message = dumps(space_to_wire(space), Form.JSON)
+    assert len(message) < 400
+    assert space_from_wire(json.loads(message)) == space
+
+
+def test_subclasses_travel_as_what_they_derive_from() -> None:
+    assert_same(through(Form.JSON, OrderedDict(a=1)), {"a": 1})
+    assert_same(through(Form.MSGPACK, np.str_("text")), "text")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), lambda: 0, np.array([object()]), np.array(["text"]), np.longdouble(1), 1j],
+    ids=repr,
+)
+def test_what_cannot_travel_is_refused(value: Any) -> None:
+    with pytest.raises(WireError, match="cannot travel"):
+        to_wire({"deep": [value]})
+
+
+def test_a_value_within_itself_is_refused() -> None:
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(WireError, match="within themselves"):
+        to_wire(value)
+
+
+class OwnSpace(spaces.Box):
+    """A space of somebody's own."""
+
+
+@pytest.mark.parametrize(
+    "space", [OwnSpace(0, 1), spaces.Box(0, 1, dtype=np.longdouble), spaces.Tuple([OwnSpace(0, 1)])]
+)
+def test_custom_spaces_are_refused(space: spaces.Space) -> None:
+    with pytest.raises(WireError):
+        space_to_wire(space)
+
+
+# --- what is malformed --------------------------------------------------------------------------
+
+BOX = spaces.Box(-1, 1, (2,))
+
+
+def raw(dtype: Any = "float32", shape: Any = (1, 2), data: Any = bytes(8), **more: Any) -> Any:
+    shape = list(shape) if isinstance(shape, tuple) else shape
+    return {"$": "array", "dtype": dtype, "shape": shape, "data": data, **more}
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        None,
+        1,
+        "NaN",
+        [],
+        [[1]],
+        [[1, 2], [3, 4]],
+        [[1, [2]]],
+        [[1, "2"]],
+        [[1, None]],
+        [[1, True]],
+        [[1, 1e300]],
+        [[1, 10**400]],
+        {},
+        {"$": "array"},
+        {"$": ["array"]},
+        {"$": "scalar", "dtype": "float32", "data": 1},
+        raw(more=1),
+        raw(dtype="float64"),
+        raw(dtype="object"),
+        raw(dtype="O"),
+        raw(dtype=["float32"]),
+        raw(dtype=None),
+        raw(shape=(2, 1)),
+        raw(shape=(-1, 2)),
+        raw(shape=(1, -2)),
+        raw(shape=(2**62, 2**62)),
+        raw(shape=(10**30, 2)),
+        raw(shape=[1.0, 2]),
+        raw(shape=[True, 2]),
+        raw(shape=[1] * 64),
+        raw(shape="12"),
+        raw(data=bytes(7)),
+        raw(data=b""),
+        raw(data="text"),
+        raw(data=None),
+        raw(shape=(0, 2**39, 2**39), data=b""),
+    ],
+    ids=lambda node: ascii(node)[:70],
+)
+def test_a_batch_that_is_not_one_is_refused(node: Any) -> None:
+    with pytest.raises(WireError):
+        batch_from_wire(BOX, node, 1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "node"),
+    [
+        ("uint8", [300]),
+        ("uint8", [-1]),
+        ("int8", [0.5]),
+        ("int8", ["NaN"]),
+        ("int64", [2**63]),
+        ("uint64", [2**64]),
+        ("bool", [2]),
+        ("bool", [0.0]),
+        ("bool", raw("bool", (1,), b"\x02")),
+        ("float16", [1e6]),
+        ("float32", ["nan"]),
+    ],
+)
+def test_a_number_that_does_not_fit_is_refused(dtype: str, node: Any) -> None:
+    with pytest.raises(WireError):
+        array_from_wire(node, np.dtype(dtype), (1,))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"$": "no such"},
+        {"$": 1},
+        {"$": "tuple"},
+        {"$": "tuple", "items": 1},
+        {"$": "tuple", "items": [], "more": 1},
+        {"$": "dict", "items": [1]},
+        {"$": "dict", "items": [[1, 2, 3]]},
+        {"$": "dict", "items": [[[], 2]]},
+        {"$": "set", "items": [[]]},
+        {"$": "int", "data": "text"},
+        {"$": "int", "data": 1},
+        {"$": "float", "data": "1"},
+        {"$": "bytes", "data": "?"},
+        {"$": "bytes", "data": "\xff"},
+        {"$": "scalar", "dtype": "int8", "data": 300},
+        {"$": "scalar", "dtype": "int8", "data": [1]},
+        {"$": "graph", "nodes": 1, "edges": None, "edge_links": None},
+        {"$": "graph", "nodes": None, "edges": None, "edge_links": None},
+        {1: 2},
+        {b"a": 2},
+    ],
+    ids=ascii,
+)
+def test_a_value_that_is_not_one_is_refused(node: Any) -> None:
+    with pytest.raises(WireError):
+        from_wire([node])
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        None,
+        [],
+        {"type": "Space"},
+        {"type": ["Box"]},
+        {"type": "Box"},
+        {"type": "Box", "low": 0, "high": 1, "shape": [2], "dtype": "float32"},
+        {"type": "Box", "low": raw(), "high": raw(), "shape": [-1], "dtype": "float32"},
+        {
+            "type": "Box",
+            "low": raw(shape=(), data=bytes(4)),
+            "high": raw(shape=(), data=bytes(4)),
+            "shape": [2**20, 2**20],
+            "dtype": "float32",
+        },
+        {"type": "Discrete", "n": 0, "start": 0, "dtype": "int64"},
+        {"type": "Discrete", "n": 2.0, "start": 0, "dtype": "int64"},
+        {"type": "MultiBinary", "n": [2**30, 2**30]},
+        {"type": "MultiBinary", "n": "2"},
+        {"type": "Text", "min_length": 1, "max_length": 0, "charset": "ab"},
+        {"type": "Text", "min_length": 1, "max_length": 2, "charset": 5},
+        {"type": "Dict", "spaces": {}},
+        {"type": "Dict", "spaces": [[1]]},
+        {"type": "Tuple", "spaces": 1},
+        {"type": "Sequence", "space": {"type": "Discrete", "n": 1}, "stack": 1},
+        {"type": "Graph", "nodes": None, "edges": None},
+    ],
+    ids=lambda node: ascii(node)[:60],
+)
+def test_a_space_that_is_not_one_is_refused(node: Any) -> None:
+    with pytest.raises(WireError):
+        space_from_wire(node)
+
+
+DEEP = 100_000
+
+
+@pytest.mark.parametrize(
+    ("form", "data"),
+    [
+        (Form.JSON, b""),
+        (Form.JSON, b"{"),
+        (Form.JSON, b"NaN"),
+        (Form.JSON, b"[Infinity]"),
+        (Form.JSON, b"\xff\xfe"),
+        (Form.JSON, b"[" * DEEP + b"]" * DEEP),
+        (Form.JSON, b"9" * 10_000),
+        (Form.MSGPACK, b""),
+        (Form.MSGPACK, b"\xc1"),
+        (Form.MSGPACK, b"\x91" * DEEP + b"\xc0"),
+        (Form.MSGPACK, msgpack.packb({"a": [1, 2]})[:-1]),
+        (Form.MSGPACK, msgpack.packb(1) + b"\x00"),
+        (Form.MSGPACK, msgpack.packb({1: 2}, strict_types=True)),
+        (Form.MSGPACK, b"\x81\x90\x01"),
+        (Form.MSGPACK, b"\xdd\xff\xff\xff\xff"),
+        (Form.MSGPACK, b"\xc6\xff\xff\xff\xff"),
+        (Form.MSGPACK, msgpack.packb(msgpack.ExtType(5, b"x"))),
+        (Form.MSGPACK, b"\xa2\xff\xff"),
+    ],
+    ids=lambda part: ascii(part)[:40],
+)
+def test_bytes_that_are_no_message_are_refused(form: Form, data: bytes) -> None:
+    with pytest.raises(WireError):
+        loads(data, form)
+
+
+@given(data=st.binary(max_size=60))
+def test_no_bytes_do_anything_but_decode_or_be_refused(data: bytes) -> None:
+    for form in FORMS:
+        try:
+            tree = loads(data, form)
+        except WireError:
+            continue
+        for read in (from_wire, space_from_wire, lambda node: batch_from_wire(BOX, node, 1)):
+            with contextlib.suppress(WireError):
+                read(tree)
+
+
+trees = st.recursive(
+    scalars.filter(lambda value: not isinstance(value, np.generic)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["$", "dtype", "shape", "data", "items"]), inner),
+        st.builds(
+            lambda tag, inner: {"$": tag, **inner},
+            st.sampled_from(["array", "scalar", "dict", "set", "tuple", "graph", "int", "bytes"]),
+            st.dictionaries(st.sampled_from(["dtype", "shape", "data", "items"]), inner),
+        ),
+    ),
+)
+
+
+@given(tree=trees)
+def test_no_tree_does_anything_but_decode_or_be_refused(tree: Any) -> None:
+    with contextlib.suppress(WireError):
+        from_wire(tree)
+
+
+def test_a_timestamp_is_refused() -> None:
+    with pytest.raises(WireError):
+        from_wire(loads(msgpack.packb(msgpack.Timestamp(1)), Form.MSGPACK))
