@@ -32,7 +32,19 @@ PUBLIC_NAMES = [
     "LazyFrames",
     "MountainCar",
     "NotSteppingError",
+    "RemoteAuthenticationError",
+    "RemoteConflictError",
+    "RemoteError",
+    "RemoteForbiddenError",
+    "RemoteLimitError",
+    "RemoteNotFoundError",
+    "RemoteRequestError",
+    "RemoteTooLargeError",
+    "RemoteUnreachableError",
+    "RemoteVecEnv",
+    "RemoteVersionError",
     "StepBatch",
+    "StudentGymEnvVectorized",
     "SubprocVecEnv",
     "SubprocVecEnv_Atari",
     "SubprocVecEnv_Gym",
@@ -43,6 +55,7 @@ PUBLIC_NAMES = [
     "WorkerTimeoutError",
     "__version__",
     "autotune",
+    "create_student_gym_env_vectorized",
 ]
 
 # From the ground up: a module imports from floors below its own only, and from its own room.
@@ -207,6 +220,16 @@ ERRORS = [
     errors.EnvError(3, "step", "ValueError: too far", "Traceback ..."),
     errors.WorkerDiedError([0, 1], 4711, -9, "step", "the end of its output"),
     errors.WorkerTimeoutError([2], 4712, 1.5, "reset", "waited in vain"),
+    errors.RemoteError("text", "http://127.0.0.1:8001", 500),
+    errors.RemoteAuthenticationError("text", "http://127.0.0.1:8001", 401),
+    errors.RemoteForbiddenError("text", "http://127.0.0.1:8001", 403),
+    errors.RemoteNotFoundError("text", "http://127.0.0.1:8001", 404),
+    errors.RemoteConflictError("text", "http://127.0.0.1:8001", 409),
+    errors.RemoteTooLargeError("text", "http://127.0.0.1:8001", 413),
+    errors.RemoteRequestError("text", "http://127.0.0.1:8001", 422),
+    errors.RemoteLimitError("text", "http://127.0.0.1:8001", 429),
+    errors.RemoteVersionError("text", "http://127.0.0.1:8001"),
+    errors.RemoteUnreachableError("text", "http://127.0.0.1:8001"),
 ]
 
 

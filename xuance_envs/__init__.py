@@ -22,7 +22,9 @@ def _public_homes() -> dict[str, str]:
         import re
 
         stub = pkgutil.get_data(__name__, "__init__.pyi") or b""
-        lines = re.findall(r"^from (\S+) import (\w+) as \2$", stub.decode(), re.MULTILINE)
+        lines = re.findall(
+            r"^from (\S+) import (?:\(\s+)?(\w+) as \2\b", stub.decode(), re.MULTILINE
+        )
         _homes = {name: home for home, name in lines}
     return _homes
 

@@ -8,7 +8,17 @@
     ├── ClosedVecEnvError      anything but ``close`` after ``close``
     ├── EnvError               an environment raised, or returned what its spaces do not allow
     ├── WorkerDiedError        the process around some environments ended by itself
-    └── WorkerTimeoutError     a process around some environments did not answer in time
+    ├── WorkerTimeoutError     a process around some environments did not answer in time
+    └── RemoteError            a server of environments refused, or could not be reached
+        ├── RemoteAuthenticationError   the token is missing or wrong (401)
+        ├── RemoteForbiddenError        its operator has not allowed that (403)
+        ├── RemoteNotFoundError         it has no such session, episode or environment (404)
+        ├── RemoteConflictError         not in the state the session or episode is in (409)
+        ├── RemoteTooLargeError         the request is larger than it takes (413)
+        ├── RemoteRequestError          it does not understand the request (400, 415, 422)
+        ├── RemoteLimitError            no more environments, sessions or requests now (429)
+        ├── RemoteVersionError          it speaks another version of the protocol
+        └── RemoteUnreachableError      it does not answer
 
 Every one of them survives :mod:`pickle`.
 Wrong arguments are not in the tree: they are a :class:`ValueError` or a :class:`TypeError`,
@@ -26,6 +36,16 @@ __all__ = [
     "ClosedVecEnvError",
     "EnvError",
     "NotSteppingError",
+    "RemoteAuthenticationError",
+    "RemoteConflictError",
+    "RemoteError",
+    "RemoteForbiddenError",
+    "RemoteLimitError",
+    "RemoteNotFoundError",
+    "RemoteRequestError",
+    "RemoteTooLargeError",
+    "RemoteUnreachableError",
+    "RemoteVersionError",
     "VecEnvError",
     "WorkerDiedError",
     "WorkerTimeoutError",
@@ -208,6 +228,73 @@ class WorkerTimeoutError(_WorkerError):
         if self.pid is None:
             return f"none of {name_envs(self.env_indices)} answered within {self.timeout:g} s"
         return self._told(f"did not answer {self.command!r} within {self.timeout:g} s")
+
+
+class RemoteError(VecEnvError):
+    """A server of environments refused a request, failed at it, or could not be reached.
+
+    Args:
+        message: what went wrong, and what to do about it.
+        server: the server's address.
+        status: the HTTP status it answered with; None where there was no answer.
+
+    Attributes:
+        message (str): as above.
+        server (str): as above.
+        status (int | None): as above.
+    """
+
+    def __init__(self, message: str, server: str, status: int | None = None) -> None:
+        super().__init__(message, server, status)
+        self.message = message
+        self.server = server
+        self.status = status
+
+    def __str__(self) -> str:
+        answered = "" if self.status is None else f" (HTTP {self.status})"
+        return f"{self.server}: {self.message}{answered}"
+
+
+class RemoteAuthenticationError(RemoteError):
+    """The server wants a token, and got none or not one of its own (401)."""
+
+
+class RemoteForbiddenError(RemoteError):
+    """The server's operator has not allowed what was asked for (403)."""
+
+
+class RemoteNotFoundError(RemoteError):
+    """The server has no such session, episode or environment, or not for this token (404).
+
+    A session that was not used for a while is gone as well.
+    """
+
+
+class RemoteConflictError(RemoteError):
+    """The session or the episode is not in a state in which that can be done (409)."""
+
+
+class RemoteTooLargeError(RemoteError):
+    """The request, or its answer, is larger than the server allows (413)."""
+
+
+class RemoteRequestError(RemoteError):
+    """The server does not understand the request (400, 415, 422)."""
+
+
+class RemoteLimitError(RemoteError):
+    """The server allows no more sessions, environments or waiting requests at present (429)."""
+
+
+class RemoteVersionError(RemoteError):
+    """The server speaks another version of the protocol, or is no server of environments."""
+
+
+class RemoteUnreachableError(RemoteError):
+    """The server cannot be reached, or does not answer in time.
+
+    Whether it has done what was asked for is then not known.
+    """
 
 
 def _rebuild(kind: type[_WorkerError], attributes: dict[str, Any]) -> _WorkerError:

@@ -126,6 +126,15 @@ class SpaceRows:
         self.parts = parts
         self._n = n
 
+    @classmethod
+    def allocate(cls, layout: SpaceLayout, n: int) -> SpaceRows:
+        """Rows of so many environments, on memory of their own."""
+        parts: list[Any] = [
+            [None] * n if leaf.dtype is None else np.zeros((n, *leaf.shape), leaf.dtype)
+            for leaf in layout.leaves
+        ]
+        return cls(layout, parts, n)
+
     def __len__(self) -> int:
         return self._n
 

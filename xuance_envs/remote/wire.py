@@ -27,7 +27,16 @@ import numpy as np
 from gymnasium.spaces import GraphInstance
 from numpy.typing import NDArray
 
-__all__ = ["Form", "WireError", "array_from_wire", "dumps", "from_wire", "loads", "to_wire"]
+__all__ = [
+    "Form",
+    "WireError",
+    "array_from_wire",
+    "dumps",
+    "from_wire",
+    "infos_from_wire",
+    "loads",
+    "to_wire",
+]
 
 MAX_DEPTH = 64
 """How deep values may be nested."""
@@ -377,6 +386,21 @@ def from_wire(node: Any, depth: int = 0) -> Any:
     if type(tag) is not str or tag not in _DECODERS:
         raise WireError(f"expected a tag out of {', '.join(_DECODERS)}, got {_shown(tag)}")
     return _DECODERS[tag](node, depth + 1)
+
+
+def infos_from_wire(node: Any, count: int) -> list[dict[Any, Any]]:
+    """The infos of a message.
+
+    Raises:
+        WireError: they are not a list of so many dicts.
+    """
+    if not isinstance(node, list) or len(node) != count:
+        raise WireError(f"expected a list of {count} infos")
+    infos = [from_wire(info) for info in node]
+    for info in infos:
+        if not isinstance(info, dict):
+            raise WireError(f"expected infos that are dicts, got {_shown(info)}")
+    return infos
 
 
 def _encode_dict(value: Mapping[Any, Any], depth: int) -> Any:

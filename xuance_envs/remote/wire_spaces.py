@@ -7,7 +7,7 @@ more for Box, Discrete, MultiDiscrete and MultiBinary, and a list of values for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -145,7 +145,8 @@ def _multi_discrete_from_wire(node: Any, depth: int) -> spaces.MultiDiscrete:
 
 
 def _multi_binary_to_wire(space: spaces.MultiBinary) -> dict[str, Any]:
-    return {"n": int(space.n) if np.ndim(space.n) == 0 else [int(length) for length in space.n]}
+    n = space.n
+    return {"n": [int(length) for length in n] if isinstance(n, Iterable) else int(n)}
 
 
 def _multi_binary_from_wire(node: Any, depth: int) -> spaces.MultiBinary:

@@ -1,0 +1,381 @@
+"""The routes under ``/api/v1``: from a request's bytes to what a session does, and back."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from xuance_envs._version import __version__
+from xuance_envs.remote import messages
+from xuance_envs.remote.failures import RefusedError, refusal_of
+from xuance_envs.remote.hosting import Host, Wanted
+from xuance_envs.remote.messages import API, PROTOCOL
+from xuance_envs.remote.metrics import Metrics
+from xuance_envs.remote.sessions import Reply, Session, Sessions
+from xuance_envs.remote.settings import Settings
+from xuance_envs.remote.wire import Form, WireError, dumps, from_wire, loads
+
+__all__ = ["Api"]
+
+logger = logging.getLogger("xuance_envs")
+
+M = TypeVar("M", bound=messages.Request)
+S = TypeVar("S", bound=messages.SessionRequest)
+
+LARGE = 64 * 2**10
+"""Bytes of a body above which it is decoded in a thread, and others need not wait."""
+
+FORMS = {
+    Form.JSON.value: Form.JSON,
+    Form.MSGPACK.value: Form.MSGPACK,
+    "application/x-msgpack": Form.MSGPACK,
+    "application/vnd.msgpack": Form.MSGPACK,
+}
+
+
+class Api:
+    """What the routes do.
+
+    Args:
+        settings: the server's.
+
+    Attributes:
+        sessions: all there are.
+        metrics: what is counted.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._limits = settings.limits
+        self.metrics = Metrics()
+        self.sessions = Sessions(settings, self.metrics)
+
+    def add_to(self, app: FastAPI) -> None:
+        """Adds the routes and the answers to what goes wrong."""
+        app.add_api_route(f"{API}/version", self.version, methods=["GET"])
+        for path, route, model in (
+            ("session/create", self.create_session, messages.CreateSession),
+            ("episode/create", self.create_episodes, messages.CreateEpisodes),
+            ("episode/vectorized_reset", self.reset, messages.Reset),
+            ("episode/vectorized_step", self.step, messages.Step),
+            ("episode/call", self.call, messages.Call),
+        ):
+            app.add_api_route(
+                f"{API}/{path}",
+                route,
+                methods=["POST"],
+                summary=model.__doc__,
+                openapi_extra=_described(model),
+                responses=_REFUSALS,
+            )
+        app.add_api_route(
+            f"{API}/session/{{session_id}}",
+            self.delete_session,
+            methods=["DELETE"],
+            openapi_extra={"security": [{"token": []}]},
+            responses=_REFUSALS,
+        )
+        app.add_exception_handler(RequestValidationError, _refused_parameters)
+        app.add_exception_handler(HTTPException, _refused_route)
+        app.add_exception_handler(RefusedError, _refused)
+        app.add_exception_handler(Exception, _failed)
+        _describe_tokens(app)
+
+    # -- routes -----------------------------------------------------------------------
+
+    async def version(self) -> dict[str, Any]:
+        """The server's version and that of the protocol. No token is needed."""
+        return {"name": "xuance_envs", "version": __version__, "protocol": PROTOCOL}
+
+    async def create_session(self, request: Request) -> Response:
+        """Opens a session."""
+        owner = self._owner(request)
+        message, form, _ = await self._received(request, messages.CreateSession)
+        session = self.sessions.open(owner, message.share_frames)
+        answer = {"session_id": session.id, "env_ids": self._settings.catalogue.ids}
+        return _sent(Reply(200, form.value, dumps(answer, form)))
+
+    async def create_episodes(self, request: Request) -> Response:
+        """Makes environments."""
+
+        async def act(message: messages.CreateEpisodes, session: Session, form: Form) -> bytes:
+            kwargs = {name: from_wire(value) for name, value in message.kwargs.items()}
+            functions = self._settings.catalogue.functions(message.env_id, message.num_envs, kwargs)
+            first = session.environments
+            wanted = Wanted(functions, message.seed, message.auto_reset)
+            host = await self.sessions.create_host(session, wanted)
+            ids = list(range(first, first + host.num_envs))
+            return dumps({"episode_ids": ids, **host.description}, form)
+
+        return await self._in_session(request, messages.CreateEpisodes, act)
+
+    async def reset(self, request: Request) -> Response:
+        """Starts new episodes."""
+
+        async def act(message: messages.Reset, session: Session, form: Form) -> bytes:
+            host, envs, _ = session.find(message.episode_ids)
+            if isinstance(message.seed, list) and len(message.seed) != len(envs):
+                raise RefusedError(
+                    422, "seed", f"expected {len(envs)} seeds, got {len(message.seed)}"
+                )
+            self._check_reply(host, len(envs))
+            options = None if message.options is None else from_wire(message.options)
+            return await host.run(
+                lambda vec_env: dumps(host.reset(vec_env, envs, message.seed, options), form),
+                "reset",
+            )
+
+        return await self._in_session(request, messages.Reset, act)
+
+    async def step(self, request: Request) -> Response:
+        """Steps environments."""
+
+        async def act(message: messages.Step, session: Session, form: Form) -> bytes:
+            host, envs, ids = session.find(message.episode_ids)
+            actions, steps = message.actions, message.steps
+            if steps > self._limits.repeats:
+                raise RefusedError(
+                    422,
+                    "steps",
+                    f"this server takes at most {self._limits.repeats} steps a request, "
+                    f"got {steps}",
+                )
+            self._check_reply(host, len(envs) * steps)
+            if not host.auto_reset:
+                return await host.run(
+                    lambda vec_env: dumps(host.repeat(vec_env, envs, actions, steps), form), "step"
+                )
+            if steps != 1 or envs != list(range(host.num_envs)):
+                raise RefusedError(
+                    422,
+                    "auto_reset",
+                    "episodes that were created with auto_reset are stepped once, and all of "
+                    f"them: expected steps 1 and {host.num_envs} episodes in order, got steps "
+                    f"{steps} and {len(ids)}",
+                )
+            return await host.run(lambda vec_env: dumps(host.step(vec_env, actions), form), "step")
+
+        return await self._in_session(request, messages.Step, act)
+
+    async def call(self, request: Request) -> Response:
+        """Reaches into environments."""
+
+        async def act(message: messages.Call, session: Session, form: Form) -> bytes:
+            host, envs, _ = session.find(message.episode_ids)
+            allowed = self._settings.allowed_calls
+            if message.operation != "render" and message.name not in allowed:
+                raise RefusedError(
+                    403,
+                    "name",
+                    f"the name {message.name!a} is not allowed; the server's operator allows "
+                    "one with --allow-call NAME",
+                )
+            if message.operation == "set_attr" and len(message.values) != len(envs):
+                raise RefusedError(
+                    422, "values", f"expected {len(envs)} values, got {len(message.values)}"
+                )
+            return await host.run(
+                lambda vec_env: dumps(host.reach(vec_env, envs, message), form), message.operation
+            )
+
+        return await self._in_session(request, messages.Call, act)
+
+    async def delete_session(self, session_id: str, request: Request) -> Response:
+        """Closes a session, and ends its environments."""
+        session = self.sessions.get(session_id, self._owner(request))
+        await self.sessions.close(session, "its client closed it")
+        form = _reply_form(request, Form.JSON)
+        return _sent(Reply(200, form.value, dumps({"closed": True}, form)))
+
+    # -- what they share --------------------------------------------------------------
+
+    def _owner(self, request: Request) -> bytes:
+        header = request.headers.get("authorization")
+        return self._settings.tokens.owner(None if header is None else header.encode("latin-1"))
+
+    async def _in_session(
+        self,
+        request: Request,
+        model: type[S],
+        act: Callable[[S, Session, Form], Awaitable[bytes]],
+    ) -> Response:
+        """Does in a session what a request asks for, once, and sends what came of it."""
+        owner = self._owner(request)
+        message, form, digest = await self._received(request, model)
+        session = self.sessions.get(message.session_id, owner)
+
+        async def reply() -> Reply:
+            try:
+                return Reply(200, form.value, await act(message, session, form))
+            except Exception as error:
+                refusal = refusal_of(error)
+                if refusal is None:
+                    raise
+                if refusal.status == 409:
+                    self.metrics.failures += 1
+                    logger.warning("session %d: %s", session.number, error)
+                return Reply(refusal.status, form.value, dumps(refusal.message(), form))
+
+        return _sent(await session.in_turn(message.sequence, digest, reply))
+
+    async def _received(self, request: Request, model: type[M]) -> tuple[M, Form, bytes]:
+        """A request's message, the form of its answer, and a digest of all of it."""
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type not in FORMS:
+            raise RefusedError(
+                415, "content_type", f"expected a content type out of {', '.join(FORMS)}"
+            )
+        body = await self._body(request)
+        form = FORMS[content_type]
+        reply_form = _reply_form(request, form)
+        read = _read_large if len(body) > LARGE else _read
+        node, digest = await read(body, form)
+        try:
+            message = model.model_validate(node)
+        except ValidationError as error:
+            raise RefusedError(422, "invalid", _faults(error)) from None
+        return message, reply_form, digest + f"{request.url.path} {reply_form}".encode()
+
+    async def _body(self, request: Request) -> bytes:
+        limit = self._limits.body
+        length = request.headers.get("content-length", "0")
+        if not length.isdecimal() or len(length) > 18 or int(length) > limit:
+            raise _too_large(limit)
+        try:
+            return await asyncio.wait_for(self._pieces(request), self._limits.upload)
+        except asyncio.TimeoutError:
+            raise RefusedError(
+                408, "slow", f"expected the whole request within {self._limits.upload:g} s"
+            ) from None
+        except ClientDisconnect:
+            raise RefusedError(400, "disconnected", "the request did not arrive whole") from None
+
+    async def _pieces(self, request: Request) -> bytes:
+        pieces, size = [], 0
+        async for piece in request.stream():
+            size += len(piece)
+            if size > self._limits.body:
+                raise _too_large(self._limits.body)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def _check_reply(self, host: Host, observations: int) -> None:
+        size = host.reply_bytes(observations)
+        if size > self._limits.reply:
+            raise RefusedError(
+                413,
+                "reply",
+                f"the answer could have {size} bytes of observations; this server allows "
+                f"{self._limits.reply}: ask for fewer steps or fewer episodes at a time",
+            )
+
+
+async def _read(body: bytes, form: Form) -> tuple[Any, bytes]:
+    return _decoded(body, form)
+
+
+async def _read_large(body: bytes, form: Form) -> tuple[Any, bytes]:
+    return await asyncio.to_thread(_decoded, body, form)
+
+
+def _decoded(body: bytes, form: Form) -> tuple[Any, bytes]:
+    try:
+        return loads(body, form), hashlib.blake2b(body).digest()
+    except WireError as error:
+        raise RefusedError(400, "malformed", str(error)) from None
+
+
+def _reply_form(request: Request, form: Form) -> Form:
+    """The form the client accepts, or else that of its request."""
+    accepted = request.headers.get("accept", "").lower()
+    for name, wanted in FORMS.items():
+        if name in accepted:
+            return wanted
+    return form
+
+
+def _too_large(limit: int) -> RefusedError:
+    return RefusedError(413, "body", f"expected a request of at most {limit} bytes")
+
+
+def _faults(error: ValidationError) -> str:
+    """What is wrong with a request, without repeating what it had."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    shown = [
+        f"{'.'.join(str(part)[:40] for part in fault['loc']) or 'message'}: {fault['msg']}"
+        for fault in faults[:5]
+    ]
+    return ascii("; ".join(shown))[1:-1][:1000]
+
+
+def _sent(reply: Reply, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(reply.body, reply.status, headers, reply.content_type)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RefusedError)
+    form = _reply_form(request, FORMS.get(request.headers.get("content-type", ""), Form.JSON))
+    headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
+    return _sent(Reply(error.status, form.value, dumps(error.message(), form)), headers)
+
+
+async def _refused_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return await _refused(request, RefusedError(error.status_code, "route", str(error.detail)))
+
+
+async def _refused_parameters(request: Request, error: Exception) -> Response:
+    # FastAPI's own answer repeats the input, which may have no JSON: then it fails itself.
+    return await _refused(request, RefusedError(422, "invalid", "the path or query is not valid"))
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    logger.error("%s failed", request.url.path, exc_info=error)
+    return await _refused(
+        request, RefusedError(500, "server", "the server failed; its log says how")
+    )
+
+
+# -- OpenAPI ----------------------------------------------------------------------------
+
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    400: {"description": "the body is not JSON or msgpack"},
+    401: {"description": "a token is missing or wrong"},
+    403: {"description": "the operator has not allowed that name"},
+    404: {"description": "no such session, episode or environment, or another token's"},
+    409: {"description": "an environment failed, or the session is in no state for it"},
+    413: {"description": "the request or its answer is too large"},
+    415: {"description": "neither JSON nor msgpack"},
+    422: {"description": "a field is missing, unknown or out of bounds"},
+    429: {"description": "a limit on sessions, environments or waiting requests is reached"},
+}
+
+
+def _described(model: type[messages.Request]) -> dict[str, Any]:
+    schema = model.model_json_schema()
+    content = {form.value: {"schema": schema} for form in Form}
+    return {
+        "requestBody": {"required": True, "content": content},
+        "security": [{"token": []}],
+    }
+
+
+def _describe_tokens(app: FastAPI) -> None:
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = plain()
+        components = schema.setdefault("components", {})
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation has it

@@ -1,0 +1,308 @@
+"""What a student's notebook uses: environments on a server, stepped several times a request."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from numpy.typing import NDArray
+
+from xuance_envs.engine.space_layout import BadValueError, SpaceLayout
+from xuance_envs.engine.space_rows import EVERY, SpaceRows
+from xuance_envs.errors import ClosedVecEnvError
+from xuance_envs.remote.connection import Connection, RemoteSession, understood
+from xuance_envs.remote.wire import array_from_wire, from_wire, infos_from_wire
+from xuance_envs.remote.wire_spaces import batch_from_wire, batch_to_wire, space_from_wire
+from xuance_envs.vector_envs.arguments import checked_env_ids, seeds_of
+
+__all__ = ["StudentGymEnvVectorized", "create_student_gym_env_vectorized"]
+
+logger = logging.getLogger("xuance_envs")
+
+Infos = list[dict[str, Any]]
+
+
+def create_student_gym_env_vectorized(
+    num_envs: int,
+    step_size: int,
+    user_token: str | None,
+    *,
+    base_url: str = "http://127.0.0.1:8001",
+    env_id: str | None = None,
+    timeout: float = 120.0,
+    share_frames: bool = False,
+) -> StudentGymEnvVectorized:
+    """Makes environments on a server.
+
+    Args:
+        num_envs: how many.
+        step_size: how often each repeats its action at most in one step.
+        user_token: what the server knows its user by; None where it wants no token.
+        base_url: the server's address.
+        env_id: which environment; None for the only one the server has.
+        timeout: seconds within which the server has to answer a request.
+        share_frames: whether the server's status page may show what is rendered.
+
+    Returns:
+        The environments, to be reset before the first step.
+
+    Raises:
+        ValueError: ``num_envs`` or ``step_size`` is below 1, or the address is none.
+        RemoteAuthenticationError: the server does not know the token.
+        RemoteNotFoundError: it has no such environment.
+        RemoteLimitError: it allows no more sessions or environments.
+        RemoteVersionError: it speaks another version of the protocol.
+        RemoteUnreachableError: it does not answer.
+        ImportError: httpx or msgpack is not installed.
+    """
+    for name, value in (("num_envs", num_envs), ("step_size", step_size)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise ValueError(f"{name}: expected an int of at least 1, got {value!r}")
+    connection = Connection(base_url, user_token, timeout)
+    try:
+        version = connection.check_version()
+        logger.info("server %s has xuance_envs %s", connection.server, version)
+        session = RemoteSession(connection, share_frames)
+    except BaseException:
+        connection.close()
+        raise
+    try:
+        return StudentGymEnvVectorized(session, int(num_envs), int(step_size), env_id)
+    except BaseException:
+        session.close()
+        raise
+
+
+class StudentGymEnvVectorized:
+    """Environments on a server: each repeats its action, and is reset when it is told to.
+
+    Made by :func:`create_student_gym_env_vectorized`. One request steps all of them, up to
+    ``step_size`` times each. It is a context manager: leaving it closes it.
+
+    Args:
+        session: on the server, freed by :meth:`close`.
+        num_envs: how many environments.
+        step_size: how often each repeats its action at most.
+        env_id: which environment; None for the only one the server has.
+
+    Attributes:
+        num_envs (int): number of environments.
+        step_size (int): as above.
+        episode_ids (list[int]): what the server calls them.
+        observation_space (gymnasium.Space): of one environment.
+        action_space (gymnasium.Space): of one environment.
+        max_episode_steps (int): the limit of an episode, 1000 where there is none.
+        closed (bool): whether it has been closed.
+    """
+
+    def __init__(
+        self, session: RemoteSession, num_envs: int, step_size: int, env_id: str | None
+    ) -> None:
+        self._session = session
+        self.closed = False
+        self.num_envs = num_envs
+        self.step_size = step_size
+        request = {"env_id": env_id, "num_envs": num_envs, "auto_reset": False}
+        answer = session.request("create", request)
+        server = session.server
+        with understood(server):
+            self.episode_ids: list[int] = list(answer["episode_ids"])
+            self.observation_space: Space[Any] = space_from_wire(answer["observation_space"])
+            self.action_space: Space[Any] = space_from_wire(answer["action_space"])
+            self.max_episode_steps = int(answer["max_episode_steps"])
+        self._ended = np.zeros(num_envs, np.bool_)
+        layout = SpaceLayout(self.action_space)
+        parts: list[Any] = [
+            [None] * num_envs
+            if leaf.dtype is None
+            else np.zeros((num_envs, *leaf.shape), leaf.dtype)
+            for leaf in layout.leaves
+        ]
+        self._actions = SpaceRows(layout, parts, num_envs)
+        for index, episode in enumerate(self.episode_ids):
+            logger.info(
+                "environment %d of %d is episode %s at %s", index, num_envs, episode, server
+            )
+
+    def reset(self, *, seed: int | Sequence[int | None] | None = None) -> tuple[Any, Infos]:
+        """Starts a new episode in every environment.
+
+        Args:
+            seed: an int gives environment i the seed ``seed + i``; a sequence gives each its own;
+                None lets each go on with its random stream.
+
+        Returns:
+            ``(observations, infos)``: an array of shape ``(num_envs, *obs_shape)``, in a dict or
+            tuple for a Dict or Tuple space, and a list of dicts.
+
+        Raises:
+            EnvError: an environment raised.
+            RemoteError: the server refused, or could not be reached.
+            ClosedVecEnvError: it is closed.
+        """
+        return self._reset(range(self.num_envs), seed)
+
+    def reset_specific_envs(
+        self, ids: Sequence[int], *, seed: int | Sequence[int | None] | None = None
+    ) -> tuple[Any, Infos]:
+        """Starts a new episode in some environments, and leaves the others as they are.
+
+        Args:
+            ids: their indices, as from :meth:`get_terminated_env_indices`.
+            seed: as for :meth:`reset`, one per environment that is reset.
+
+        Returns:
+            ``(observations, infos)`` of these environments, in the order of ``ids``.
+
+        Raises:
+            ValueError: there is no such environment, or it is there twice.
+            EnvError: an environment raised.
+            RemoteError: the server refused, or could not be reached.
+            ClosedVecEnvError: it is closed.
+        """
+        return self._reset(checked_env_ids(ids, self.num_envs), seed)
+
+    def _reset(
+        self, envs: Sequence[int], seed: int | Sequence[int | None] | None
+    ) -> tuple[Any, Infos]:
+        self._check_open()
+        seeds = seeds_of(seed, envs)
+        if not envs:
+            return self._no_observations(), []
+        request = {
+            "episode_ids": [self.episode_ids[env] for env in envs],
+            "seed": None if seed is None else seeds,
+        }
+        answer = self._session.request("vectorized_reset", request)
+        with understood(self._session.server):
+            space, node = self.observation_space, answer["observations"]
+            observations = batch_from_wire(space, node, len(envs))
+            infos = infos_from_wire(answer["infos"], len(envs))
+        self._ended[list(envs)] = False
+        return observations, infos
+
+    def step(
+        self, actions: Any
+    ) -> tuple[list[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], Infos]:
+        """Has every environment repeat its action, until its episode ends or ``step_size`` times.
+
+        An environment whose episode ended before is left alone until it is reset: its observation
+        is its last one again, its reward 0, and its flags are still set.
+
+        Args:
+            actions: one per environment: an array whose rows they are, a list of them, a dict of
+                batches for a Dict space or a tuple of batches for a Tuple space.
+
+        Returns:
+            ``(observations, rewards, terminateds, truncateds, infos)``:
+
+            - ``observations``: a list with an array ``(k, *obs_shape)`` per environment, the k
+              observations of its steps in order, ``1 <= k <= step_size``; in a dict or tuple for a
+              Dict or Tuple space.
+            - ``rewards``: ``(num_envs,)`` float32, the sums over the steps.
+            - ``terminateds``, ``truncateds``: ``(num_envs,)`` bool.
+            - ``infos``: a list of dicts, the last step's, each with ``step``, the index of that
+              step in its episode counted from 0, ``terminated`` and ``truncated``.
+
+        Raises:
+            ValueError: the actions do not fit; nothing has happened then.
+            EnvError: an environment raised, or was not reset before.
+            RemoteError: the server refused, or could not be reached.
+            ClosedVecEnvError: it is closed.
+        """
+        self._check_open()
+        try:
+            self._actions.put(actions, EVERY, self.num_envs)
+        except BadValueError as error:
+            raise ValueError(f"actions for {self.num_envs} environments: {error}") from None
+        request = {
+            "episode_ids": self.episode_ids,
+            "actions": batch_to_wire(self.action_space, self._actions.view()),
+            "steps": self.step_size,
+        }
+        answer = self._session.request("vectorized_step", request)
+        shape = (self.num_envs,)
+        with understood(self._session.server):
+            lengths = array_from_wire(answer["lengths"], np.dtype(np.int64), shape)
+            observations = [
+                batch_from_wire(self.observation_space, node, length)
+                for node, length in zip(answer["observations"], lengths.tolist(), strict=True)
+            ]
+            rewards = array_from_wire(answer["rewards"], np.dtype(np.float64), shape)
+            terminated = array_from_wire(answer["terminated"], np.dtype(np.bool_), shape)
+            truncated = array_from_wire(answer["truncated"], np.dtype(np.bool_), shape)
+            infos = infos_from_wire(answer["infos"], self.num_envs)
+        self._ended = terminated | truncated
+        return observations, rewards.astype(np.float32), terminated, truncated, infos
+
+    def get_terminated_env_indices(self) -> list[int]:
+        """The environments whose episode has ended, for either reason, and that await a reset."""
+        return [int(env) for env in np.flatnonzero(self._ended)]
+
+    def get_active_count(self) -> int:
+        """How many environments are within an episode that has not ended."""
+        return self.num_envs - int(self._ended.sum())
+
+    def render(self, ids: Sequence[int] | None = None) -> list[Any]:
+        """Renders every environment, or some.
+
+        Args:
+            ids: their indices; None for all.
+
+        Returns:
+            What each one's ``render`` returned.
+
+        Raises:
+            EnvError: an environment raised.
+            RemoteError: the server refused, or could not be reached.
+            ClosedVecEnvError: it is closed.
+        """
+        self._check_open()
+        envs = checked_env_ids(ids, self.num_envs)
+        if not envs:
+            return []
+        episode_ids = [self.episode_ids[env] for env in envs]
+        request = {"operation": "render", "episode_ids": episode_ids}
+        answer = self._session.request("call", request)
+        with understood(self._session.server):
+            return [from_wire(result) for result in answer["results"]]
+
+    def close(self) -> None:
+        """Frees the session, and with it the environments; again, it does nothing."""
+        self.closed = True
+        self._session.close()
+
+    def __enter__(self) -> StudentGymEnvVectorized:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        return (
+            f"{type(self).__name__}(num_envs={self.num_envs}, step_size={self.step_size}, "
+            f"server={self._session.server!r}{state})"
+        )
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedVecEnvError(f"{type(self).__name__} is closed; make another one")
+
+    def _no_observations(self) -> Any:
+        layout = SpaceLayout(self.observation_space)
+        return layout.unflatten(
+            [
+                [] if leaf.dtype is None else np.zeros((0, *leaf.shape), leaf.dtype)
+                for leaf in layout.leaves
+            ]
+        )

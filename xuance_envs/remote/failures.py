@@ -1,0 +1,166 @@
+"""What goes wrong at the server, as part of a message: told to the client, and raised there again.
+
+A refused request is answered with ``{"error": {"code": ..., "message": ..., "details": {...}}}``
+and an HTTP status of 4xx. Exceptions themselves never travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from xuance_envs.engine.space_layout import BadValueError
+from xuance_envs.errors import (
+    ClosedVecEnvError,
+    EnvError,
+    RemoteAuthenticationError,
+    RemoteConflictError,
+    RemoteError,
+    RemoteForbiddenError,
+    RemoteLimitError,
+    RemoteNotFoundError,
+    RemoteRequestError,
+    RemoteTooLargeError,
+    VecEnvError,
+    WorkerDiedError,
+    WorkerTimeoutError,
+)
+from xuance_envs.remote.wire import WireError
+
+__all__ = ["RefusedError", "error_of", "refusal_of"]
+
+STATUSES: dict[int, type[RemoteError]] = {
+    400: RemoteRequestError,
+    401: RemoteAuthenticationError,
+    403: RemoteForbiddenError,
+    404: RemoteNotFoundError,
+    408: RemoteRequestError,
+    409: RemoteConflictError,
+    413: RemoteTooLargeError,
+    415: RemoteRequestError,
+    422: RemoteRequestError,
+    429: RemoteLimitError,
+}
+"""What a client raises for a status, unless the code says more."""
+
+
+class RefusedError(Exception):
+    """A request is refused.
+
+    Args:
+        status: the HTTP status.
+        code: the reason, in one word.
+        message: the reason, for people.
+        details: what else is to be told.
+    """
+
+    def __init__(self, status: int, code: str, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.details = details
+
+    def message(self) -> dict[str, Any]:
+        """The answer."""
+        error: dict[str, Any] = {"code": self.code, "message": str(self)}
+        if self.details:
+            error["details"] = self.details
+        return {"error": error}
+
+
+def refusal_of(error: Exception) -> RefusedError | None:
+    """How a failure of environments is told; None for one that is the server's own."""
+    details: dict[str, Any] = {}
+    if isinstance(error, RefusedError):
+        return error
+    if isinstance(error, EnvError):
+        for name in ("env_index", "command", "reason", "env_traceback"):
+            details[name] = getattr(error, name)
+        text = f"environment {error.env_index} failed in {error.command!r}: {error.reason}"
+        return RefusedError(409, "env_failed", text, **details)
+    if isinstance(error, WorkerDiedError | WorkerTimeoutError):
+        for name in ("pid", "command", "details"):
+            details[name] = getattr(error, name)
+        details["env_indices"] = list(error.env_indices)
+        if isinstance(error, WorkerDiedError):
+            return RefusedError(409, "worker_died", str(error), exitcode=error.exitcode, **details)
+        return RefusedError(409, "worker_timeout", str(error), timeout=error.timeout, **details)
+    if isinstance(error, ClosedVecEnvError):
+        return RefusedError(409, "closed", "these environments failed before, and are closed")
+    if isinstance(error, WireError | BadValueError):
+        return RefusedError(422, "invalid", str(error))
+    for kind, (code, _) in _BUILTINS.items():
+        if isinstance(error, kind):
+            return RefusedError(422 if kind is ValueError else 409, code, str(error))
+    return None
+
+
+def error_of(status: int, message: Any, server: str) -> Exception:
+    """What a client raises for an answer of status 4xx or 5xx.
+
+    Args:
+        status: the HTTP status.
+        message: the decoded answer, whatever it is.
+        server: the server's address.
+    """
+    error = message.get("error") if isinstance(message, dict) else None
+    if not isinstance(error, dict) or not isinstance(error.get("message"), str):
+        error = {"code": "", "message": "the server refused the request without a reason"}
+    code, text, details = error.get("code"), error["message"], error.get("details")
+    rebuild = _REBUILDS.get(code) if isinstance(code, str) else None
+    if rebuild is not None:
+        try:
+            return rebuild(text, details if isinstance(details, dict) else {})
+        except (KeyError, TypeError, ValueError):
+            pass  # not as this package's server tells it
+    return STATUSES.get(status, RemoteError)(text, server, status)
+
+
+def _env_error(text: str, details: dict[str, Any]) -> VecEnvError:
+    return EnvError(
+        int(details["env_index"]),
+        str(details["command"]),
+        str(details["reason"]),
+        str(details["env_traceback"]),
+    )
+
+
+def _died_error(text: str, details: dict[str, Any]) -> VecEnvError:
+    exitcode = details["exitcode"]
+    return WorkerDiedError(
+        [int(env) for env in details["env_indices"]],
+        details["pid"],
+        None if exitcode is None else int(exitcode),
+        str(details["command"]),
+        str(details["details"]),
+    )
+
+
+def _timeout_error(text: str, details: dict[str, Any]) -> VecEnvError:
+    return WorkerTimeoutError(
+        [int(env) for env in details["env_indices"]],
+        details["pid"],
+        float(details["timeout"]),
+        str(details["command"]),
+        str(details["details"]),
+    )
+
+
+# Errors about arguments are Python's own, wherever the environments are. Derived ones come first.
+_BUILTINS: dict[type[Exception], tuple[str, Callable[[str], Exception]]] = {
+    AttributeError: ("no_attribute", AttributeError),
+    ValueError: ("value", ValueError),
+    TypeError: ("type", TypeError),
+    RuntimeError: ("runtime", RuntimeError),
+    MemoryError: ("memory", MemoryError),
+}
+
+_REBUILDS: dict[str, Callable[[str, dict[str, Any]], Exception]] = {
+    "env_failed": _env_error,
+    "worker_died": _died_error,
+    "worker_timeout": _timeout_error,
+    **{
+        code: lambda text, details, kind=kind: kind(text)  # type: ignore[misc]
+        for code, kind in _BUILTINS.values()
+    },
+}

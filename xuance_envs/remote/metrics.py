@@ -1,0 +1,112 @@
+"""What a server counts, in the text form that Prometheus reads."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter, deque
+
+__all__ = ["Metrics"]
+
+BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+"""Upper bounds of the step times counted together, in seconds."""
+
+WINDOW = 10.0
+"""Seconds over which steps per second are taken."""
+
+
+class Metrics:
+    """Counts of one server; steps are counted from the threads of environments.
+
+    Attributes:
+        sessions: sessions there are.
+        environments: environments there are.
+    """
+
+    def __init__(self) -> None:
+        self.sessions = 0
+        self.environments = 0
+        self.failures = 0
+        self._requests: Counter[tuple[str, int]] = Counter()
+        self._steps = 0
+        self._step_seconds = 0.0
+        self._step_requests = [0] * (len(BUCKETS) + 1)
+        self._recent: deque[tuple[float, int]] = deque()
+        self._started = time.monotonic()
+        self._lock = threading.Lock()
+
+    def count_request(self, method: str, status: int) -> None:
+        """Counts an answered request."""
+        self._requests[method, status] += 1
+
+    def count_steps(self, steps: int, seconds: float) -> None:
+        """Counts the environment steps of one request, and the time they took."""
+        now = time.monotonic()
+        place = next((k for k, bound in enumerate(BUCKETS) if seconds <= bound), len(BUCKETS))
+        with self._lock:
+            self._steps += steps
+            self._step_seconds += seconds
+            self._step_requests[place] += 1
+            # Within a tenth of a second they are kept as one.
+            if self._recent and now - self._recent[-1][0] < WINDOW / 100:
+                then, count = self._recent.pop()
+                self._recent.append((then, count + steps))
+            else:
+                self._recent.append((now, steps))
+            self._forget(now)
+
+    def steps_per_second(self) -> float:
+        """Environment steps per second, over the last few."""
+        now = time.monotonic()
+        with self._lock:
+            self._forget(now)
+            steps = sum(count for _, count in self._recent)
+        return steps / max(0.1, min(WINDOW, now - self._started))
+
+    def _forget(self, now: float) -> None:
+        while self._recent and now - self._recent[0][0] > WINDOW:
+            self._recent.popleft()
+
+    @property
+    def steps(self) -> int:
+        """Environment steps so far."""
+        return self._steps
+
+    def text(self) -> str:
+        """Everything, as Prometheus reads it."""
+        with self._lock:
+            counts = list(itertools.accumulate(self._step_requests))
+            steps, seconds = self._steps, self._step_seconds
+        lines = [
+            *_metric("sessions", "gauge", "Sessions there are.", self.sessions),
+            *_metric("environments", "gauge", "Environments there are.", self.environments),
+            *_metric("steps_total", "counter", "Environment steps.", steps),
+            *_metric(
+                "failures_total",
+                "counter",
+                "Requests at which environments failed, died or took too long.",
+                self.failures,
+            ),
+            *_head("step_seconds", "histogram", "Time environments took for one step request."),
+            *(
+                f'xuance_envs_step_seconds_bucket{{le="{bound}"}} {count}'
+                for bound, count in zip((*BUCKETS, "+Inf"), counts, strict=True)
+            ),
+            f"xuance_envs_step_seconds_sum {seconds!r}",
+            f"xuance_envs_step_seconds_count {counts[-1]}",
+            *_head("requests_total", "counter", "Answered requests."),
+            *(
+                f'xuance_envs_requests_total{{method="{method}",status="{status}"}} {count}'
+                for (method, status), count in sorted(self._requests.items())
+            ),
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _head(name: str, kind: str, text: str) -> list[str]:
+    return [f"# HELP xuance_envs_{name} {text}", f"# TYPE xuance_envs_{name} {kind}"]
+
+
+def _metric(name: str, kind: str, text: str, value: int) -> list[str]:
+    return [*_head(name, kind, text), f"xuance_envs_{name} {value}"]

@@ -1,0 +1,68 @@
+"""The access log, and the count of requests."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from time import perf_counter
+from typing import Any
+from urllib.parse import quote
+
+from xuance_envs.remote.metrics import Metrics
+
+__all__ = ["Observed"]
+
+logger = logging.getLogger("xuance_envs.access")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class Observed:
+    """An ASGI application whose requests are counted, and logged.
+
+    The log has the client's address, the method, the path, the status and the time taken: no
+    header and no query, so no token.
+
+    Args:
+        app: the application.
+        metrics: where requests are counted.
+        log: whether they are logged.
+    """
+
+    def __init__(self, app: Callable[..., Awaitable[None]], metrics: Metrics, log: bool) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._log = log
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answers a request, as ASGI has it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start = perf_counter()
+        status = 500
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        finally:
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            self._metrics.count_request(method, status)
+            if self._log:
+                logger.info(
+                    "%s %s %s %d %.1f ms",
+                    (scope.get("client") or ("-",))[0],
+                    method,
+                    quote(scope["path"].encode(errors="replace"))[:200],
+                    status,
+                    (perf_counter() - start) * 1e3,
+                )

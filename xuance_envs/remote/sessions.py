@@ -1,0 +1,283 @@
+"""Sessions: whose they are, what they hold, and how often a request in one is done: once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from xuance_envs.remote.failures import RefusedError
+from xuance_envs.remote.hosting import Host, Wanted
+from xuance_envs.remote.metrics import Metrics
+from xuance_envs.remote.settings import Settings
+
+__all__ = ["Reply", "Session", "Sessions"]
+
+logger = logging.getLogger("xuance_envs")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer as it is sent: it can be sent again."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+class Session:
+    """The environments of one client, and the order of its requests.
+
+    Args:
+        owner: the token's digest.
+        number: counted up by the server; unlike the id it may be shown to anybody.
+        share_frames: whether the status page may show what was rendered.
+        waiting: requests that may wait for their turn.
+
+    Attributes:
+        id: what the client calls it by.
+        hosts: the environments, by creation.
+        closed: whether it has been closed.
+        used: when it was last used, as :func:`time.monotonic` counts.
+    """
+
+    def __init__(self, owner: bytes, number: int, share_frames: bool, waiting: int) -> None:
+        self.id = secrets.token_urlsafe(18)
+        self.owner = owner
+        self.number = number
+        self.share_frames = share_frames
+        self.hosts: list[Host] = []
+        self.closed = False
+        self.used = monotonic()
+        self._waiting = 0
+        self._may_wait = waiting
+        self._turn = asyncio.Lock()
+        self._sequence = 0
+        self._digest = b""
+        self._reply: Reply | None = None
+
+    @property
+    def environments(self) -> int:
+        """How many there are."""
+        return sum(host.num_envs for host in self.hosts)
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when nothing was asked of it; None while something is."""
+        return None if self._waiting else self.used
+
+    async def in_turn(
+        self, sequence: int | None, digest: bytes, act: Callable[[], Awaitable[Reply]]
+    ) -> Reply:
+        """Does what a request asks for, after those before it, and no second time.
+
+        Args:
+            sequence: the request's number; None where the client does not number them.
+            digest: of all that the request says.
+            act: does it, and raises nothing but what is the server's own fault.
+
+        Raises:
+            RefusedError: the number is an older one's, or too many requests are waiting.
+        """
+        if self._waiting >= self._may_wait:
+            raise RefusedError(
+                429, "waiting", f"expected at most {self._may_wait} requests of a session at once"
+            )
+        self._waiting += 1
+        try:
+            async with self._turn:
+                if self.closed:
+                    raise no_session()
+                if sequence is not None and sequence == self._sequence:
+                    return self._again(digest)
+                if sequence is not None and sequence < self._sequence:
+                    raise RefusedError(
+                        409,
+                        "sequence",
+                        f"expected a sequence number of {self._sequence} or more, got {sequence}: "
+                        "only the last request can be repeated",
+                    )
+                reply = await act()
+                if sequence is not None:
+                    self._sequence, self._digest, self._reply = sequence, digest, reply
+                return reply
+        finally:
+            self._waiting -= 1
+            self.used = monotonic()
+
+    def _again(self, digest: bytes) -> Reply:
+        if self._reply is None or digest != self._digest:
+            raise RefusedError(
+                409, "sequence", "this sequence number was given to another request before"
+            )
+        return self._reply
+
+    def find(self, episode_ids: Sequence[int] | None) -> tuple[Host, list[int], list[int]]:
+        """The host of some episodes, their places in it, and their ids.
+
+        Raises:
+            RefusedError: there is no such episode, or they were not created together.
+        """
+        if not self.hosts:
+            raise RefusedError(409, "episodes", "this session has no episodes: create some first")
+        bounds = [0, *itertools.accumulate(host.num_envs for host in self.hosts)]
+        if episode_ids is None:
+            if len(self.hosts) > 1:
+                raise RefusedError(
+                    422, "episodes", "say which episodes: they were created by several requests"
+                )
+            episode_ids = range(bounds[-1])
+        for episode in episode_ids:
+            if not 0 <= episode < bounds[-1]:
+                raise RefusedError(
+                    404, "episodes", f"no episode {episode}: this session has {bounds[-1]}"
+                )
+        if len(set(episode_ids)) != len(episode_ids):
+            raise RefusedError(422, "episodes", "expected each episode at most once")
+        for host, (first, end) in zip(self.hosts, itertools.pairwise(bounds), strict=True):
+            if first <= episode_ids[0] < end:
+                places = [episode - first for episode in episode_ids]
+                if all(0 <= place < host.num_envs for place in places):
+                    return host, places, list(episode_ids)
+        raise RefusedError(
+            422, "episodes", "expected episodes that were created by one and the same request"
+        )
+
+    async def close(self) -> None:
+        """Closes its environments; again, it does nothing."""
+        self.closed = True
+        hosts, self.hosts = self.hosts, []
+        await asyncio.gather(*(host.close() for host in hosts))
+
+
+class Sessions:
+    """All sessions of a server.
+
+    Args:
+        settings: the server's.
+        metrics: where they are counted.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._settings = settings
+        self._limits = settings.limits
+        self._metrics = metrics
+        self._sessions: dict[str, Session] = {}
+        self._numbers = itertools.count(1)
+        self._starting = 0
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._sessions.values()))
+
+    def open(self, owner: bytes, share_frames: bool) -> Session:
+        """Opens a session.
+
+        Raises:
+            RefusedError: there are too many.
+        """
+        mine = sum(session.owner == owner for session in self._sessions.values())
+        for count, limit, whose in (
+            (mine, self._limits.sessions_per_token, "of one token"),
+            (len(self._sessions), self._limits.sessions, "at the same time"),
+        ):
+            if count >= limit:
+                raise RefusedError(
+                    429,
+                    "sessions",
+                    f"this server allows {limit} sessions {whose}: close one first; unused ones "
+                    f"are closed after {self._limits.idle:g} s",
+                )
+        session = Session(
+            owner, next(self._numbers), share_frames, self._limits.requests_per_session
+        )
+        self._sessions[session.id] = session
+        self._count()
+        logger.info("session %d opened", session.number)
+        return session
+
+    def get(self, session_id: str, owner: bytes) -> Session:
+        """A session, for its owner only.
+
+        Raises:
+            RefusedError: there is none of that id, or it is another token's, which nobody tells.
+        """
+        session = self._sessions.get(session_id)
+        if session is None or session.owner != owner:
+            raise no_session(self._limits.idle)
+        return session
+
+    async def create_host(self, session: Session, wanted: Wanted) -> Host:
+        """Makes environments for a session.
+
+        Raises:
+            RefusedError: there are too many.
+            Exception: as :meth:`Host.create` does.
+        """
+        count = len(wanted.functions)
+        existing = sum(each.environments for each in self._sessions.values()) + self._starting
+        for have, limit, whose in (
+            (session.environments, self._limits.environments_per_session, "in a session"),
+            (existing, self._limits.environments, "at the same time"),
+        ):
+            if have + count > limit:
+                raise RefusedError(
+                    429,
+                    "environments",
+                    f"this server allows {limit} environments {whose}: there are {have}, "
+                    f"and {count} more were asked for",
+                )
+        self._starting += count
+        try:
+            host = await Host.create(wanted, self._settings, self._metrics)
+        finally:
+            self._starting -= count
+        if session.closed:  # while the environments were being made
+            await host.close()
+            raise no_session()
+        session.hosts.append(host)
+        self._count()
+        return host
+
+    async def close(self, session: Session, why: str) -> None:
+        """Closes a session, and waits until its processes have ended."""
+        if self._sessions.pop(session.id, None) is not None:
+            logger.info("session %d closed: %s", session.number, why)
+        await session.close()
+        self._count()
+
+    async def expire(self) -> None:
+        """Closes sessions as they fall idle, for ever."""
+        while True:
+            await asyncio.sleep(min(1.0, self._limits.idle / 4))
+            now = monotonic()
+            for session in self:
+                since = session.idle_since
+                if since is not None and now - since > self._limits.idle:
+                    closing = asyncio.create_task(
+                        self.close(session, f"not used for {self._limits.idle:g} s")
+                    )
+                    self._closing.add(closing)
+                    closing.add_done_callback(self._closing.discard)
+
+    async def close_all(self) -> None:
+        """Closes every session."""
+        await asyncio.gather(
+            *(self.close(session, "the server ends") for session in self), *self._closing
+        )
+
+    def _count(self) -> None:
+        self._metrics.sessions = len(self._sessions)
+        self._metrics.environments = sum(each.environments for each in self)
+
+
+def no_session(idle: float | None = None) -> RefusedError:
+    """What is said of a session that is not there, or somebody else's."""
+    after = "" if idle is None else f", after {idle:g} s without a request"
+    return RefusedError(
+        404, "session", f"no such session: it may have been closed, or have expired{after}"
+    )

@@ -1,0 +1,98 @@
+"""The pages for people and monitors: what is going on, whether it works, and how much of it."""
+
+from __future__ import annotations
+
+import importlib.resources
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+from fastapi import FastAPI, Response
+from numpy.typing import NDArray
+
+from xuance_envs._version import __version__
+from xuance_envs.remote.failures import RefusedError
+from xuance_envs.remote.metrics import Metrics
+from xuance_envs.remote.sessions import Session, Sessions
+
+__all__ = ["add_status_page", "png"]
+
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'"
+)
+
+
+def add_status_page(app: FastAPI, sessions: Sessions, metrics: Metrics) -> None:
+    """Adds the routes that need no token: none of them tells whose a session is, or its id."""
+    page = importlib.resources.files(__package__).joinpath("status.html").read_text("utf-8")
+    headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff"}
+
+    @app.get("/", include_in_schema=False)
+    async def status_page() -> Response:
+        return Response(page, 200, headers, "text/html; charset=utf-8")
+
+    @app.get("/status.json", summary="What the status page shows.")
+    async def status() -> dict[str, Any]:
+        return {
+            "version": __version__,
+            "sessions": metrics.sessions,
+            "environments": metrics.environments,
+            "steps": metrics.steps,
+            "steps_per_second": round(metrics.steps_per_second(), 1),
+            "frames": [
+                {"session": session.number, "environments": session.environments}
+                for session in sessions
+                if _shared_frame(session) is not None
+            ],
+        }
+
+    @app.get(
+        "/frames/{number}.png",
+        summary="The last picture rendered in a session whose owner shares it.",
+        responses={404: {"description": "none is shared"}, 422: {"description": "no number"}},
+    )
+    async def frame(number: int) -> Response:
+        for session in sessions:
+            shared = _shared_frame(session)
+            if session.number == number and shared is not None:
+                return Response(png(shared), 200, {"Cache-Control": "no-store"}, "image/png")
+        raise RefusedError(404, "frame", "no picture is shared under this number")
+
+    @app.get("/healthz", summary="Whether the server works.")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/metrics", summary="What the server counts, for Prometheus.")
+    async def counts() -> Response:
+        return Response(metrics.text(), 200, None, "text/plain; version=0.0.4; charset=utf-8")
+
+
+def _shared_frame(session: Session) -> NDArray[np.uint8] | None:
+    if not session.share_frames:
+        return None
+    return next((host.frame for host in session.hosts if host.frame is not None), None)
+
+
+def png(frame: NDArray[np.uint8]) -> bytes:
+    """A picture as a PNG file.
+
+    Args:
+        frame: ``(height, width, 3)`` red, green and blue.
+    """
+    height, width, _ = frame.shape
+    rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each begins with its filter: none
+    rows[:, 1:] = frame.reshape(height, 3 * width)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        [
+            _chunk(b"IHDR", header),
+            _chunk(b"IDAT", zlib.compress(rows.tobytes(), 1)),
+            _chunk(b"IEND", b""),
+        ]
+    )
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
