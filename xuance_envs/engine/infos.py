@@ -205,6 +205,30 @@ class InfoBatch:
             info.update(thaw(frozen))
         return info
 
+    def build_all(self, envs: NDArray[np.intp]) -> list[dict[Any, Any]]:
+        """All infos; ``envs`` are the environments at the batch's positions."""
+        infos: list[dict[Any, Any]] = [{} for _ in range(len(envs))]
+        groups = self.group_of[envs]
+        for group, keys in enumerate(self.keys):
+            (positions,) = (groups == group).nonzero()
+            for slot, key in enumerate(keys[: len(self.numbers.kinds)]):
+                for position, value in self._values(slot, positions):
+                    infos[position][key] = value
+        for position, env in enumerate(envs.tolist() if self.rest else ()):
+            if env in self.rest:
+                thaw, frozen = self.rest[env]
+                infos[position].update(thaw(frozen))
+        return infos
+
+    def _values(self, slot: int, positions: NDArray[np.intp]) -> Iterator[tuple[int, Any]]:
+        """The positions out of these that have a value in one column, and it."""
+        kinds = self.numbers.kinds[slot, positions]
+        for code in np.unique(kinds).tolist():
+            if code:
+                mine = positions[kinds == code]
+                cells = _as_stored(self.numbers.cells, code)[slot, mine].tolist()
+                yield from zip(mine.tolist(), map(_RESTORE[code], cells), strict=True)
+
     def column(self, key: str, envs: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """One key of all infos; ``envs`` are the environments at the batch's positions."""
         cells, kinds = self._gather(key, envs)
@@ -377,6 +401,16 @@ class StepInfos(Sequence[dict[Any, Any]]):
         if info is None:
             info = self._built[position] = self._build(position)
         return info
+
+    def __iter__(self) -> Iterator[dict[Any, Any]]:
+        """All dicts: those not looked at before are built together, which is quicker."""
+        if len(self._built) < len(self):
+            for position, info in enumerate(self._batch.build_all(self._envs)):
+                if position not in self._built:
+                    if self._ends is not None:
+                        self._ends.add_to(info, int(self._envs[position]))
+                    self._built[position] = info
+        return iter([self._built[position] for position in range(len(self))])
 
     def __setitem__(self, index: SupportsIndex, info: dict[Any, Any], /) -> None:
         self._built[self._position(index)] = info

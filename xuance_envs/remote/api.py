@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
@@ -13,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Route
 
 from xuance_envs._version import __version__
 from xuance_envs.remote import messages
@@ -61,22 +63,17 @@ class Api:
 
     def add_to(self, app: FastAPI) -> None:
         """Adds the routes and the answers to what goes wrong."""
+        posts: list[tuple[str, Callable[..., Any], type[messages.Request]]] = [
+            (f"{API}/episode/vectorized_step", self.step, messages.Step),
+            (f"{API}/episode/vectorized_reset", self.reset, messages.Reset),
+            (f"{API}/episode/call", self.call, messages.Call),
+            (f"{API}/episode/create", self.create_episodes, messages.CreateEpisodes),
+            (f"{API}/session/create", self.create_session, messages.CreateSession),
+        ]
+        for path, route, _ in posts:
+            # Plain routes, and first: FastAPI's own would decode JSON only, and take their time.
+            app.router.routes.append(Route(path, route, methods=["POST"]))
         app.add_api_route(f"{API}/version", self.version, methods=["GET"])
-        for path, route, model in (
-            ("session/create", self.create_session, messages.CreateSession),
-            ("episode/create", self.create_episodes, messages.CreateEpisodes),
-            ("episode/vectorized_reset", self.reset, messages.Reset),
-            ("episode/vectorized_step", self.step, messages.Step),
-            ("episode/call", self.call, messages.Call),
-        ):
-            app.add_api_route(
-                f"{API}/{path}",
-                route,
-                methods=["POST"],
-                summary=model.__doc__,
-                openapi_extra=_described(model),
-                responses=_REFUSALS,
-            )
         app.add_api_route(
             f"{API}/session/{{session_id}}",
             self.delete_session,
@@ -88,7 +85,7 @@ class Api:
         app.add_exception_handler(HTTPException, _refused_route)
         app.add_exception_handler(RefusedError, _refused)
         app.add_exception_handler(Exception, _failed)
-        _describe_tokens(app)
+        _describe(app, {path: model for path, _, model in posts})
 
     # -- routes -----------------------------------------------------------------------
 
@@ -122,7 +119,7 @@ class Api:
         """Starts new episodes."""
 
         async def act(message: messages.Reset, session: Session, form: Form) -> bytes:
-            host, envs, _ = session.find(message.episode_ids)
+            host, envs = session.find(message.episode_ids)
             if isinstance(message.seed, list) and len(message.seed) != len(envs):
                 raise RefusedError(
                     422, "seed", f"expected {len(envs)} seeds, got {len(message.seed)}"
@@ -140,7 +137,7 @@ class Api:
         """Steps environments."""
 
         async def act(message: messages.Step, session: Session, form: Form) -> bytes:
-            host, envs, ids = session.find(message.episode_ids)
+            host, envs = session.find(message.episode_ids)
             actions, steps = message.actions, message.steps
             if steps > self._limits.repeats:
                 raise RefusedError(
@@ -154,13 +151,13 @@ class Api:
                 return await host.run(
                     lambda vec_env: dumps(host.repeat(vec_env, envs, actions, steps), form), "step"
                 )
-            if steps != 1 or envs != list(range(host.num_envs)):
+            if steps != 1 or list(envs) != list(range(host.num_envs)):
                 raise RefusedError(
                     422,
                     "auto_reset",
                     "episodes that were created with auto_reset are stepped once, and all of "
                     f"them: expected steps 1 and {host.num_envs} episodes in order, got steps "
-                    f"{steps} and {len(ids)}",
+                    f"{steps} and {len(envs)}",
                 )
             return await host.run(lambda vec_env: dumps(host.step(vec_env, actions), form), "step")
 
@@ -170,7 +167,7 @@ class Api:
         """Reaches into environments."""
 
         async def act(message: messages.Call, session: Session, form: Form) -> bytes:
-            host, envs, _ = session.find(message.episode_ids)
+            host, envs = session.find(message.episode_ids)
             allowed = self._settings.allowed_calls
             if message.operation != "render" and message.name not in allowed:
                 raise RefusedError(
@@ -251,7 +248,7 @@ class Api:
         if not length.isdecimal() or len(length) > 18 or int(length) > limit:
             raise _too_large(limit)
         try:
-            return await asyncio.wait_for(self._pieces(request), self._limits.upload)
+            return await _within(self._limits.upload, self._pieces(request))
         except asyncio.TimeoutError:
             raise RefusedError(
                 408, "slow", f"expected the whole request within {self._limits.upload:g} s"
@@ -277,6 +274,13 @@ class Api:
                 f"the answer could have {size} bytes of observations; this server allows "
                 f"{self._limits.reply}: ask for fewer steps or fewer episodes at a time",
             )
+
+
+async def _within(seconds: float, work: Coroutine[Any, Any, bytes]) -> bytes:
+    if sys.version_info < (3, 11):
+        return await asyncio.wait_for(work, seconds)
+    async with asyncio.timeout(seconds):  # without a task of its own
+        return await work
 
 
 async def _read(body: bytes, form: Form) -> tuple[Any, bytes]:
@@ -360,22 +364,34 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def _described(model: type[messages.Request]) -> dict[str, Any]:
+def _described(path: str, model: type[messages.Request]) -> dict[str, Any]:
     schema = model.model_json_schema()
-    content = {form.value: {"schema": schema} for form in Form}
+    answer = {form.value: {"schema": {"type": "object"}} for form in Form}
     return {
-        "requestBody": {"required": True, "content": content},
+        "summary": model.__doc__,
+        "operationId": path.removeprefix(f"{API}/").replace("/", "_"),
+        "requestBody": {
+            "required": True,
+            "content": {form.value: {"schema": schema} for form in Form},
+        },
+        "responses": {
+            "200": {"description": "done", "content": answer},
+            **{str(status): answer for status, answer in _REFUSALS.items()},
+        },
         "security": [{"token": []}],
     }
 
 
-def _describe_tokens(app: FastAPI) -> None:
+def _describe(app: FastAPI, posts: Mapping[str, type[messages.Request]]) -> None:
+    """Adds to the OpenAPI document what FastAPI does not know: plain routes, and the token."""
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:
         schema = plain()
         components = schema.setdefault("components", {})
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for path, model in posts.items():
+            schema["paths"][path] = {"post": _described(path, model)}
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation has it

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.space_layout import BadValueError, SpaceLayout
 from xuance_envs.engine.space_rows import EVERY, SpaceRows
 from xuance_envs.errors import ClosedVecEnvError
-from xuance_envs.remote.connection import Connection, RemoteSession, understood
+from xuance_envs.remote.connection import Connection, RemoteSession, checked_count, understood
 from xuance_envs.remote.wire import array_from_wire, from_wire, infos_from_wire
 from xuance_envs.remote.wire_spaces import batch_from_wire, batch_to_wire, space_from_wire
 from xuance_envs.vector_envs.arguments import checked_env_ids, seeds_of
@@ -59,9 +59,10 @@ def create_student_gym_env_vectorized(
         RemoteUnreachableError: it does not answer.
         ImportError: httpx or msgpack is not installed.
     """
-    for name, value in (("num_envs", num_envs), ("step_size", step_size)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise ValueError(f"{name}: expected an int of at least 1, got {value!r}")
+    num_envs, step_size = (
+        checked_count("num_envs", num_envs),
+        checked_count("step_size", step_size),
+    )
     connection = Connection(base_url, user_token, timeout)
     try:
         version = connection.check_version()
@@ -71,7 +72,7 @@ def create_student_gym_env_vectorized(
         connection.close()
         raise
     try:
-        return StudentGymEnvVectorized(session, int(num_envs), int(step_size), env_id)
+        return StudentGymEnvVectorized(session, num_envs, step_size, env_id)
     except BaseException:
         session.close()
         raise

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
+import urllib.request
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from xuance_envs.errors import (
     RemoteAuthenticationError,
@@ -19,10 +21,16 @@ from xuance_envs.errors import (
 from xuance_envs.remote.failures import error_of
 from xuance_envs.remote.wire import Form, WireError, dumps, loads
 
-if TYPE_CHECKING:
+try:
     import httpx
+    import msgpack  # noqa: F401  # messages are written in it, but only here it is certain to be needed
+except ImportError as error:
+    raise ImportError(
+        f"a client of a server needs {error.name}, which is not installed: "
+        'pip install "xuance_envs[remote]"'
+    ) from error
 
-__all__ = ["Connection", "RemoteSession", "understood"]
+__all__ = ["Connection", "RemoteSession", "checked_count", "understood"]
 
 API = "/api/v1"
 PROTOCOL = 1
@@ -49,12 +57,10 @@ class Connection:
         timeout: seconds within which the server has to answer.
 
     Raises:
-        ImportError: httpx or msgpack is not installed.
         ValueError: the address or the token is none.
     """
 
     def __init__(self, base_url: str, token: str | None, timeout: float) -> None:
-        httpx = self._httpx = _import_httpx()
         self.server = base_url.rstrip("/")
         headers = {
             "Accept": Form.MSGPACK.value,
@@ -74,12 +80,9 @@ class Connection:
                 f"base_url: expected an address such as http://127.0.0.1:8001, got {base_url!r}"
             )
         self._timeout = timeout
-        self._client: httpx.Client = httpx.Client(
-            base_url=self.server,
-            headers=headers,
-            timeout=httpx.Timeout(timeout, connect=min(timeout, CONNECT_TIMEOUT)),
-            follow_redirects=False,
-        )
+        self._headers = headers
+        # A step is one request of many: without redirects, cookies and a log it takes half as long.
+        self._transport: httpx.HTTPTransport = httpx.HTTPTransport(proxy=_proxy_for(url))
 
     def check_version(self) -> str:
         """Makes sure that the server speaks this protocol; its version.
@@ -151,14 +154,24 @@ class Connection:
     def _sent(
         self, method: str, path: str, content: bytes | None, repeatable: bool, timeout: float | None
     ) -> httpx.Response:
-        httpx = self._httpx
         timeout = self._timeout if timeout is None else timeout
         deadline = monotonic() + timeout
         for attempt in range(RETRIES + 1):
             left = max(0.001, deadline - monotonic())
-            limits = httpx.Timeout(left, connect=min(left, CONNECT_TIMEOUT))
+            request = httpx.Request(
+                method,
+                f"{self.server}{path}",
+                headers=self._headers,
+                content=content,
+                extensions={"timeout": _limits(left)},
+            )
             try:
-                return self._client.request(method, path, content=content, timeout=limits)
+                response = self._transport.handle_request(request)
+                try:
+                    response.read()
+                finally:
+                    response.close()
+                return response
             except httpx.TimeoutException as error:
                 raise RemoteUnreachableError(
                     f"it did not answer {method} {path} within {timeout:g} s", self.server
@@ -177,7 +190,7 @@ class Connection:
 
     def close(self) -> None:
         """Lets go of the connections."""
-        self._client.close()
+        self._transport.close()
 
 
 class RemoteSession:
@@ -196,7 +209,6 @@ class RemoteSession:
         self._connection = connection
         self.server = connection.server
         self._sequence = 0
-        self._lock = threading.Lock()
         answer = connection.request("POST", f"{API}/session/create", {"share_frames": share_frames})
         with understood(self.server):
             self._id = str(answer["session_id"])
@@ -210,16 +222,36 @@ class RemoteSession:
             RemoteError: the server refused it, or could not be reached.
             EnvError: an environment failed; likewise other errors of environments.
         """
-        with self._lock:
-            self._sequence += 1
-            numbered = {"session_id": self._id, "sequence": self._sequence, **message}
-            return self._connection.request(
-                "POST", f"{API}/episode/{path}", numbered, repeatable=True
-            )
+        return self.send(path, self.numbered(message))
+
+    def numbered(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The next request of the session, which may be sent more than once."""
+        self._sequence += 1
+        return {"session_id": self._id, "sequence": self._sequence, **message}
+
+    def send(self, path: str, numbered: Mapping[str, Any]) -> Any:
+        """Sends a numbered request; again, it is given the same answer.
+
+        Raises:
+            RemoteError: the server refused it, or could not be reached.
+            EnvError: an environment failed; likewise other errors of environments.
+        """
+        return self._connection.request("POST", f"{API}/episode/{path}", numbered, repeatable=True)
 
     def close(self) -> None:
         """Frees the session and the connection; again, it does nothing."""
         self._free()
+
+
+def checked_count(name: str, value: Any) -> int:
+    """A number of environments or steps.
+
+    Raises:
+        ValueError: it is not an int of at least 1.
+    """
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}: expected an int of at least 1, got {value!r}")
+    return int(value)
 
 
 @contextmanager
@@ -235,6 +267,18 @@ def understood(server: str) -> Iterator[None]:
         raise RemoteError(f"its answer is not of the form it has to be: {error}", server) from error
 
 
+def _limits(seconds: float) -> dict[str, float]:
+    connect = min(seconds, CONNECT_TIMEOUT)
+    return {"connect": connect, "read": seconds, "write": seconds, "pool": seconds}
+
+
+def _proxy_for(url: httpx.URL) -> str | None:
+    """The proxy that the environment variables name for an address."""
+    if urllib.request.proxy_bypass(f"{url.host}:{url.port}" if url.port else url.host):
+        return None
+    return urllib.request.getproxies().get(url.scheme)
+
+
 def _free(connection: Connection, session_id: str, owner: int) -> None:
     if os.getpid() != owner:  # a forked process: the session is its parent's
         return
@@ -244,16 +288,3 @@ def _free(connection: Connection, session_id: str, owner: int) -> None:
         pass  # gone already, or not to be told: it expires by itself
     finally:
         connection.close()
-
-
-def _import_httpx() -> Any:
-    try:
-        import httpx
-        import msgpack
-    except ImportError as error:
-        raise ImportError(
-            f"a client of a server needs {error.name}, which is not installed: "
-            'pip install "xuance_envs[remote]"'
-        ) from error
-    del msgpack
-    return httpx

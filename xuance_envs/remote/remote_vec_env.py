@@ -1,2 +1,331 @@
-class RemoteVecEnv:
-    pass
+"""Environments on a server as a vector environment: the contract of section "step" over HTTP."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotDoneError
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from xuance_envs.engine.env_group import DONE, ENDED, Outcome, Reset, Rest
+from xuance_envs.engine.infos import InfoWriter
+from xuance_envs.engine.single_env import EnvDescription
+from xuance_envs.engine.space_rows import EVERY, Index, SpaceRows
+from xuance_envs.engine.step_arrays import StepArrays
+from xuance_envs.remote.connection import Connection, RemoteSession, checked_count, understood
+from xuance_envs.remote.wire import (
+    WireError,
+    array_from_wire,
+    from_wire,
+    infos_from_wire,
+    to_wire,
+)
+from xuance_envs.remote.wire_spaces import batch_from_wire, batch_to_wire, space_from_wire
+from xuance_envs.vector_envs.vector_env import StepResult, VecEnv
+
+__all__ = ["RemoteDriver", "RemoteVecEnv"]
+
+logger = logging.getLogger("xuance_envs")
+
+_FLOAT = np.dtype(np.float64)
+_BOOL = np.dtype(np.bool_)
+
+
+class RemoteVecEnv(VecEnv):
+    """Many environments on a server, stepped as one.
+
+    It does what every vector environment of this package does, with one request per step, and
+    with values that can travel: any of Gymnasium's spaces, and infos, arguments and results of
+    numbers, strings, arrays and collections of them. ``call``, ``get_attr`` and ``set_attr`` reach
+    the names that the server's operator allows. The exception an environment raised stays with
+    the server: an :class:`~xuance_envs.errors.EnvError` has its text, and no ``__cause__``.
+
+    The session on the server is freed by :meth:`close`, or when this object is forgotten.
+
+    Args:
+        base_url: the server's address, as ``"http://127.0.0.1:8001"``.
+        env_id: which of its environments; None for the only one it has.
+        num_envs: how many.
+        user_token: what the server knows its user by; None where it wants no token.
+        seed: environment i is made with the seed ``seed + i``; None for no seed.
+        env_kwargs: keyword arguments for each environment, as far as the operator allows them.
+        copy: whether the arrays returned belong to the caller; otherwise they are read-only
+            views that the next step overwrites.
+        check_actions: whether every action is checked to be in its space.
+        timeout: seconds within which the server has to answer a request.
+        share_frames: whether the server's status page may show what is rendered.
+
+    Raises:
+        ValueError: ``num_envs`` is below 1, or the address is none.
+        TypeError: a keyword argument cannot travel.
+        EnvError: an environment could not be made.
+        RemoteAuthenticationError: the server does not know the token.
+        RemoteForbiddenError: its operator does not allow a keyword argument.
+        RemoteNotFoundError: it has no such environment.
+        RemoteLimitError: it allows no more sessions or environments.
+        RemoteVersionError: it speaks another version of the protocol.
+        RemoteUnreachableError: it does not answer.
+        ImportError: httpx or msgpack is not installed.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        env_id: str | None,
+        num_envs: int,
+        *,
+        user_token: str | None = None,
+        seed: int | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+        copy: bool = True,
+        check_actions: bool = False,
+        timeout: float = 120.0,
+        share_frames: bool = False,
+    ) -> None:
+        num_envs = checked_count("num_envs", num_envs)
+        request = {
+            "env_id": env_id,
+            "num_envs": num_envs,
+            "seed": None if seed is None else int(seed),
+            "kwargs": _sendable("env_kwargs", dict(env_kwargs or {})),
+            "auto_reset": True,
+        }
+        connection = Connection(base_url, user_token, timeout)
+        try:
+            connection.check_version()
+            session = RemoteSession(connection, share_frames)
+        except BaseException:
+            connection.close()
+            raise
+        self._session = session
+        try:
+            description = _description(session.request("create", request), session.server)
+            arrays = StepArrays.allocate(
+                description.observation_space, description.action_space, num_envs
+            )
+            driver = RemoteDriver(session, description.observation_space, arrays, num_envs)
+            self._driver = driver
+            super().__init__([driver], description, arrays, copy=copy, check_actions=check_actions)
+        except BaseException:
+            session.close()
+            raise
+        logger.info("%d environments at %s", self.num_envs, session.server)
+
+    def step(self, actions: Any) -> StepResult:
+        """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
+        self._driver.at_once = True
+        try:
+            return super().step(actions)
+        finally:
+            self._driver.at_once = False
+
+    def close_extras(self) -> None:
+        """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
+        self._session.close()
+        self._driver.close()
+
+
+def _description(answer: Any, server: str) -> EnvDescription:
+    with understood(server):
+        return EnvDescription(
+            space_from_wire(answer["observation_space"]),
+            space_from_wire(answer["action_space"]),
+            dict(from_wire(answer["metadata"])),
+            from_wire(answer["render_mode"]),
+            int(answer["max_episode_steps"]),
+        )
+
+
+def _sendable(what: str, value: Any) -> Any:
+    try:
+        if isinstance(value, dict):  # of the request's own
+            return {str(name): to_wire(item) for name, item in value.items()}
+        return [to_wire(item) for item in value]
+    except WireError as error:
+        raise TypeError(f"{what} cannot be sent to the server: {error}") from None
+
+
+class RemoteDriver:
+    """A group of environments on a server; see :class:`~xuance_envs.engine.driver.Driver`.
+
+    Requests are sent from a thread of its own, so that the caller is free between asking and
+    waiting. A step whose result is waited for ``at_once`` does without the thread: should an
+    interrupt hit it, it is sent again with its number, and the server does it once.
+
+    Args:
+        session: in which the environments are.
+        observation_space: of one environment.
+        arrays: what the answers are written into.
+        num_envs: how many environments.
+
+    Attributes:
+        at_once: whether the next step is waited for at once.
+    """
+
+    def __init__(
+        self,
+        session: RemoteSession,
+        observation_space: Space[Any],
+        arrays: StepArrays,
+        num_envs: int,
+    ) -> None:
+        self.lo = 0
+        self.hi = num_envs
+        self.tag = 0
+        self._session = session
+        self._space = observation_space
+        self._arrays = arrays
+        self._infos = InfoWriter(arrays.infos, lambda value: value)
+        self._reset_infos = InfoWriter(arrays.reset_infos, lambda value: value)
+        self._known_keys = 0
+        self._thread = ThreadPoolExecutor(1, "xuance_envs-remote")
+        self.at_once = False
+        self._answer: Callable[[float | None], Any] | None = None
+        self._take: Callable[[Any], Any] = lambda answer: answer
+        self._result: Any = None
+
+    # -- asking -----------------------------------------------------------------------
+
+    def pack_actions(self, actions: list[list[Any]]) -> Any:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        return self._actions()
+
+    def ask_step(self, tag: int, actions: Any) -> None:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        message = {"actions": self._actions() if actions is None else actions}
+        self._send(tag, "vectorized_step", message, self._take_step)
+
+    def pack(self, command: str, *arguments: Any) -> Any:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        if command == "reset":
+            return self._packed_reset(*arguments)
+        places, *rest = arguments
+        message: dict[str, Any] = {"operation": command, "episode_ids": list(places)}
+        if command == "render":
+            message["mode"] = rest[0]
+        else:
+            message["name"] = rest[0]
+        if command == "call":
+            message["args"] = _sendable("an argument", list(rest[1]))
+            message["kwargs"] = _sendable("an argument", dict(rest[2]))
+        elif command == "set_attr":
+            message["values"] = _sendable("a value", list(rest[1]))
+        return "call", message, _take_results
+
+    def _packed_reset(self, resets: Sequence[Reset]) -> Any:
+        places = [place for place, *_ in resets]
+        options = resets[0][2]
+        message = {
+            "episode_ids": places,
+            "seed": [seed for _, seed, _ in resets],
+            "options": None if options is None else _sendable("options", options),
+        }
+        return "vectorized_reset", message, lambda answer: self._take_reset(places, answer)
+
+    def ask(self, tag: int, packed: Any) -> None:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        self._send(tag, *packed)
+
+    def _send(
+        self, tag: int, path: str, message: Mapping[str, Any], take: Callable[[Any], Any]
+    ) -> None:
+        self.discard()
+        self._take, self.tag = take, tag
+        numbered = self._session.numbered(message)
+        if self.at_once:
+            self._answer = lambda timeout: self._session.send(path, numbered)
+        else:
+            self._answer = self._thread.submit(self._session.send, path, numbered).result
+
+    def _actions(self) -> Any:
+        actions = self._arrays.actions
+        return batch_to_wire(actions.layout.space, actions.copy())
+
+    # -- answers ----------------------------------------------------------------------
+
+    def result(self, deadline: float | None = None) -> Any:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        if self._answer is not None:
+            timeout = None if deadline is None else max(0.0, deadline - monotonic())
+            try:
+                answer = self._answer(timeout)
+            except NotDoneError:
+                raise TimeoutError from None
+            with understood(self._session.server):
+                self._result = self._take(answer)
+            self._answer = None
+        return self._result
+
+    def discard(self) -> Any:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        with suppress(Exception):
+            return self.result()
+        return None
+
+    def thaw(self, frozen: Any) -> Any:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        return frozen
+
+    def close(self) -> None:
+        """Ends the thread, once it has its answer."""
+        self._thread.shutdown(wait=False)
+
+    def _take_step(self, answer: Any) -> Outcome:
+        arrays, shape = self._arrays, (self.hi,)
+        self._begin()
+        self._put(arrays.observations, answer["observations"], EVERY, self.hi)
+        arrays.rewards[:] = array_from_wire(answer["rewards"], _FLOAT, shape)
+        arrays.terminated[:] = array_from_wire(answer["terminated"], _BOOL, shape)
+        arrays.truncated[:] = array_from_wire(answer["truncated"], _BOOL, shape)
+        self._write_infos(self._infos, range(self.hi), answer["infos"])
+        resets = answer["resets"]
+        ended = resets["episode_ids"]
+        if ended != (arrays.terminated | arrays.truncated).nonzero()[0].tolist():
+            raise WireError("resets of other episodes than those that ended")
+        if ended:
+            at = np.array(ended)
+            self._put(arrays.reset_observations, resets["observations"], at, len(ended))
+            self._write_infos(self._reset_infos, ended, resets["infos"])
+        return self._outcome(bool(ended))
+
+    def _take_reset(self, places: Sequence[int], answer: Any) -> Outcome:
+        self._begin()
+        at = np.array(places)
+        self._put(self._arrays.observations, answer["observations"], at, len(places))
+        self._write_infos(self._infos, places, answer["infos"])
+        return self._outcome(ended=False)
+
+    def _begin(self) -> None:
+        self._infos.rest = {}
+        self._reset_infos.rest = {}
+
+    def _put(self, rows: SpaceRows, node: Any, at: Index, count: int) -> None:
+        rows.put(batch_from_wire(self._space, node, count), at, count)
+
+    def _write_infos(self, writer: InfoWriter, places: Sequence[int], node: Any) -> None:
+        for place, info in zip(places, infos_from_wire(node, len(places)), strict=True):
+            writer.write(place, info)
+
+    def _outcome(self, ended: bool) -> Outcome:
+        infos, reset_infos = self._infos, self._reset_infos
+        known = len(infos.keys) + len(reset_infos.keys)
+        if not (infos.rest or reset_infos.rest or known != self._known_keys):
+            return ENDED if ended else DONE
+        self._known_keys = known
+        rest = Rest(
+            keys=tuple(infos.keys),
+            reset_keys=tuple(reset_infos.keys),
+            infos=infos.rest,
+            reset_infos=reset_infos.rest,
+        )
+        return Outcome(ended, rest)
+
+
+def _take_results(answer: Any) -> list[Any]:
+    return [from_wire(result) for result in answer["results"]]

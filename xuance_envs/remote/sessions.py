@@ -116,21 +116,21 @@ class Session:
             )
         return self._reply
 
-    def find(self, episode_ids: Sequence[int] | None) -> tuple[Host, list[int], list[int]]:
-        """The host of some episodes, their places in it, and their ids.
+    def find(self, episode_ids: Sequence[int] | None) -> tuple[Host, Sequence[int]]:
+        """The host of some episodes, and their places in it.
 
         Raises:
             RefusedError: there is no such episode, or they were not created together.
         """
         if not self.hosts:
             raise RefusedError(409, "episodes", "this session has no episodes: create some first")
-        bounds = [0, *itertools.accumulate(host.num_envs for host in self.hosts)]
         if episode_ids is None:
-            if len(self.hosts) > 1:
-                raise RefusedError(
-                    422, "episodes", "say which episodes: they were created by several requests"
-                )
-            episode_ids = range(bounds[-1])
+            if len(self.hosts) == 1:
+                return self.hosts[0], range(self.hosts[0].num_envs)
+            raise RefusedError(
+                422, "episodes", "say which episodes: they were created by several requests"
+            )
+        bounds = [0, *itertools.accumulate(host.num_envs for host in self.hosts)]
         for episode in episode_ids:
             if not 0 <= episode < bounds[-1]:
                 raise RefusedError(
@@ -142,7 +142,7 @@ class Session:
             if first <= episode_ids[0] < end:
                 places = [episode - first for episode in episode_ids]
                 if all(0 <= place < host.num_envs for place in places):
-                    return host, places, list(episode_ids)
+                    return host, places
         raise RefusedError(
             422, "episodes", "expected episodes that were created by one and the same request"
         )

@@ -56,6 +56,7 @@ DTYPES = {
 
 _TAG = "$"
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 _INTS = range(-(2**63), 2**64)
 
 
@@ -370,7 +371,7 @@ def from_wire(node: Any, depth: int = 0) -> Any:
     """
     kind = type(node)
     if kind is not dict and kind is not list:
-        if kind in (str, int, float, bool, bytes) or node is None:
+        if kind in _ATOMS:
             return node
         raise WireError(f"expected a value, got a {kind.__name__}")
     if depth >= MAX_DEPTH:
@@ -378,10 +379,12 @@ def from_wire(node: Any, depth: int = 0) -> Any:
     if kind is list:
         return [from_wire(item, depth + 1) for item in node]
     if _TAG not in node:
-        for key in node:
+        decoded = {}
+        for key, item in node.items():
             if type(key) is not str:
                 raise WireError(f"expected strings as keys, got {_shown(key)}")
-        return {key: from_wire(item, depth + 1) for key, item in node.items()}
+            decoded[key] = item if type(item) in _ATOMS else from_wire(item, depth + 1)
+        return decoded
     tag = node[_TAG]
     if type(tag) is not str or tag not in _DECODERS:
         raise WireError(f"expected a tag out of {', '.join(_DECODERS)}, got {_shown(tag)}")
@@ -404,10 +407,17 @@ def infos_from_wire(node: Any, count: int) -> list[dict[Any, Any]]:
 
 
 def _encode_dict(value: Mapping[Any, Any], depth: int) -> Any:
-    if all(type(key) is str for key in value) and _TAG not in value:
-        return {key: to_wire(item, depth) for key, item in value.items()}
-    items = [[to_wire(key, depth), to_wire(item, depth)] for key, item in value.items()]
-    return {_TAG: "dict", "items": items}
+    encoded: dict[str, Any] = {}
+    for key, item in value.items():
+        if type(key) is not str or key == _TAG:
+            items = [[to_wire(key, depth), to_wire(item, depth)] for key, item in value.items()]
+            return {_TAG: "dict", "items": items}
+        kind = type(item)  # infos are many, and what is in them is this, most often
+        if kind is bool or kind is str or (kind is int and -(2**63) <= item < 2**64):
+            encoded[key] = item
+        else:
+            encoded[key] = to_wire(item, depth)
+    return encoded
 
 
 def _encode_items(tag: str) -> Callable[[Iterable[Any], int], Any]:
