@@ -25,6 +25,7 @@ from xuance_envs.gym.gym_vec_env import (
     SubprocVecEnv_Gym,
 )
 from xuance_envs.measure import StepLoop, Throughput, measure, progress_ticks, sample_actions
+from xuance_envs.remote.command import ServeError, add_serve_arguments, run_serve
 from xuance_envs.report import markdown_table, plot_throughput
 
 if TYPE_CHECKING:
@@ -264,6 +265,11 @@ COMMANDS = {
         add_demo_arguments,
         run_demo,
     ),
+    "serve": Command(
+        "host environments behind HTTP, for RemoteVecEnv and for notebooks",
+        add_serve_arguments,
+        run_serve,
+    ),
 }
 
 
@@ -281,7 +287,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         COMMANDS[args.command].run(args)
-    except CommandError as error:
+    except (CommandError, ServeError) as error:
         print(f"{parser.prog} {args.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from hosted import BEYOND_THE_WIRE, remote_vec_env
+
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -43,11 +45,13 @@ CALLER_STEPS = Backend(
 )
 SPAWN = Backend("spawn", SubprocVecEnv, {"context": "spawn", "in_series": "auto"}, {"in_series": 2})
 
-BACKENDS = [DUMMY, WORKERS, CALLER_STEPS]
+REMOTE = Backend("remote", remote_vec_env)
+
+BACKENDS = [DUMMY, WORKERS, CALLER_STEPS, REMOTE]
 """Those that start in an instant: what the tests of the contract run over."""
 
-EITHER_PLACE = [DUMMY, WORKERS]
-"""One in this process and one in others: for long tables of values, which either stay or travel."""
+EITHER_PLACE = [DUMMY, WORKERS, REMOTE]
+"""One in this process, one in others, and one behind HTTP: for long tables of values, which either stay or travel."""
 
 ALL_BACKENDS = [*BACKENDS, SPAWN]
 """With those that start slowly: for what may depend on how a backend starts."""
@@ -99,6 +103,9 @@ def make_on_all(request: pytest.FixtureRequest) -> Iterator[Maker]:
 
 
 def _maker(request: pytest.FixtureRequest) -> Iterator[Maker]:
+    reason = BEYOND_THE_WIRE.get(request.node.originalname)
+    if request.param is REMOTE and reason is not None:
+        pytest.skip(reason)
     maker = Maker(request.param)
     yield maker
     maker.close()

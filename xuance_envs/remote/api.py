@@ -36,6 +36,8 @@ S = TypeVar("S", bound=messages.SessionRequest)
 LARGE = 64 * 2**10
 """Bytes of a body above which it is decoded in a thread, and others need not wait."""
 
+CALL_FIELDS = {"operation", "name", "args", "kwargs", "values", "mode"}
+
 FORMS = {
     Form.JSON.value: Form.JSON,
     Form.MSGPACK.value: Form.MSGPACK,
@@ -126,10 +128,7 @@ class Api:
                 )
             self._check_reply(host, len(envs))
             options = None if message.options is None else from_wire(message.options)
-            return await host.run(
-                lambda vec_env: dumps(host.reset(vec_env, envs, message.seed, options), form),
-                "reset",
-            )
+            return await host.reset(envs, message.seed, options, form)
 
         return await self._in_session(request, messages.Reset, act)
 
@@ -148,9 +147,7 @@ class Api:
                 )
             self._check_reply(host, len(envs) * steps)
             if not host.auto_reset:
-                return await host.run(
-                    lambda vec_env: dumps(host.repeat(vec_env, envs, actions, steps), form), "step"
-                )
+                return await host.repeat(envs, actions, steps, form)
             if steps != 1 or list(envs) != list(range(host.num_envs)):
                 raise RefusedError(
                     422,
@@ -159,7 +156,7 @@ class Api:
                     f"them: expected steps 1 and {host.num_envs} episodes in order, got steps "
                     f"{steps} and {len(envs)}",
                 )
-            return await host.run(lambda vec_env: dumps(host.step(vec_env, actions), form), "step")
+            return await host.step(actions, form)
 
         return await self._in_session(request, messages.Step, act)
 
@@ -180,9 +177,8 @@ class Api:
                 raise RefusedError(
                     422, "values", f"expected {len(envs)} values, got {len(message.values)}"
                 )
-            return await host.run(
-                lambda vec_env: dumps(host.reach(vec_env, envs, message), form), message.operation
-            )
+            asked = message.model_dump(include=CALL_FIELDS)
+            return await host.reach(envs, form, **asked)
 
         return await self._in_session(request, messages.Call, act)
 
@@ -266,7 +262,7 @@ class Api:
         return b"".join(pieces)
 
     def _check_reply(self, host: Host, observations: int) -> None:
-        size = host.reply_bytes(observations)
+        size = host.observation_bytes(observations)
         if size > self._limits.reply:
             raise RefusedError(
                 413,

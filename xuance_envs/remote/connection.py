@@ -80,7 +80,8 @@ class Connection:
                 f"base_url: expected an address such as http://127.0.0.1:8001, got {base_url!r}"
             )
         self._timeout = timeout
-        self._headers = headers
+        self._headers = httpx.Headers(headers)
+        self._urls: dict[str, httpx.URL] = {}
         # A step is one request of many: without redirects, cookies and a log it takes half as long.
         self._transport: httpx.HTTPTransport = httpx.HTTPTransport(proxy=_proxy_for(url))
 
@@ -155,12 +156,15 @@ class Connection:
         self, method: str, path: str, content: bytes | None, repeatable: bool, timeout: float | None
     ) -> httpx.Response:
         timeout = self._timeout if timeout is None else timeout
+        url = self._urls.get(path)
+        if url is None:  # parsing one takes a good part of a step
+            url = self._urls[path] = httpx.URL(f"{self.server}{path}")
         deadline = monotonic() + timeout
         for attempt in range(RETRIES + 1):
             left = max(0.001, deadline - monotonic())
             request = httpx.Request(
                 method,
-                f"{self.server}{path}",
+                url,
                 headers=self._headers,
                 content=content,
                 extensions={"timeout": _limits(left)},

@@ -27,7 +27,7 @@ from xuance_envs.errors import (
 )
 from xuance_envs.remote.wire import WireError
 
-__all__ = ["RefusedError", "error_of", "refusal_of"]
+__all__ = ["RefusedError", "error_of", "no_session", "refusal_of"]
 
 STATUSES: dict[int, type[RemoteError]] = {
     400: RemoteRequestError,
@@ -66,6 +66,14 @@ class RefusedError(Exception):
         if self.details:
             error["details"] = self.details
         return {"error": error}
+
+
+def no_session(idle: float | None = None) -> RefusedError:
+    """What is said of a session that is not there, or somebody else's."""
+    after = "" if idle is None else f", after {idle:g} s without a request"
+    return RefusedError(
+        404, "session", f"no such session: it may have been closed, or have expired{after}"
+    )
 
 
 def refusal_of(error: Exception) -> RefusedError | None:

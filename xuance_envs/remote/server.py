@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Server", "create_app"]
 
-GRACE = 10
+GRACE = 5
 """Seconds that requests have to end when the server is told to."""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-from xuance_envs.remote.failures import RefusedError
+from xuance_envs.remote.failures import RefusedError, no_session
 from xuance_envs.remote.hosting import Host, Wanted
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.settings import Settings
@@ -238,7 +238,7 @@ class Sessions:
             self._starting -= count
         if session.closed:  # while the environments were being made
             await host.close()
-            raise no_session()
+            raise no_session(self._limits.idle)
         session.hosts.append(host)
         self._count()
         return host
@@ -273,11 +273,3 @@ class Sessions:
     def _count(self) -> None:
         self._metrics.sessions = len(self._sessions)
         self._metrics.environments = sum(each.environments for each in self)
-
-
-def no_session(idle: float | None = None) -> RefusedError:
-    """What is said of a session that is not there, or somebody else's."""
-    after = "" if idle is None else f", after {idle:g} s without a request"
-    return RefusedError(
-        404, "session", f"no such session: it may have been closed, or have expired{after}"
-    )

@@ -219,6 +219,6 @@ def is_loopback(host: str) -> bool:
     Raises:
         OSError: there is no such address.
     """
-    found = socket.getaddrinfo(host or None, None, flags=socket.AI_PASSIVE)
+    found = socket.getaddrinfo(host or None, 0, flags=socket.AI_PASSIVE)
     addresses = {str(sockaddr[0]).partition("%")[0] for *_, sockaddr in found}
     return all(ipaddress.ip_address(address).is_loopback for address in addresses)

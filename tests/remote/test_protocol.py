@@ -1,0 +1,524 @@
+"""What the server answers to requests written by hand, in JSON, as anybody could."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import msgpack
+import pytest
+from remote_envs import CountingEnv, ObjectEnv, SlowStartEnv
+from serving import API, Asking, ServerMaker, wait_until
+
+from xuance_envs.remote.server import Server
+from xuance_envs.remote.settings import Catalogue, Settings, Tokens
+
+
+@pytest.fixture
+def ask(server: Server) -> Iterator[Asking]:
+    asking = Asking(server)
+    yield asking
+    asking.close()
+    asking.client.close()
+
+
+def code_of(response: httpx.Response) -> str:
+    return response.json()["error"]["code"]
+
+
+# --- the exchange -------------------------------------------------------------------------------
+
+
+def test_a_session_in_json(ask: Asking) -> None:
+    created = ask.ask("create", env_id="Counting", num_envs=2, seed=5).json()
+    assert created["episode_ids"] == [0, 1]
+    assert created["action_space"] == {"type": "Discrete", "n": 10, "start": 0, "dtype": "int64"}
+    assert created["max_episode_steps"] == 1000
+    assert created["metadata"] == {"render_modes": ["rgb_array"], "render_fps": 5}
+    reset = ask.ask("vectorized_reset", options={"a": 1}).json()
+    assert reset["observations"] == [[5, 0, 0], [6, 0, 0]]
+    assert reset["infos"] == [{"options": {"a": 1}}] * 2
+    step = ask.ask("vectorized_step", actions=[1, 2], steps=2).json()
+    assert step["observations"] == [[[5, 0, 1], [5, 0, 2]], [[6, 0, 1], [6, 0, 2]]]
+    assert step["rewards"] == [2, 4]
+    assert step["terminated"] == step["truncated"] == [False, False]
+    ending = {"x": 1, "step": 1, "terminated": False, "truncated": False}
+    assert step["infos"] == [ending, ending]
+
+
+def test_some_episodes_only_and_in_any_order(ask: Asking) -> None:
+    ask.ask("create", env_id="Counting", num_envs=3)
+    ask.ask("vectorized_reset")
+    step = ask.ask("vectorized_step", actions=[1, 2], episode_ids=[2, 0]).json()
+    assert step["rewards"] == [1, 2]
+    step = ask.ask("vectorized_step", actions=[0, 0, 0]).json()
+    assert [obs[0][2] for obs in step["observations"]] == [2, 1, 2]
+
+
+def test_a_second_group_of_episodes_has_ids_of_its_own(ask: Asking) -> None:
+    ask.ask("create", env_id="Counting", num_envs=2)
+    second = ask.ask("create", env_id="Counting", num_envs=2, seed=50)
+    assert second.json()["episode_ids"] == [2, 3]
+    reset = ask.ask("vectorized_reset", episode_ids=[3]).json()
+    assert reset["observations"] == [[51, 0, 0]]
+    assert ask.ask("vectorized_reset").status_code == 422, "which group is not said"
+    assert ask.ask("vectorized_reset", episode_ids=[0, 3]).status_code == 422, "two groups"
+
+
+def test_episodes_that_reset_themselves(ask: Asking) -> None:
+    ask.ask("create", env_id="Counting", num_envs=2, auto_reset=True)
+    ask.ask("vectorized_reset")
+    for _ in range(2):
+        step = ask.ask("vectorized_step", actions=[1, 1]).json()
+        assert step["resets"] == {"episode_ids": [], "observations": None, "infos": []}
+    step = ask.ask("vectorized_step", actions=[1, 1]).json()
+    assert step["observations"] == [[0, 0, 3], [0, 0, 3]]
+    assert step["terminated"] == [True, True]
+    assert step["resets"] == {
+        "episode_ids": [0, 1],
+        "observations": [[0, 1, 0], [0, 1, 0]],
+        "infos": [{"options": None}] * 2,
+    }
+    assert code_of(ask.ask("vectorized_step", actions=[1, 1], steps=2)) == "auto_reset"
+    assert code_of(ask.ask("vectorized_step", actions=[1], episode_ids=[1])) == "auto_reset"
+
+
+def test_msgpack_is_answered_in_msgpack_and_says_the_same(ask: Asking) -> None:
+    ask.ask("create", env_id="Counting")
+    plain = ask.ask("vectorized_reset").json()
+    body = msgpack.packb({"session_id": ask.id})
+    headers = {"Content-Type": "application/x-msgpack"}
+    answer = ask.client.post("episode/vectorized_reset", content=body, headers=headers)
+    assert answer.headers["content-type"] == "application/msgpack"
+    array = msgpack.unpackb(answer.content)["observations"]
+    assert (array["dtype"], array["shape"], len(array["data"])) == ("float32", [1, 3], 12)
+    assert plain["observations"] == [[0, 0, 0]]
+    as_json = {**headers, "Accept": "application/json"}
+    answer = ask.client.post("episode/vectorized_reset", content=body, headers=as_json)
+    assert answer.json()["observations"] == [[0, 2, 0]]
+
+
+def test_reaching_into_environments(ask: Asking) -> None:
+    ask.ask("create", env_id="Counting", num_envs=2, seed=3)
+    ask.ask("vectorized_reset")
+    call = ask.ask("call", operation="call", name="describe", args=["No."], kwargs={"mark": "!"})
+    assert call.json() == {"results": ["No. 3!", "No. 4!"]}
+    ask.ask("call", operation="set_attr", name="length", values=[1, 7])
+    assert ask.ask("call", operation="get_attr", name="length").json() == {"results": [1, 7]}
+    frame = ask.ask("call", operation="render", episode_ids=[1]).json()["results"][0]
+    assert (frame["dtype"], frame["shape"]) == ("uint8", [4, 6, 3])
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "message", "status"),
+    [
+        ("create", {"env_id": "CartPole-v2"}, 404),
+        ("create", {}, 422),
+        ("create", {"env_id": "Counting", "kwargs": {"env_seed": 1}}, 403),
+        ("create", {"env_id": "Counting", "num_envs": 0}, 422),
+        ("create", {"env_id": "Counting", "num_envs": 257}, 429),
+        ("create", {"env_id": "Counting", "num_envs": 1e400}, 400),
+        ("create", {"env_id": "Counting", "seed": -1}, 422),
+        ("create", {"env_id": "Counting", "more": 1}, 422),
+        ("create", {"env_id": "Counting", "kwargs": {"length": [{"$": "no such"}]}}, 422),
+        ("create", {"env_id": "\ud800"}, 422),
+        ("vectorized_reset", {"episode_ids": [7]}, 404),
+        ("vectorized_reset", {"episode_ids": [0, 0]}, 422),
+        ("vectorized_reset", {"episode_ids": []}, 422),
+        ("vectorized_reset", {"episode_ids": [-1]}, 422),
+        ("vectorized_reset", {"seed": [1, 2, 3]}, 422),
+        ("vectorized_reset", {"seed": 2**70}, 422),
+        ("vectorized_reset", {"options": {"a": {"$": 3}}}, 422),
+        ("vectorized_step", {"actions": [1, 1]}, 422),
+        ("vectorized_step", {"actions": [0.5]}, 422),
+        ("vectorized_step", {"actions": [None]}, 422),
+        ("vectorized_step", {"actions": ["NaN"]}, 422),
+        ("vectorized_step", {"actions": [2**70]}, 422),
+        ("vectorized_step", {"actions": {"$": "array"}}, 422),
+        ("vectorized_step", {"actions": [1], "steps": 1001}, 422),
+        ("vectorized_step", {"actions": [1], "steps": 0}, 422),
+        ("vectorized_step", {}, 422),
+        ("call", {"operation": "call", "name": "close"}, 403),
+        ("call", {"operation": "get_attr", "name": "__class__"}, 403),
+        ("call", {"operation": "exec", "name": "describe"}, 422),
+        ("call", {"operation": "set_attr", "name": "length", "values": []}, 422),
+        ("call", {"operation": "call", "name": "describe"}, 409),
+    ],
+)
+def test_what_cannot_be_is_refused_and_harms_nothing(
+    ask: Asking, path: str, message: dict[str, Any], status: int
+) -> None:
+    ask.ask("create", env_id="Counting")
+    ask.ask("vectorized_reset")
+    text = json.dumps({"session_id": ask.id, **message})
+    headers = {"Content-Type": "application/json"}
+    refused = ask.client.post(f"episode/{path}", content=text, headers=headers)
+    assert refused.status_code == status, refused.text
+    assert refused.json()["error"]["message"]
+    step = ask.ask("vectorized_step", actions=[4]).json()
+    assert step["observations"] == [[[0, 0, 1]]], "the episode goes on"
+
+
+@pytest.mark.parametrize(
+    ("content", "content_type", "status"),
+    [
+        (b"", "application/json", 400),
+        (b"{", "application/json", 400),
+        (b"[1]", "application/json", 422),
+        (b'{"session_id": 1e400}', "application/json", 422),
+        (b'{"session_id": NaN}', "application/json", 400),
+        (b'{"session_id": "\xff"}', "application/json", 400),
+        (b'{"session_id": "\\ud800", "actions": 1}', "application/json", 422),
+        (b"[" * 90_000, "application/json", 400),
+        (b'{"session_id": ' + b"9" * 9000 + b"}", "application/json", 400),
+        (b"\x91" * 90_000, "application/msgpack", 400),
+        (msgpack.packb({"session_id": b"x", "actions": 1}), "application/msgpack", 422),
+        (msgpack.packb({"session_id": "x" * 65, "actions": 1}), "application/msgpack", 422),
+        (msgpack.packb(msgpack.ExtType(1, b"")), "application/msgpack", 400),
+        (msgpack.packb({b"session_id": 1}), "application/msgpack", 422),
+        (b"{}", "", 415),
+        (b"a=1", "application/x-www-form-urlencoded", 415),
+        (b"{}", "text/plain", 415),
+    ],
+)
+def test_a_body_that_is_no_message_is_refused(
+    server: Server, content: bytes, content_type: str, status: int
+) -> None:
+    url = f"{server.url}{API}/episode/vectorized_step"
+    answer = httpx.post(url, content=content, headers={"Content-Type": content_type})
+    assert answer.status_code == status, answer.text
+
+
+def test_other_routes_and_methods_are_refused_in_the_same_form(server: Server) -> None:
+    assert httpx.get(f"{server.url}/nothing").status_code == 404
+    answer = httpx.get(f"{server.url}{API}/episode/vectorized_step")
+    assert (answer.status_code, code_of(answer)) == (405, "route")
+
+
+def test_a_session_without_episodes_says_so(ask: Asking) -> None:
+    answer = ask.ask("vectorized_reset")
+    assert (answer.status_code, code_of(answer)) == (409, "episodes")
+
+
+def test_stepping_before_the_first_reset_says_so(ask: Asking) -> None:
+    ask.ask("create", env_id="Counting")
+    answer = ask.ask("vectorized_step", actions=[1])
+    assert answer.status_code == 409
+    assert "reset the environment first" in answer.text
+
+
+# --- tokens -------------------------------------------------------------------------------------
+
+
+def test_without_a_token_of_its_own_the_server_only_tells_its_version(serve: ServerMaker) -> None:
+    server = serve(tokens=("first-token", "second-token"))
+    version = httpx.get(f"{server.url}{API}/version")
+    assert version.json()["name"] == "xuance_envs"
+    for header in (None, "Bearer wrong", "Bearer", "first-token", "Basic first-token", "Bearer é"):
+        headers = {} if header is None else {"Authorization": header.encode()}
+        for method, path in (
+            ("POST", "session/create"),
+            ("POST", "episode/create"),
+            ("POST", "episode/vectorized_reset"),
+            ("POST", "episode/vectorized_step"),
+            ("POST", "episode/call"),
+            ("DELETE", "session/x"),
+        ):
+            answer = httpx.request(method, f"{server.url}{API}/{path}", headers=headers)
+            assert answer.status_code == 401, (header, path)
+            assert answer.headers["WWW-Authenticate"] == "Bearer"
+            assert "first-token" not in answer.text
+    assert Asking(server, "second-token").close().status_code == 200
+
+
+def test_another_tokens_session_is_as_if_there_were_none(serve: ServerMaker) -> None:
+    server = serve(tokens=("first-token", "second-token"))
+    first, second = Asking(server, "first-token"), Asking(server, "second-token")
+    first.ask("create", env_id="Counting")
+    stolen = second.post("episode/vectorized_reset", session_id=first.id)
+    absent = second.post("episode/vectorized_reset", session_id="x" * 24)
+    assert stolen.status_code == absent.status_code == 404
+    assert stolen.content == absent.content
+    assert second.client.delete(f"session/{first.id}").status_code == 404
+    assert first.ask("vectorized_reset").status_code == 200
+
+
+def test_tokens_come_from_a_file_and_from_the_environment(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tokens"
+    file.write_text("one\n\n  two \n", encoding="utf-8")
+    monkeypatch.setenv("XUANCE_ENVS_TOKENS", "three, four,")
+    tokens = Tokens.load(file)
+    assert len(tokens) == 4
+    owners = {tokens.owner(f"Bearer {name}".encode()) for name in ("one", "two", "three", "four")}
+    assert len(owners) == 4
+    file.write_text("\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="expected one token a line"):
+        Tokens.load(file)
+    with pytest.raises(ValueError, match="visible ASCII"):
+        Tokens(["a b"])
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "", "::"])
+def test_nobody_beyond_the_machine_is_served_without_tokens(host: str) -> None:
+    settings = Settings(Catalogue({"Counting": CountingEnv}))
+    with pytest.raises(ValueError, match="without tokens"):
+        Server(settings, host, 0)
+
+
+def test_the_access_log_has_requests_but_no_tokens(
+    serve: ServerMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "xuance_envs")
+    server = serve(tokens=("very-secret",))
+    Asking(server, "very-secret").close()
+    httpx.get(f"{server.url}/healthz?token=very-secret")
+    httpx.get(f"{server.url}/line%0Abreak")
+    server.close()
+    lines = [r.getMessage() for r in caplog.records if r.name == "xuance_envs.access"]
+    assert any("POST /api/v1/session/create 200" in line for line in lines)
+    assert any("GET /healthz 200" in line for line in lines)
+    assert not any("very-secret" in line or "\n" in line for line in lines)
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+def test_the_number_of_sessions_is_limited(serve: ServerMaker) -> None:
+    server = serve(tokens=("a", "b", "c"), sessions=3, sessions_per_token=2)
+    sessions = [Asking(server, "a"), Asking(server, "a")]
+    refused = sessions[0].post("session/create")
+    assert (refused.status_code, code_of(refused)) == (429, "sessions")
+    assert "2 sessions of one token" in refused.text
+    Asking(server, "b")
+    headers = {"Authorization": "Bearer c"}
+    refused = httpx.post(f"{server.url}{API}/session/create", json={}, headers=headers)
+    assert refused.status_code == 429
+    assert "3 sessions at the same time" in refused.text
+    sessions[0].close()
+    assert sessions[1].post("session/create").status_code == 200
+
+
+def test_the_number_of_environments_is_limited(serve: ServerMaker) -> None:
+    server = serve(environments=5, environments_per_session=3)
+    one, two = Asking(server), Asking(server)
+    assert one.ask("create", env_id="Counting", num_envs=4).status_code == 429
+    assert one.ask("create", env_id="Counting", num_envs=3).status_code == 200
+    refused = one.ask("create", env_id="Counting", num_envs=1)
+    assert "3 environments in a session: there are 3, and 1 more" in refused.text
+    assert two.ask("create", env_id="Counting", num_envs=3).status_code == 429
+    assert two.ask("create", env_id="Counting", num_envs=2).status_code == 200
+    one.close()
+    assert two.ask("create", env_id="Counting", num_envs=1).status_code == 200
+
+
+def test_the_size_of_a_request_is_limited_also_where_it_does_not_say_it(serve: ServerMaker) -> None:
+    server = serve(body=1000)
+    url = f"{server.url}{API}/session/create"
+    headers = {"Content-Type": "application/json"}
+    assert httpx.post(url, content=b" " * 998 + b"{}", headers=headers).status_code == 200
+    refused = httpx.post(url, content=b" " * 1001, headers=headers)
+    assert (refused.status_code, code_of(refused)) == (413, "body")
+
+    def pieces() -> Iterator[bytes]:
+        for _ in range(20):
+            yield b" " * 100
+
+    assert httpx.post(url, content=pieces(), headers=headers).status_code == 413
+
+
+def test_the_size_of_an_answer_is_limited(serve: ServerMaker) -> None:
+    ask = Asking(serve(reply=12 * 100))
+    ask.ask("create", env_id="Counting", num_envs=2, kwargs={})
+    ask.ask("vectorized_reset")
+    assert ask.ask("vectorized_step", actions=[1, 1], steps=50).status_code == 200
+    refused = ask.ask("vectorized_step", actions=[1, 1], steps=51)
+    assert (refused.status_code, code_of(refused)) == (413, "reply")
+
+
+def test_a_request_that_does_not_arrive_is_given_up(serve: ServerMaker) -> None:
+    server = serve(upload=0.3)
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        head = (
+            f"POST {API}/session/create HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        )
+        connection.sendall(f"{head}Content-Length: 10\r\n\r\n{{".encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_requests_of_a_session_wait_for_their_turn_but_not_too_many(serve: ServerMaker) -> None:
+    ask = Asking(serve(requests_per_session=1))
+    ask.ask("create", env_id="Mischievous")
+    ask.ask("vectorized_reset")
+    statuses: list[int] = []
+
+    def hang() -> None:
+        statuses.append(ask.ask("vectorized_step", actions=[4]).status_code)
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while (refused := ask.ask("vectorized_reset", episode_ids=[9])).status_code != 429:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert code_of(refused) == "waiting"
+    ask.close()
+    thread.join()
+    assert statuses == [404], "the session was closed under it"
+
+
+def test_a_session_that_is_not_used_expires(serve: ServerMaker) -> None:
+    server = serve(idle=0.4)
+    ask = Asking(server)
+    ask.ask("create", env_id="Counting", num_envs=3)
+    for _ in range(4):
+        time.sleep(0.2)
+        assert ask.ask("vectorized_reset").status_code == 200, "it is in use"
+    counts = lambda: httpx.get(f"{server.url}/status.json").json()  # noqa: E731
+    assert counts()["environments"] == 3
+    wait_until(lambda: counts()["sessions"] == 0)
+    assert counts()["environments"] == 0
+    gone = ask.ask("vectorized_reset")
+    assert gone.status_code == 404
+    assert "after 0.4 s without a request" in gone.text
+
+
+# --- requests that are repeated -----------------------------------------------------------------
+
+
+def test_a_repeated_request_is_answered_again_and_not_done_again(ask: Asking) -> None:
+    ask.ask("create", env_id="Counting", sequence=1)
+    ask.ask("vectorized_reset", sequence=2)
+    first = ask.ask("vectorized_step", actions=[3], sequence=3)
+    again = ask.ask("vectorized_step", actions=[3], sequence=3)
+    assert again.content == first.content
+    assert ask.ask("vectorized_step", actions=[3], sequence=4).json()["observations"] == [
+        [[0, 0, 2]]
+    ]
+
+
+def test_a_repeated_refusal_is_refused_again(ask: Asking) -> None:
+    ask.ask("create", env_id="Counting", sequence=1)
+    first = ask.ask("vectorized_step", actions=["x"], sequence=2)
+    assert first.status_code == 422
+    assert ask.ask("vectorized_step", actions=["x"], sequence=2).content == first.content
+
+
+def test_a_number_is_for_one_request_only_and_numbers_grow(ask: Asking) -> None:
+    ask.ask("create", env_id="Counting", sequence=3)
+    ask.ask("vectorized_reset", sequence=5)
+    for path, message in (("vectorized_reset", {"seed": 1}), ("vectorized_step", {"actions": [1]})):
+        refused = ask.ask(path, sequence=5, **message)
+        assert (refused.status_code, code_of(refused)) == (409, "sequence")
+    assert ask.ask("vectorized_reset", sequence=4).status_code == 409
+    assert ask.ask("vectorized_reset", sequence=6).status_code == 200
+
+
+def test_a_repetition_while_the_first_is_still_under_way_waits_for_it(ask: Asking) -> None:
+    ask.ask("create", env_id="CartPole", num_envs=200, sequence=1)
+    ask.ask("vectorized_reset", seed=0, sequence=2)
+    answers: list[bytes] = []
+
+    def step() -> None:
+        message = {"actions": [0] * 200, "steps": 100, "sequence": 3}
+        answers.append(ask.ask("vectorized_step", **message).content)
+
+    threads = [threading.Thread(target=step) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 3
+    assert len(set(answers)) == 1
+    assert b'"step":' in answers[0]
+
+
+# --- environments that fail ---------------------------------------------------------------------
+
+
+def test_an_info_that_cannot_travel_names_its_environment(serve: ServerMaker) -> None:
+    ask = Asking(serve({"Object": ObjectEnv}))
+    ask.ask("create", num_envs=2)
+    ask.ask("vectorized_reset")
+    refused = ask.ask("vectorized_step", actions=[1, 1])
+    assert refused.status_code == 409
+    assert refused.json()["error"]["details"]["env_index"] == 0
+    assert "cannot" in refused.json()["error"]["message"]
+
+
+def test_an_environment_that_is_never_made_is_given_up(serve: ServerMaker) -> None:
+    ask = Asking(serve({"SlowStart": SlowStartEnv}, start=0.5))
+    refused = ask.ask("create")
+    assert (refused.status_code, code_of(refused)) == (409, "worker_timeout")
+    assert ask.close().status_code == 200
+
+
+def test_a_server_that_ends_ends_what_hangs(serve: ServerMaker) -> None:
+    server = serve()
+    ask = Asking(server)
+    ask.ask("create", env_id="Mischievous")
+    ask.ask("vectorized_reset")
+
+    def hang() -> None:
+        with contextlib.suppress(httpx.TransportError):
+            ask.ask("vectorized_step", actions=[4])
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    time.sleep(0.3)
+    start = time.monotonic()
+    server.close()
+    thread.join()
+    assert time.monotonic() - start < 40
+
+
+# --- what monitors read -------------------------------------------------------------------------
+
+
+def test_health_and_metrics_are_to_be_had_without_a_token(serve: ServerMaker) -> None:
+    server = serve(tokens=("secret",))
+    ask = Asking(server, "secret")
+    ask.ask("create", env_id="Counting", num_envs=2)
+    ask.ask("vectorized_reset")
+    ask.ask("vectorized_step", actions=[1, 1], steps=2)
+    ask.client.request("PROPFIND", "/")
+    assert httpx.get(f"{server.url}/healthz").json() == {"status": "ok"}
+    answer = httpx.get(f"{server.url}/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = answer.text.splitlines()
+    for line in (
+        "xuance_envs_sessions 1",
+        "xuance_envs_environments 2",
+        "xuance_envs_steps_total 4",
+        'xuance_envs_step_seconds_bucket{le="+Inf"} 1',
+        "xuance_envs_step_seconds_count 1",
+        'xuance_envs_requests_total{method="POST",status="200"} 4',
+    ):
+        assert line in lines
+    assert 'method="other"' in answer.text
+    assert ask.id not in answer.text
+
+
+def test_the_interface_is_described_and_its_pages_are_on(server: Server) -> None:
+    described = httpx.get(f"{server.url}/openapi.json").json()
+    step = described["paths"][f"{API}/episode/vectorized_step"]["post"]
+    schema = step["requestBody"]["content"]["application/msgpack"]["schema"]
+    assert set(schema["required"]) == {"session_id", "actions"}
+    assert described["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    assert {f"{API}/version", f"{API}/session/create", f"{API}/session/{{session_id}}"} <= set(
+        described["paths"]
+    )
+    assert httpx.get(f"{server.url}/docs").status_code == 200
+    assert httpx.get(f"{server.url}/redoc").status_code == 200

@@ -1,0 +1,96 @@
+"""Environments for the tests of the server; workers import them, so only light things are used."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from xuance_envs.gym.gym_env import Gym_Env
+
+
+class CountingEnv(gymnasium.Env):
+    """Observes its seed's number, the episode and the step; ends after ``length`` steps.
+
+    Args:
+        env_seed: a number to tell it by.
+        length: steps of an episode.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012
+
+    def __init__(self, env_seed=0, length=3):
+        self.observation_space = spaces.Box(-1, 1e6, (3,), np.float32)
+        self.action_space = spaces.Discrete(10)
+        self.render_mode = "rgb_array"
+        self.number = env_seed
+        self.length = length
+        self.episode = -1
+        self.steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.number = seed
+        self.episode += 1
+        self.steps = 0
+        return self.observe(), {"options": options}
+
+    def step(self, action):
+        self.steps += 1
+        ended = self.steps == self.length
+        return self.observe(), float(action), ended and self.episode % 2 == 0, ended, {"x": 1}
+
+    def observe(self):
+        return np.array([self.number, self.episode, self.steps], np.float32)
+
+    def render(self):
+        return np.full((4, 6, 3), self.steps, np.uint8)
+
+    def describe(self, greeting, *, mark="."):
+        return f"{greeting} {self.number}{mark}"
+
+
+class MischievousEnv(CountingEnv):
+    """Does harm where the action says so: 1 raises, 2 exits, 3 is killed, 4 hangs, 5 hoards."""
+
+    def step(self, action):
+        if action == 1:
+            raise ValueError("as told")
+        if action == 2:
+            os._exit(7)
+        if action == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if action == 4:
+            time.sleep(1000)
+        if action == 5:
+            hoard = []
+            while True:
+                hoard.append(np.ones(2**22))
+        return super().step(action)
+
+
+class ObjectEnv(CountingEnv):
+    """Has something in its info that cannot travel."""
+
+    def step(self, action):
+        return (*super().step(action)[:4], {"odd": object()})
+
+
+class SlowStartEnv(CountingEnv):
+    """Takes for ever to be made."""
+
+    def __init__(self, env_seed=0):
+        time.sleep(1000)
+
+
+def cart_pole(env_seed=None):
+    """CartPole, as the server of the command line makes it."""
+    return Gym_Env("CartPole-v1", seed=env_seed)
+
+
+SERVED = {"Counting": CountingEnv, "Mischievous": MischievousEnv, "CartPole": cart_pole}

@@ -1,0 +1,161 @@
+"""What a session's environments are asked to do, and the answers as parts of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.engine.space_layout import SpaceLayout
+from xuance_envs.engine.space_rows import EVERY, SpaceRows
+from xuance_envs.errors import EnvError
+from xuance_envs.remote.wire import WireError, from_wire, to_wire
+from xuance_envs.remote.wire_spaces import batch_from_wire, batch_to_wire, space_to_wire, stack
+from xuance_envs.vector_envs.vector_env import StepResult, VecEnv
+
+__all__ = ["describe", "reach", "repeat", "reset", "step_answer"]
+
+Answer = dict[str, Any]
+
+
+def describe(vec_env: VecEnv) -> Answer:
+    """The spaces of environments and their other properties.
+
+    Raises:
+        WireError: a space cannot travel.
+    """
+    return {
+        "observation_space": space_to_wire(vec_env.observation_space),
+        "action_space": space_to_wire(vec_env.action_space),
+        "metadata": to_wire(_what_travels(vec_env.metadata)),
+        "render_mode": to_wire(vec_env.render_mode),
+        "max_episode_steps": int(vec_env.max_episode_steps),
+    }
+
+
+def reset(
+    vec_env: VecEnv,
+    envs: Sequence[int],
+    seed: int | Sequence[int | None] | None,
+    options: dict[str, Any] | None,
+) -> Answer:
+    """Resets some environments."""
+    everything = list(envs) == list(range(vec_env.num_envs))
+    observations, infos = vec_env.reset(
+        seed=seed, options=options, env_ids=None if everything else envs
+    )
+    return {
+        "observations": batch_to_wire(vec_env.observation_space, observations),
+        "infos": _infos_to_wire(envs, infos, "reset"),
+    }
+
+
+def step_answer(vec_env: VecEnv, result: StepResult, rewards: NDArray[np.float64]) -> Answer:
+    """What a step gave.
+
+    Args:
+        vec_env: what was stepped.
+        result: what its step returned.
+        rewards: its rewards in full.
+    """
+    observations, _, terminated, truncated, infos = result
+    space = vec_env.observation_space
+    ended = (terminated | truncated).nonzero()[0].tolist()
+    starts = [(infos[i].pop("reset_obs"), infos[i].pop("reset_info")) for i in ended]
+    first = batch_to_wire(space, stack(space, [obs for obs, _ in starts])) if ended else None
+    return {
+        "observations": batch_to_wire(space, observations),
+        "rewards": rewards,
+        "terminated": terminated,
+        "truncated": truncated,
+        "infos": _infos_to_wire(range(vec_env.num_envs), infos, "step"),
+        "resets": {
+            "episode_ids": ended,
+            "observations": first,
+            "infos": _infos_to_wire(ended, [info for _, info in starts], "reset"),
+        },
+    }
+
+
+def repeat(vec_env: VecEnv, envs: Sequence[int], actions: Any, times: int) -> tuple[Answer, int]:
+    """Has some environments repeat their actions.
+
+    Returns:
+        The answer, and how many environment steps were made.
+
+    Raises:
+        WireError: the actions are not a batch of the action space.
+    """
+    count = len(envs)
+    rows = SpaceRows.allocate(SpaceLayout(vec_env.action_space), count)
+    rows.put(batch_from_wire(vec_env.action_space, actions, count), EVERY, count)
+    action_of = dict(zip(envs, rows.reader()(), strict=True))
+    results = vec_env.call("repeat", action_of, times, env_ids=envs)
+    space = vec_env.observation_space
+    steps = [result.steps for result in results]
+    answer = {
+        "observations": [batch_to_wire(space, result.observations) for result in results],
+        "lengths": np.maximum(steps, 1),
+        "rewards": np.array([result.reward for result in results], np.float64),
+        "terminated": np.array([result.terminated for result in results]),
+        "truncated": np.array([result.truncated for result in results]),
+        "infos": _infos_to_wire(envs, [result.info for result in results], "step"),
+    }
+    return answer, sum(steps)
+
+
+def reach(
+    vec_env: VecEnv,
+    envs: Sequence[int],
+    operation: Literal["call", "get_attr", "set_attr", "render"],
+    name: str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    values: Sequence[Any] = (),
+    mode: str | None = None,
+) -> tuple[Answer, Sequence[Any]]:
+    """Calls, reads, sets or renders some environments.
+
+    Returns:
+        The answer, and what the environments returned.
+    """
+    results: Sequence[Any]
+    if operation == "render":
+        results = vec_env.render(mode, envs)
+    elif operation == "get_attr":
+        results = vec_env.get_attr(name, envs)
+    elif operation == "set_attr":
+        vec_env.set_attr(name, [from_wire(value) for value in values], envs)
+        results = [None] * len(envs)
+    else:
+        keywords = {key: from_wire(value) for key, value in (kwargs or {}).items()}
+        arguments = [from_wire(argument) for argument in args]
+        results = vec_env.call(name, *arguments, env_ids=envs, **keywords)
+    return {"results": _each_to_wire(envs, results, operation, "what it returned")}, results
+
+
+def _infos_to_wire(envs: Sequence[int], infos: Any, command: str) -> list[Any]:
+    return _each_to_wire(envs, infos, command, "its info")
+
+
+def _each_to_wire(envs: Sequence[int], values: Any, command: str, what: str) -> list[Any]:
+    """One value per environment, naming the environment whose cannot travel."""
+    nodes = []
+    for env, value in zip(envs, values, strict=True):
+        try:
+            nodes.append(to_wire(value))
+        except WireError as error:
+            raise EnvError(env, command, f"{what} cannot be sent: {error}") from None
+    return nodes
+
+
+def _what_travels(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    travels = {}
+    for key, value in metadata.items():
+        with suppress(WireError):
+            to_wire(value)
+            travels[key] = value
+    return travels
