@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-
 from hosted import BEYOND_THE_WIRE, remote_vec_env
 
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
@@ -51,7 +50,7 @@ BACKENDS = [DUMMY, WORKERS, CALLER_STEPS, REMOTE]
 """Those that start in an instant: what the tests of the contract run over."""
 
 EITHER_PLACE = [DUMMY, WORKERS, REMOTE]
-"""One in this process, one in others, and one behind HTTP: for long tables of values, which either stay or travel."""
+"""One in this process, others not: for long tables of values, which either stay or travel."""
 
 ALL_BACKENDS = [*BACKENDS, SPAWN]
 """With those that start slowly: for what may depend on how a backend starts."""
@@ -81,7 +80,9 @@ class Maker:
 @pytest.fixture(scope="session", autouse=True)
 def quick_forkserver() -> None:
     """Makes workers of a forkserver start in milliseconds: it has loaded what they need."""
-    multiprocessing.set_forkserver_preload(["xuance_envs.engine.worker"])
+    multiprocessing.set_forkserver_preload(
+        ["xuance_envs.engine.worker", "xuance_envs.remote.hosted_env"]
+    )
 
 
 @pytest.fixture(params=BACKENDS, ids=str)
@@ -103,9 +104,11 @@ def make_on_all(request: pytest.FixtureRequest) -> Iterator[Maker]:
 
 
 def _maker(request: pytest.FixtureRequest) -> Iterator[Maker]:
-    reason = BEYOND_THE_WIRE.get(request.node.originalname)
-    if request.param is REMOTE and reason is not None:
-        pytest.skip(reason)
+    if request.param is REMOTE:
+        name, case = request.node.originalname, request.node.callspec.id.partition("-")[2]
+        reason = BEYOND_THE_WIRE.get((name, case)) or BEYOND_THE_WIRE.get((name, None))
+        if reason is not None:
+            pytest.skip(reason)
     maker = Maker(request.param)
     yield maker
     maker.close()

@@ -30,6 +30,7 @@ class CountingEnv(gymnasium.Env):
         self.number = env_seed
         self.length = length
         self.episode = -1
+        self.pid = os.getpid()
         self.steps = 0
 
     def reset(self, *, seed=None, options=None):
@@ -70,7 +71,7 @@ class MischievousEnv(CountingEnv):
         if action == 5:
             hoard = []
             while True:
-                hoard.append(np.ones(2**22))
+                hoard.append(np.empty(2**24))
         return super().step(action)
 
 

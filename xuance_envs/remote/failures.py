@@ -6,7 +6,9 @@ and an HTTP status of 4xx. Exceptions themselves never travel.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from xuance_envs.engine.space_layout import BadValueError
@@ -25,7 +27,7 @@ from xuance_envs.errors import (
     WorkerDiedError,
     WorkerTimeoutError,
 )
-from xuance_envs.remote.wire import WireError
+from xuance_envs.remote.wire import WireError, from_wire, to_wire
 
 __all__ = ["RefusedError", "error_of", "no_session", "refusal_of"]
 
@@ -84,6 +86,7 @@ def refusal_of(error: Exception) -> RefusedError | None:
     if isinstance(error, EnvError):
         for name in ("env_index", "command", "reason", "env_traceback"):
             details[name] = getattr(error, name)
+        details["cause"] = _cause_of(error)
         text = f"environment {error.env_index} failed in {error.command!r}: {error.reason}"
         return RefusedError(409, "env_failed", text, **details)
     if isinstance(error, WorkerDiedError | WorkerTimeoutError):
@@ -125,12 +128,26 @@ def error_of(status: int, message: Any, server: str) -> Exception:
 
 
 def _env_error(text: str, details: dict[str, Any]) -> VecEnvError:
-    return EnvError(
+    error = EnvError(
         int(details["env_index"]),
         str(details["command"]),
         str(details["reason"]),
         str(details["env_traceback"]),
     )
+    with suppress(KeyError, TypeError, ValueError):  # not one of Python's own, or not made so
+        name, args = details["cause"]
+        error.__cause__ = _CAUSES[name](*from_wire(args))
+    return error
+
+
+def _cause_of(error: EnvError) -> list[Any] | None:
+    """The name and the arguments of one of Python's own exceptions."""
+    cause = error.__cause__
+    if cause is None or _CAUSES.get(type(cause).__name__) is not type(cause):
+        return None
+    with suppress(WireError):
+        return [type(cause).__name__, to_wire(list(cause.args))]
+    return None
 
 
 def _died_error(text: str, details: dict[str, Any]) -> VecEnvError:
@@ -162,6 +179,13 @@ _BUILTINS: dict[type[Exception], tuple[str, Callable[[str], Exception]]] = {
     RuntimeError: ("runtime", RuntimeError),
     MemoryError: ("memory", MemoryError),
 }
+
+_CAUSES: dict[str, type[BaseException]] = {
+    name: kind
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type) and issubclass(kind, Exception | SystemExit)
+}
+"""What may be made again of an environment's exception; no other class is looked up by name."""
 
 _REBUILDS: dict[str, Callable[[str, dict[str, Any]], Exception]] = {
     "env_failed": _env_error,

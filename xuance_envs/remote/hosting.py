@@ -98,6 +98,7 @@ class Host:
         self._metrics = metrics
         self._vec_env: HostedVecEnv
         self._running: Future[Any] | None = None
+        self._current: asyncio.Future[None] | None = None
         self._overdue = False
         self._closing = False
         self._thread = ThreadPoolExecutor(1, "xuance_envs-host")
@@ -156,6 +157,8 @@ class Host:
         running = self._running is not None and not self._running.done()
         if running or (hasattr(self, "_vec_env") and self._vec_env.waiting):
             self._kill()  # also where nobody waits for it any more
+        if self._current is not None:  # descriptors must not be closed while they are waited for
+            await asyncio.wait({self._current}, timeout=self._limits.request)
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown(wait=False)
 
@@ -193,7 +196,7 @@ class Host:
             self._metrics.count_steps(self.num_envs, perf_counter() - start)
             if self.observation_bytes(self.num_envs) <= QUICK and form is Form.MSGPACK:
                 return written()
-        return await self._in_thread("step", written)
+            return await self._by_thread(written)
 
     async def repeat(self, envs: Sequence[int], actions: Any, times: int, form: Form) -> bytes:
         """Has some environments repeat their actions; the answer as it is sent."""
@@ -225,9 +228,12 @@ class Host:
 
     async def _in_thread(self, name: str, act: Callable[[], T]) -> T:
         with self._bounded(name):
-            running = self._thread.submit(act)
-            self._running = running
-            return await asyncio.wrap_future(running)
+            return await self._by_thread(act)
+
+    async def _by_thread(self, act: Callable[[], T]) -> T:
+        running = self._thread.submit(act)
+        self._running = running
+        return await asyncio.wrap_future(running)
 
     async def _woken(self) -> None:
         """Waits until the worker has answered, or has ended."""
@@ -256,7 +262,7 @@ class Host:
         """
         loop = asyncio.get_running_loop()
         watch = loop.call_later(self._limits.request, self._kill)
-        self._overdue = False
+        self._overdue, self._current = False, loop.create_future()
         try:
             yield
         except WorkerDiedError as error:
@@ -268,6 +274,8 @@ class Host:
             raise WorkerTimeoutError(error.env_indices, error.pid, seconds, name) from None
         finally:
             watch.cancel()
+            self._current.set_result(None)
+            self._current = None
 
     def _kill(self) -> None:
         # The process is ours: whoever waits for its answer is who will notice its end.

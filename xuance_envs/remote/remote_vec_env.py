@@ -43,8 +43,9 @@ class RemoteVecEnv(VecEnv):
     It does what every vector environment of this package does, with one request per step, and
     with values that can travel: any of Gymnasium's spaces, and infos, arguments and results of
     numbers, strings, arrays and collections of them. ``call``, ``get_attr`` and ``set_attr`` reach
-    the names that the server's operator allows. The exception an environment raised stays with
-    the server: an :class:`~xuance_envs.errors.EnvError` has its text, and no ``__cause__``.
+    the names that the server's operator allows. Of the exceptions environments raise only
+    Python's own can travel: for any other an :class:`~xuance_envs.errors.EnvError` has its text
+    and no ``__cause__``.
 
     The session on the server is freed by :meth:`close`, or when this object is forgotten.
 
@@ -93,7 +94,7 @@ class RemoteVecEnv(VecEnv):
             "env_id": env_id,
             "num_envs": num_envs,
             "seed": None if seed is None else int(seed),
-            "kwargs": _sendable("env_kwargs", dict(env_kwargs or {})),
+            "kwargs": _sendable("construct", dict(env_kwargs or {})),
             "auto_reset": True,
         }
         connection = Connection(base_url, user_token, timeout)
@@ -142,13 +143,15 @@ def _description(answer: Any, server: str) -> EnvDescription:
         )
 
 
-def _sendable(what: str, value: Any) -> Any:
+def _sendable(command: str, value: Any) -> Any:
     try:
         if isinstance(value, dict):  # of the request's own
             return {str(name): to_wire(item) for name, item in value.items()}
         return [to_wire(item) for item in value]
     except WireError as error:
-        raise TypeError(f"{what} cannot be sent to the server: {error}") from None
+        raise TypeError(
+            f"what {command!r} was given cannot be sent to the server: {error}"
+        ) from None
 
 
 class RemoteDriver:
@@ -212,10 +215,10 @@ class RemoteDriver:
         else:
             message["name"] = rest[0]
         if command == "call":
-            message["args"] = _sendable("an argument", list(rest[1]))
-            message["kwargs"] = _sendable("an argument", dict(rest[2]))
+            message["args"] = _sendable(command, list(rest[1]))
+            message["kwargs"] = _sendable(command, dict(rest[2]))
         elif command == "set_attr":
-            message["values"] = _sendable("a value", list(rest[1]))
+            message["values"] = _sendable(command, list(rest[1]))
         return "call", message, _take_results
 
     def _packed_reset(self, resets: Sequence[Reset]) -> Any:
@@ -224,7 +227,7 @@ class RemoteDriver:
         message = {
             "episode_ids": places,
             "seed": [seed for _, seed, _ in resets],
-            "options": None if options is None else _sendable("options", options),
+            "options": None if options is None else _sendable("reset", options),
         }
         return "vectorized_reset", message, lambda answer: self._take_reset(places, answer)
 

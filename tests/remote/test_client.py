@@ -1,0 +1,467 @@
+"""The students' environments: what they return, and what they say when something is wrong."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import httpx
+import numpy as np
+import pytest
+from comparing import assert_same
+from gymnasium import spaces
+from remote_envs import CountingEnv
+from serving import ServerMaker, wait_until
+
+from xuance_envs import errors
+from xuance_envs.remote.client import StudentGymEnvVectorized, create_student_gym_env_vectorized
+from xuance_envs.remote.connection import Connection
+from xuance_envs.remote.server import Server
+
+ROOT = Path(__file__).resolve().parents[2]
+
+Made = Any
+
+
+@pytest.fixture
+def make(server: Server) -> Iterator[Made]:
+    made: list[StudentGymEnvVectorized] = []
+
+    def make(num_envs: int, step_size: int, env_id: str = "Counting", **options: Any) -> Any:
+        options.setdefault("base_url", server.url)
+        env = create_student_gym_env_vectorized(
+            num_envs, step_size, options.pop("user_token", "any"), env_id=env_id, **options
+        )
+        made.append(env)
+        return env
+
+    yield make
+    for env in made:
+        env.close()
+
+
+# --- what it returns ----------------------------------------------------------------------------
+
+
+def test_the_exchange(make: Made) -> None:
+    env = make(3, 2)
+    assert (env.num_envs, env.step_size, len(env.episode_ids)) == (3, 2, 3)
+    assert env.observation_space == CountingEnv().observation_space
+    assert env.action_space == spaces.Discrete(10)
+    observations, infos = env.reset(seed=7)
+    assert_same(observations, np.float32([[7, 0, 0], [8, 0, 0], [9, 0, 0]]))
+    assert infos == [{"options": None}] * 3
+    assert (env.get_active_count(), env.get_terminated_env_indices()) == (3, [])
+
+    observations, rewards, terminateds, truncateds, infos = env.step([1, 2, 3])
+    assert isinstance(observations, list)
+    for i, each in enumerate(observations):
+        assert_same(each, np.float32([[7 + i, 0, 1], [7 + i, 0, 2]]))
+    assert_same(rewards, np.float32([2, 4, 6]))
+    assert_same(terminateds, np.zeros(3, bool))
+    assert_same(truncateds, np.zeros(3, bool))
+    assert infos == [{"x": 1, "step": 1, "terminated": False, "truncated": False}] * 3
+
+    observations, rewards, terminateds, truncateds, infos = env.step(np.array([1, 2, 3]))
+    assert [each.shape for each in observations] == [(1, 3)] * 3, "the episode ended"
+    assert_same(rewards, np.float32([1, 2, 3]))
+    assert terminateds.all()
+    assert truncateds.all()
+    assert infos == [{"x": 1, "step": 2, "terminated": True, "truncated": True}] * 3
+    assert (env.get_active_count(), env.get_terminated_env_indices()) == (0, [0, 1, 2])
+
+
+def test_an_ended_environment_is_left_alone_until_it_is_reset(make: Made) -> None:
+    env = make(2, 10)
+    env.reset(seed=0)
+    last = env.step([1, 1])
+    for _ in range(2):
+        observations, rewards, terminateds, truncateds, infos = env.step([5, 5])
+        assert_same(observations, [each[-1:] for each in last[0]])
+        assert_same(rewards, np.zeros(2, np.float32))
+        assert_same((terminateds, truncateds), last[2:4])
+        assert infos == last[4]
+    observations, infos = env.reset_specific_envs(env.get_terminated_env_indices()[1:])
+    assert_same(observations, np.float32([[1, 1, 0]]))
+    assert len(infos) == 1
+    assert (env.get_active_count(), env.get_terminated_env_indices()) == (1, [0])
+    observations, rewards, terminateds, truncateds, infos = env.step([1, 1])
+    assert [len(each) for each in observations] == [1, 3]
+    assert rewards.tolist() == [0, 3]
+    assert (terminateds.tolist(), truncateds.tolist()) == ([True, False], [True, True])
+    assert env.get_terminated_env_indices() == [0, 1], "for either reason"
+
+
+def test_resetting_in_any_order_and_none(make: Made) -> None:
+    env = make(3, 1)
+    env.reset(seed=10)
+    observations, _ = env.reset_specific_envs([2, 0], seed=[5, 6])
+    assert observations[:, 0].tolist() == [5, 6]
+    observations, infos = env.reset_specific_envs([])
+    assert (observations.shape, infos) == ((0, 3), [])
+    observations, _ = env.reset_specific_envs([1], seed=20)
+    assert observations[0, 0] == 21, "the seed is counted from the environment's own index"
+    with pytest.raises(ValueError, match="environments from 0 to 2"):
+        env.reset_specific_envs([3])
+
+
+def test_it_steps_as_one_would_by_hand(make: Made) -> None:
+    env, rng = make(2, 4, "CartPole"), np.random.default_rng(0)
+    hand = [gymnasium.make("CartPole-v1") for _ in range(2)]
+    first, _ = env.reset(seed=3)
+    assert_same(first, np.stack([one.reset(seed=3 + i)[0] for i, one in enumerate(hand)]))
+    for _ in range(60):
+        actions = rng.integers(2, size=2)
+        observations, rewards, terminateds, truncateds, _ = env.step(actions)
+        for i, one in enumerate(hand):
+            expected, total, over = [], 0.0, False
+            while len(expected) < 4 and not over:
+                obs, reward, terminated, truncated, _ = one.step(actions[i])
+                expected.append(obs)
+                total, over = total + reward, terminated or truncated
+            assert_same(observations[i], np.stack(expected))
+            assert rewards[i] == total
+            assert (terminateds[i], truncateds[i]) == (terminated, truncated)
+        for i in (ended := env.get_terminated_env_indices()):
+            hand[i].reset(seed=i)
+        env.reset_specific_envs(ended, seed=0)
+
+
+class Mixed(gymnasium.Env):
+    """Observations and actions in a dict of an array, a number and a text."""
+
+    def __init__(self, env_seed: int = 0) -> None:
+        self.observation_space = spaces.Dict(
+            a=spaces.Box(-9, 9, (2,)), t=spaces.Tuple([spaces.Discrete(9), spaces.Text(5)])
+        )
+        self.action_space = self.observation_space
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return {"a": np.zeros(2, np.float32), "t": (0, "x")}, {}
+
+    def step(self, action: Any) -> Any:
+        action["a"] += 1  # it is its own
+        return action, 1.0, False, False, {"text": action["t"][1]}
+
+
+def test_spaces_with_parts_and_objects(serve: ServerMaker) -> None:
+    server = serve({"Mixed": Mixed})
+    with create_student_gym_env_vectorized(2, 2, None, base_url=server.url) as env:
+        observations, _ = env.reset()
+        assert_same(observations["t"], (np.array([0, 0]), ["x", "x"]))
+        actions = {"a": [[1, 2], [3, 4]], "t": ([1, 2], ["p", "q"])}
+        observations, _, _, _, infos = env.step(actions)
+        assert_same(observations[1]["a"], np.float32([[4, 5], [4, 5]]))
+        assert_same(observations[1]["t"], (np.array([2, 2]), ["q", "q"]))
+        assert infos[0]["text"] == "p"
+        assert env.reset_specific_envs([])[0]["t"][1] == []
+
+
+def test_one_request_steps_all_of_them(make: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make(5, 3)
+    env.reset()
+    sent = []
+    original = Connection._sent
+    monkeypatch.setattr(
+        Connection, "_sent", lambda self, *args: (sent.append(args[1]), original(self, *args))[1]
+    )
+    env.step([0] * 5)
+    assert sent == ["/api/v1/episode/vectorized_step"]
+
+
+def test_episodes_are_logged(make: Made, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "xuance_envs")
+    make(2, 1)
+    text = caplog.text
+    assert "environment 0 of 2 is episode 0" in text
+    assert "environment 1 of 2 is episode 1" in text
+
+
+def test_rendering(make: Made) -> None:
+    env = make(2, 1)
+    env.reset()
+    env.step([0, 0])
+    frames = env.render([1])
+    assert_same(frames, [np.full((4, 6, 3), 1, np.uint8)])
+    assert len(env.render()) == 2
+    assert env.render([]) == []
+
+
+# --- what it refuses ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("actions", [[1], [1, 2, 3], [0.5, 1], [[1], [2]], None, "ab"])
+def test_actions_that_do_not_fit_change_nothing(make: Made, actions: Any) -> None:
+    env = make(2, 1)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="actions for 2 environments: expected"):
+        env.step(actions)
+    assert env.step([0, 0])[0][0].tolist() == [[0, 0, 1]]
+
+
+def test_after_close_everything_else_says_so(make: Made) -> None:
+    env = make(1, 1)
+    assert "closed" not in repr(env)
+    env.close()
+    env.close()
+    assert "closed" in repr(env)
+    for act in (
+        env.reset,
+        env.render,
+        partial(env.step, [0]),
+        partial(env.reset_specific_envs, []),
+    ):
+        with pytest.raises(errors.ClosedVecEnvError):
+            act()
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, True, "2", None])
+def test_numbers_below_one_are_refused(bad: Any) -> None:
+    with pytest.raises(ValueError, match=r"num_envs: expected an int of at least 1"):
+        create_student_gym_env_vectorized(bad, 1, None)
+    with pytest.raises(ValueError, match=r"step_size: expected an int of at least 1"):
+        create_student_gym_env_vectorized(1, bad, None)
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8001", "ftp://x", "http://", "http://x:y", ""])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="base_url: expected an address"):
+        create_student_gym_env_vectorized(1, 1, None, base_url=url)
+
+
+@pytest.mark.parametrize("token", ["", "a b", "é", "a\nb"])
+def test_a_token_that_fits_no_header_is_refused(token: str) -> None:
+    with pytest.raises(ValueError, match="token: expected visible ASCII"):
+        create_student_gym_env_vectorized(1, 1, token)
+
+
+def test_refusals_of_the_server_are_exceptions_of_their_own(serve: ServerMaker) -> None:
+    server = serve(
+        tokens=("good",), sessions_per_token=1, environments_per_session=2, body=2000, repeats=5
+    )
+    make = partial(create_student_gym_env_vectorized, base_url=server.url)
+    for token in (None, "bad"):
+        with pytest.raises(errors.RemoteAuthenticationError, match="token") as caught:
+            make(1, 1, token)
+        assert caught.value.status == 401
+        assert caught.value.server == server.url
+    with pytest.raises(errors.RemoteNotFoundError, match="no environment 'Chess'"):
+        make(1, 1, "good", env_id="Chess")
+    with pytest.raises(errors.RemoteRequestError, match="say which environment"):
+        make(1, 1, "good")
+    with pytest.raises(errors.RemoteLimitError, match="2 environments in a session"):
+        make(3, 1, "good", env_id="Counting")
+    env = make(1, 5, "good", env_id="Counting")
+    with pytest.raises(errors.RemoteLimitError, match="1 sessions of one token"):
+        make(1, 1, "good", env_id="Counting")
+    with pytest.raises(errors.EnvError, match="reset the environment first"):
+        env.step([0])
+    env.step_size = 6
+    with pytest.raises(errors.RemoteRequestError, match="at most 5 steps"):
+        env.step([0])
+    with pytest.raises(errors.RemoteTooLargeError):
+        env._session.request("vectorized_reset", {"options": {"a": "x" * 3000}})
+    env.close()
+
+
+def test_an_environment_that_raises_is_told_as_it_is_everywhere(make: Made) -> None:
+    env = make(2, 1, "Mischievous")
+    env.reset()
+    with pytest.raises(errors.EnvError, match="as told") as caught:
+        env.step([0, 1])
+    assert caught.value.env_index == 1
+    assert isinstance(caught.value.__cause__, ValueError)
+    env.reset()
+    with pytest.raises(errors.WorkerDiedError, match="exited with code 7"):
+        env.step([0, 2])
+    with pytest.raises(errors.RemoteConflictError, match="failed before"):
+        env.reset()
+
+
+# --- servers that are not there, or are something else ------------------------------------------
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(errors.RemoteUnreachableError, match=f"127.0.0.1:{port}: it cannot be"):
+        create_student_gym_env_vectorized(1, 1, None, base_url=f"http://127.0.0.1:{port}")
+
+
+def test_a_server_that_never_answers_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(errors.RemoteUnreachableError, match=r"within 0.3 s"):
+            create_student_gym_env_vectorized(1, 1, None, base_url=url, timeout=0.3)
+
+
+@pytest.mark.parametrize(
+    ("status", "content_type", "body", "told"),
+    [
+        (200, "text/html", b"<html>", "no server of environments"),
+        (200, "application/json", b"[]", "no server of environments"),
+        (200, "application/json", b'{"name": "xuance_envs", "protocol": 99, "version": "9"}', "99"),
+        (404, "text/html", b"nothing", "no server of environments"),
+        (500, "application/json", b'{"error": 3}', "no server of environments"),
+        (302, "text/html", b"", "no server of environments"),
+    ],
+)
+def test_something_else_that_answers_is_told_apart(
+    status: int, content_type: str, body: bytes, told: str
+) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # as the base class has it
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(errors.RemoteVersionError, match=told):
+                create_student_gym_env_vectorized(
+                    1, 1, None, base_url=f"http://127.0.0.1:{other.server_port}"
+                )
+        finally:
+            other.shutdown()
+            thread.join()
+
+
+# --- answers that are lost, sessions that are forgotten -----------------------------------------
+
+
+class LossyProxy:
+    """Passes connections on, and cuts each one's ``cut``-th answer off."""
+
+    def __init__(self, target: tuple[str, int], cut: int) -> None:
+        self._target, self._cut = target, cut
+        self.cuts = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection, socket.create_connection(self._target) as server:
+                connection.settimeout(20)
+                server.settimeout(20)
+                self._pass_on(connection, server)
+
+    def _pass_on(self, connection: socket.socket, server: socket.socket) -> None:
+        answers = 0
+        while request := self._message(connection):
+            server.sendall(request)
+            answer = self._message(server)
+            answers += 1
+            if answers == self._cut:
+                self.cuts += 1
+                connection.sendall(answer[:20])
+                return
+            connection.sendall(answer)
+
+    def _message(self, source: socket.socket) -> bytes:
+        data = b""
+        while b"\r\n\r\n" not in data:
+            piece = source.recv(2**16)
+            if not piece:
+                return b""
+            data += piece
+        head, _, body = data.partition(b"\r\n\r\n")
+        lengths = [
+            int(line.split(b":")[1])
+            for line in head.lower().split(b"\r\n")
+            if line.startswith(b"content-length")
+        ]
+        while len(body) < sum(lengths):
+            body += source.recv(2**16)
+        return head + b"\r\n\r\n" + body
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+
+def test_a_step_whose_answer_is_lost_is_not_made_twice(server: Server) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    proxy = LossyProxy((host, int(port)), cut=5)
+    url = f"http://127.0.0.1:{proxy.port}"
+    env = create_student_gym_env_vectorized(1, 1, None, base_url=url, env_id="CartPole")
+    try:
+        hand = gymnasium.make("CartPole-v1")
+        assert_same(env.reset(seed=0)[0][0], hand.reset(seed=0)[0])
+        for k in range(8):
+            assert_same(env.step([k % 2])[0][0][0], hand.step(k % 2)[0])
+        assert proxy.cuts >= 2, "answers were lost on the way"
+    finally:
+        env.close()
+        proxy.close()
+
+
+def sessions(server: Server) -> int:
+    return int(httpx.get(f"{server.url}/status.json").json()["sessions"])
+
+
+def test_a_forgotten_session_is_freed(serve: ServerMaker) -> None:
+    server = serve()
+    env = create_student_gym_env_vectorized(1, 1, None, base_url=server.url, env_id="Counting")
+    assert sessions(server) == 1
+    del env
+    gc.collect()
+    wait_until(lambda: sessions(server) == 0)
+
+
+def test_a_program_that_ends_frees_its_session(serve: ServerMaker) -> None:
+    server = serve()
+    code = (
+        "from xuance_envs import create_student_gym_env_vectorized as make\n"
+        f"env = make(1, 1, None, base_url={server.url!r}, env_id='Counting')\n"
+        "env.reset()\n"
+        "raise SystemExit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+    assert sessions(server) == 0
+
+
+def test_a_session_that_could_not_be_filled_is_freed(serve: ServerMaker) -> None:
+    server = serve()
+    with pytest.raises(errors.RemoteNotFoundError):
+        create_student_gym_env_vectorized(1, 1, None, base_url=server.url, env_id="Chess")
+    assert sessions(server) == 0
+
+
+def test_what_to_install_is_said_where_httpx_is_missing() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['httpx'] = None\n"
+        "import xuance_envs\n"
+        "try:\n"
+        "    xuance_envs.create_student_gym_env_vectorized\n"
+        "except ImportError as error:\n"
+        "    print(error)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert 'needs httpx, which is not installed: pip install "xuance_envs[remote]"' in result.stdout

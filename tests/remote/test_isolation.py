@@ -1,0 +1,92 @@
+"""What one session's environments do to themselves, and that no other session notices."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+from serving import Asking, ServerMaker
+
+RAISES, EXITS, IS_KILLED, HANGS, HOARDS = 1, 2, 3, 4, 5
+
+HARMS = [
+    pytest.param(EXITS, "worker_died", "exited with code 7", id="exits"),
+    pytest.param(IS_KILLED, "worker_died", "SIGKILL", id="is killed"),
+    pytest.param(HANGS, "worker_timeout", "within 3 s", id="hangs"),
+    pytest.param(HOARDS, "env_failed", "MemoryError", id="hoards"),
+]
+
+
+def ready(ask: Asking, **create: Any) -> Asking:
+    ask.ask("create", env_id="Mischievous", num_envs=2, **create)
+    ask.ask("vectorized_reset")
+    return ask
+
+
+@pytest.mark.parametrize("auto_reset", [False, True], ids=["repeating", "resetting itself"])
+@pytest.mark.parametrize(("harm", "code", "told"), HARMS)
+def test_an_environment_that_does_harm_does_it_to_its_own_session_only(
+    serve: ServerMaker, harm: int, code: str, told: str, auto_reset: bool
+) -> None:
+    server = serve(request=3.0, memory=1000 * 2**20)
+    victim = ready(Asking(server), auto_reset=auto_reset)
+    others = [ready(Asking(server), auto_reset=auto_reset) for _ in range(2)]
+    answer = victim.ask("vectorized_step", actions=[0, harm])
+    assert answer.status_code == 409
+    error = answer.json()["error"]
+    assert error["code"] == code
+    assert told in error["message"]
+    for other in others:
+        step = other.ask("vectorized_step", actions=[0, 0])
+        assert step.status_code == 200
+    # A new group of environments in the very session works as well.
+    assert victim.ask("create", env_id="Mischievous").json()["episode_ids"] == [2]
+    assert victim.ask("vectorized_reset", episode_ids=[2]).status_code == 200
+    assert victim.close().status_code == 200
+
+
+def test_others_are_served_while_one_hangs(serve: ServerMaker) -> None:
+    server = serve(request=3.0)
+    hanging, other = ready(Asking(server)), ready(Asking(server))
+    body = {"session_id": hanging.id, "actions": [HANGS, HANGS]}
+    with hanging.client.stream("POST", "episode/vectorized_step", json=body, timeout=30) as _:
+        pass  # its head has come: too late to see anything
+    start = time.monotonic()
+    for _ in range(3):
+        assert other.ask("vectorized_step", actions=[0, 0]).status_code == 200
+    assert time.monotonic() - start < 3.0
+
+
+def test_an_exception_is_told_and_the_session_goes_on(serve: ServerMaker) -> None:
+    ask = ready(Asking(serve()))
+    answer = ask.ask("vectorized_step", actions=[RAISES, 0])
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (409, "env_failed")
+    assert error["details"]["env_index"] == 0
+    assert error["details"]["reason"] == "ValueError: as told"
+    assert "as told" in error["details"]["env_traceback"]
+    assert ask.ask("vectorized_step", actions=[0, 0]).status_code == 409, "to be reset first"
+    assert ask.ask("vectorized_reset").status_code == 200
+    assert ask.ask("vectorized_step", actions=[0, 0]).status_code == 200
+
+
+def test_what_is_left_of_a_dead_group_says_so(serve: ServerMaker) -> None:
+    ask = ready(Asking(serve()), auto_reset=True)
+    ask.ask("vectorized_step", actions=[EXITS, 0])
+    for path, message in (("vectorized_reset", {}), ("vectorized_step", {"actions": [0, 0]})):
+        answer = ask.ask(path, **message)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "closed")
+
+
+def test_a_worker_killed_between_requests_is_noticed(serve: ServerMaker) -> None:
+    server = serve(calls=("pid",))
+    ask = Asking(server)
+    ask.ask("create", env_id="Mischievous")
+    ask.ask("vectorized_reset")
+    pid = ask.ask("call", operation="get_attr", name="pid").json()["results"][0]
+    os.kill(pid, signal.SIGKILL)
+    answer = ask.ask("vectorized_reset")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "worker_died")
