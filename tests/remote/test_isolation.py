@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
+import threading
 from typing import Any
 
 import pytest
@@ -51,13 +51,20 @@ def test_an_environment_that_does_harm_does_it_to_its_own_session_only(
 def test_others_are_served_while_one_hangs(serve: ServerMaker) -> None:
     server = serve(request=3.0)
     hanging, other = ready(Asking(server)), ready(Asking(server))
-    body = {"session_id": hanging.id, "actions": [HANGS, HANGS]}
-    with hanging.client.stream("POST", "episode/vectorized_step", json=body, timeout=30) as _:
-        pass  # its head has come: too late to see anything
-    start = time.monotonic()
-    for _ in range(3):
+    answers: list[int] = []
+
+    def hang() -> None:
+        answers.append(hanging.ask("vectorized_step", actions=[HANGS, 0]).status_code)
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    served = 0
+    while not answers:
         assert other.ask("vectorized_step", actions=[0, 0]).status_code == 200
-    assert time.monotonic() - start < 3.0
+        served += 1
+    thread.join()
+    assert answers == [409]
+    assert served > 5
 
 
 def test_an_exception_is_told_and_the_session_goes_on(serve: ServerMaker) -> None:

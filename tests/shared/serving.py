@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import httpx
@@ -67,3 +73,38 @@ class Asking:
 
     def close(self) -> httpx.Response:
         return self.client.delete(f"session/{self.id}")
+
+
+class ServedProcess:
+    """``python -m xuance_envs serve`` in a process of its own."""
+
+    def __init__(self, *args: str, port: int = 0, **variables: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "xuance_envs", "serve", "--port", str(port), *args],
+            cwd=Path(__file__).resolve().parents[2],
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.said = self._process.stdout.readline()
+        match = re.search(r"at (http://127\.0\.0\.1:(\d+))", self.said)
+        assert match is not None, self.said
+        self.url, self.port = match[1], int(match[2])
+        self.pid = self._process.pid
+        wait_until(self._answers)
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/healthz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def close(self, sign: int = signal.SIGTERM) -> int:
+        """Tells it to end, and waits for that; its exit status."""
+        self._process.send_signal(sign)
+        status = self._process.wait(30)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return status

@@ -1,0 +1,51 @@
+"""The notebook in ``examples``: run cell by cell, as a student would."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from remote_envs import cart_pole
+from serving import ServerMaker
+
+NOTEBOOK = Path(__file__).resolve().parents[2] / "examples" / "remote_notebook.ipynb"
+
+
+def cells(kind: str) -> list[str]:
+    notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == kind]
+
+
+def test_it_is_a_notebook_without_outputs() -> None:
+    notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    assert set(notebook) == {"cells", "metadata", "nbformat", "nbformat_minor"}
+    ids = [cell["id"] for cell in notebook["cells"]]
+    assert len(set(ids)) == len(ids)
+    for cell in notebook["cells"]:
+        expected = {"cell_type", "id", "metadata", "source"}
+        if cell["cell_type"] == "code":
+            expected |= {"execution_count", "outputs"}
+            assert (cell["execution_count"], cell["outputs"]) == (None, [])
+        assert set(cell) == expected
+
+
+def test_it_runs_from_the_first_cell_to_the_last(
+    serve: ServerMaker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = serve({"CartPole-v1": cart_pole}, tokens=("student-1", "student-2"))
+    monkeypatch.setenv("XUANCE_ENVS_URL", server.url)
+    monkeypatch.setenv("XUANCE_ENVS_TOKEN", "student-1")
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for number, source in enumerate(cells("code")):
+        exec(compile(source, f"cell {number}", "exec"), names)
+    printed = capsys.readouterr().out
+    assert "(8, 4) float32" in printed
+    assert "[(4, 4), (4, 4)," in printed
+    assert "active again: 8" in printed
+    assert names["history"] == sorted(names["history"])
+    assert names["history"][-1] > 40, "it has learned something"
+    assert httpx.get(f"{server.url}/status.json").json()["sessions"] == 0

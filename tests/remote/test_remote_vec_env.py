@@ -1,0 +1,238 @@
+"""What only the vector environment over HTTP does; the rest is the contract, which has a suite."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from comparing import assert_same
+from remote_envs import CountingEnv, cart_pole
+from serving import ServedProcess, ServerMaker, wait_until
+
+from xuance_envs import errors
+from xuance_envs.remote.connection import Connection
+from xuance_envs.remote.remote_vec_env import RemoteVecEnv
+from xuance_envs.remote.server import Server
+from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
+
+
+@pytest.fixture
+def envs(server: Server) -> Iterator[RemoteVecEnv]:
+    with RemoteVecEnv(server.url, "CartPole", 4, seed=11) as envs:
+        yield envs
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of the requests that are sent."""
+    paths: list[str] = []
+    original = Connection._sent
+
+    def counted(self: Connection, method: str, path: str, *args: Any) -> Any:
+        paths.append(path)
+        return original(self, method, path, *args)
+
+    monkeypatch.setattr(Connection, "_sent", counted)
+    return paths
+
+
+def test_it_does_as_the_environments_do_here(envs: RemoteVecEnv) -> None:
+    here = DummyVecEnv([cart_pole] * 4, env_seed=11)
+    assert envs.observation_space == here.observation_space
+    assert envs.action_space == here.action_space
+    assert envs.max_episode_steps == here.max_episode_steps == 500
+    assert_same(envs.metadata, here.metadata)
+    assert_same(envs.reset()[0], here.reset()[0])
+    rng = np.random.default_rng(0)
+    ended = 0
+    for _ in range(80):
+        actions = rng.integers(2, size=4)
+        got, expected = envs.step(actions), here.step(actions)
+        assert_same(got[:4], expected[:4])
+        assert_same(list(got[4]), list(expected[4]))
+        ended += int(got[2].sum())
+    assert ended > 3
+    here.close()
+
+
+def test_one_request_per_step_however_many_episodes_end(
+    envs: RemoteVecEnv, sent: list[str]
+) -> None:
+    envs.reset()
+    sent.clear()
+    for _ in range(50):
+        envs.step(np.ones(4, np.int64))
+    assert sent == ["/api/v1/episode/vectorized_step"] * 50
+
+
+def test_a_step_is_under_way_between_its_halves(server: Server, envs: RemoteVecEnv) -> None:
+    envs.reset()
+
+    def steps() -> int:
+        return int(httpx.get(f"{server.url}/status.json").json()["steps"])
+
+    before = steps()
+    envs.step_async(np.zeros(4, np.int64))
+    wait_until(lambda: steps() == before + 4)
+    assert envs.step_wait()[1].tolist() == [1, 1, 1, 1]
+
+
+def test_keyword_arguments_and_names_that_the_operator_allows(server: Server) -> None:
+    with RemoteVecEnv(server.url, "Counting", 2, seed=3, env_kwargs={"length": 2}) as envs:
+        envs.reset()
+        assert not envs.step([0, 0])[3].any()
+        assert envs.step([0, 0])[3].all()
+        assert envs.call("describe", "No.", mark="!") == ("No. 3!", "No. 4!")
+        envs.set_attr("length", [5, 6])
+        assert envs.get_attr("length", [1]) == (6,)
+        assert_same(envs.render()[1], np.zeros((4, 6, 3), np.uint8))
+        with pytest.raises(errors.RemoteForbiddenError, match="--allow-call"):
+            envs.call("close")
+        with pytest.raises(errors.RemoteForbiddenError, match="--allow-call"):
+            envs.get_attr("episode")
+        assert envs.get_attr("length") == (5, 6), "it is still usable"
+    with pytest.raises(errors.RemoteForbiddenError, match="--allow-kwarg"):
+        RemoteVecEnv(server.url, "Counting", 1, env_kwargs={"number": 2})
+    with pytest.raises(TypeError, match="'construct' was given cannot be sent"):
+        RemoteVecEnv(server.url, "Counting", 1, env_kwargs={"length": object()})
+
+
+def test_the_only_environment_needs_no_name(serve: ServerMaker) -> None:
+    server = serve({"Counting": CountingEnv})
+    with RemoteVecEnv(server.url, None, 2) as envs:
+        assert envs.num_envs == 2
+
+
+def test_tokens(serve: ServerMaker) -> None:
+    server = serve(tokens=("good",))
+    with pytest.raises(errors.RemoteAuthenticationError):
+        RemoteVecEnv(server.url, "CartPole", 1)
+    with RemoteVecEnv(server.url, "CartPole", 1, user_token="good") as envs:
+        envs.reset()
+
+
+@pytest.mark.parametrize("bad", [0, True, 1.0])
+def test_numbers_below_one_are_refused(server: Server, bad: Any) -> None:
+    with pytest.raises(ValueError, match="num_envs: expected an int of at least 1"):
+        RemoteVecEnv(server.url, "CartPole", bad)
+
+
+def test_closing_and_forgetting_free_the_session(serve: ServerMaker) -> None:
+    server = serve()
+
+    def sessions() -> int:
+        return int(httpx.get(f"{server.url}/status.json").json()["sessions"])
+
+    envs = RemoteVecEnv(server.url, "CartPole", 1)
+    envs.reset()
+    assert sessions() == 1
+    envs.close()
+    assert sessions() == 0
+    envs = RemoteVecEnv(server.url, "CartPole", 1)
+
+    del envs
+    gc.collect()
+    wait_until(lambda: sessions() == 0)
+
+
+def test_an_error_closes_it_and_frees_the_session(serve: ServerMaker) -> None:
+    server = serve()
+    envs = RemoteVecEnv(server.url, "Mischievous", 2)
+    envs.reset()
+    with pytest.raises(errors.EnvError, match="as told") as caught:
+        envs.step([0, 1])
+    assert caught.value.env_index == 1
+    assert "remote_envs.py" in caught.value.env_traceback
+    assert envs.closed
+    assert httpx.get(f"{server.url}/status.json").json()["sessions"] == 0
+
+
+def test_closing_while_a_step_hangs_takes_no_longer_than_ending_it(serve: ServerMaker) -> None:
+    server = serve()
+    envs = RemoteVecEnv(server.url, "Mischievous", 1)
+    envs.reset()
+    envs.step_async([4])
+    time.sleep(0.2)
+    start = time.monotonic()
+    envs.close()
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to a thread")
+def test_ctrl_c_within_a_step_leaves_it_to_be_waited_for_and_made_once(server: Server) -> None:
+    with RemoteVecEnv(server.url, "Counting", 2, seed=0, env_kwargs={"length": 10**6}) as envs:
+        envs.reset()
+        envs.set_attr("length", 10**6)
+        main, interrupted, steps = threading.get_ident(), 0, 0
+        for _ in range(40):
+            timer = threading.Timer(0.001, signal.pthread_kill, (main, signal.SIGINT))
+            done = False
+            try:
+                timer.start()
+                obs, *_ = envs.step([0, 0])
+                done = True
+                timer.join()
+                time.sleep(0.01)
+            except KeyboardInterrupt:
+                interrupted += 1
+            timer.join()
+            steps += 1
+            if not done:
+                if not envs.waiting:  # before it was asked for, or after all of it
+                    obs = envs.buf_obs
+                    steps = int(obs[0, 2])
+                    continue
+                obs, *_ = envs.step_wait()
+            assert obs[:, 2].tolist() == [steps, steps]
+        assert interrupted > 5
+
+
+def test_a_server_that_is_killed_is_named_in_bounded_time() -> None:
+    served = ServedProcess("--env", "CartPole-v1")
+    envs = RemoteVecEnv(served.url, "CartPole-v1", 2, timeout=20)
+    envs.reset(seed=0)
+    failures: list[BaseException] = []
+
+    def step_on() -> None:
+        try:
+            while True:
+                envs.step([0, 1])
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=step_on)
+    thread.start()
+    time.sleep(0.3)
+    os.kill(served.pid, signal.SIGKILL)
+    thread.join(25)
+    assert not thread.is_alive()
+    assert isinstance(failures[0], errors.RemoteUnreachableError)
+    assert served.url in str(failures[0])
+    served.close()
+    # Another one at the same address knows nothing of the session.
+    again = ServedProcess("--env", "CartPole-v1", port=served.port)
+    with RemoteVecEnv(again.url, "CartPole-v1", 2) as others:
+        others.reset()
+        with pytest.raises(errors.ClosedVecEnvError):
+            envs.step([0, 1])
+    again.close()
+
+
+def test_a_server_that_is_restarted_has_forgotten_the_session() -> None:
+    served = ServedProcess("--env", "CartPole-v1")
+    envs = RemoteVecEnv(served.url, "CartPole-v1", 1)
+    envs.reset()
+    served.close()
+    again = ServedProcess("--env", "CartPole-v1", port=served.port)
+    with pytest.raises(errors.RemoteNotFoundError, match="no such session"):
+        envs.step([0])
+    assert envs.closed
+    again.close()
