@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -91,18 +92,16 @@ def raw(rng: random.Random) -> Any:
         "shape": rng.choice(
             [[1], [], [-1], [2**62, 4], [10**9] * 9, [0, 2**39], "1", [1.0], [None], {}, [1] * 40]
         ),
-        "data": rng.choice(
-            [bytes(8), b"", bytes(7), b"\xff" * 8, [0], [float("nan")], "AAAA", None]
-        ),
+        "data": rng.choice([bytes(8), b"", bytes(7), b"\xff" * 8, [0], [math.nan], "AAAA", None]),
     }
 
 
 def value(rng: random.Random, depth: int = 0) -> Any:
     simple = [
-        None, True, 0, 1, -1, 2**63, -(2**63), 0.5, float("nan"), float("inf"), "", "x" * 300,
-        "\ud800", b"", b"\x00" * 9, [], {}, [0], ["NaN"], raw(rng), {"$": "dict", "items": [[[], 0]]},
-        {"$": "int", "data": "f" * 999}, msgpack.Timestamp(0), msgpack.ExtType(7, b"x"), {"": 0},
-    ]  # fmt: skip
+        *(None, True, 0, 1, -1, 2**63, -(2**63), 0.5, math.nan, math.inf, "", "x" * 300, "\ud800"),
+        *(b"", b"\x00" * 9, [], {}, [0], ["NaN"], raw(rng), {"$": "dict", "items": [[[], 0]]}),
+        *({"$": "int", "data": "f" * 999}, msgpack.Timestamp(0), msgpack.ExtType(7, b"x"), {"": 0}),
+    ]
     kind = rng.random()
     if depth > 6 or kind < 0.7:
         return rng.choice(simple)

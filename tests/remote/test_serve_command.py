@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import ServedProcess
+from serving import ServedProcess, wait_until
 
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 
@@ -47,7 +47,7 @@ def test_it_says_what_it_serves_where_and_for_whom_and_ends_when_told_to(
     children = workers_of(served.pid)
     status = served.close(sign)
     assert status in (0, 130, -sign)
-    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+    wait_until(lambda: not [pid for pid in children if Path(f"/proc/{pid}").exists()])
     envs.close()
 
 
