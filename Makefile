@@ -7,7 +7,7 @@ RUN    := $(VENV)/bin/python
 # What is installed, by stamp. Each stamp installs on top of the one it depends on, so that
 # "make demo" does not wait for what only the tests need, and two installs never run at once.
 DEMO_EXTRAS  := plot
-DEV_EXTRAS   := atari,dev,docs,gym,mujoco,plot,sb3,torch
+DEV_EXTRAS   := atari,dev,docs,gym,mujoco,plot,remote,sb3,torch
 PEER_PACKAGES := envpool
 
 MADE  := $(VENV)/.made

@@ -40,6 +40,7 @@ EXTRAS["dev"] = [
     "pytest>=8.2",
     "pytest-timeout>=2.3",
     "ruff>=0.6",
+    "schemathesis>=4",
     "types-tqdm>=4.64",
 ]
 
@@ -62,7 +63,7 @@ setup(
         "Typing :: Typed",
     ],
     packages=find_packages(include=["xuance_envs", "xuance_envs.*"]),
-    package_data={"xuance_envs": ["py.typed", "*.pyi"]},
+    package_data={"xuance_envs": ["py.typed", "*.pyi", "remote/*.html"]},
     zip_safe=False,
     python_requires=">=3.10",
     install_requires=[

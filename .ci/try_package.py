@@ -14,7 +14,8 @@ EXTRAS = ["ale_py", "cv2", "fastapi", "gym", "httpx", "matplotlib", "ray", "torc
 present = [name for name in EXTRAS if importlib.util.find_spec(name)]
 assert not present, f"only hard dependencies should be installed here, found {present}"
 assert importlib.metadata.version("xuance_envs") == xuance_envs.__version__
-assert importlib.resources.files("xuance_envs").joinpath("py.typed").is_file()
+for file in ("py.typed", "remote/status.html"):
+    assert importlib.resources.files("xuance_envs").joinpath(file).is_file(), file
 
 returns = {}
 for backend in (DummyVecEnv_Gym, SubprocVecEnv_Gym):

@@ -81,7 +81,7 @@ def browse(url: str, profile: Path, *options: str) -> str:
     """What a browser without a window makes of a page, after some seconds of its own time."""
     command = [
         *(BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
-        *(f"--user-data-dir={profile / 'browser'}", "--window-size=1000,1020"),
+        *(f"--user-data-dir={profile / 'browser'}", "--window-size=1000,760"),
         *("--virtual-time-budget=4000", "--timeout=20000", *options, url),
     ]
     return subprocess.run(command, capture_output=True, text=True, timeout=90, check=True).stdout

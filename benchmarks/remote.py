@@ -1,0 +1,131 @@
+"""How fast is a vector environment behind HTTP on this machine, beside one in this process?"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from tqdm import tqdm
+
+from benchmarks.record import describe_run, save, summary
+from xuance_envs.gym.gym_env import Gym_Env
+from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
+from xuance_envs.measure import StepLoop, Throughput, measure, progress_ticks, sample_actions
+from xuance_envs.remote.connection import Connection
+from xuance_envs.remote.remote_vec_env import RemoteVecEnv
+from xuance_envs.report import markdown_table
+
+ROOT = Path(__file__).parents[1]
+REMOTE, DUMMY, WORKER = "RemoteVecEnv", "DummyVecEnv_Gym", "SubprocVecEnv_Gym, one worker"
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.remote", description=__doc__)
+    add = parser.add_argument
+    add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
+    add("--num-envs", type=int, default=64, metavar="N", help="default: %(default)s")
+    add("--seconds", type=float, default=1.0, help="of each run (default: %(default)s)")
+    add("--rounds", type=int, default=7, help="runs of each, interleaved (default: %(default)s)")
+    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    run = describe_run()
+    print(summary(run), flush=True)
+    results, requests = measure_remote(args)
+    here = results[DUMMY]
+    header = ("contender", "steps/s", "spread", "µs a vector step", f"× {DUMMY}")
+    rows = [
+        [
+            name,
+            f"{result.median:,.0f}",
+            f"{result.spread:.0%}",
+            f"{args.num_envs / result.median * 1e6:,.0f}",
+            f"{result.relative_to(here):.2f}",
+        ]
+        for name, result in results.items()
+    ]
+    print(f"\n{args.num_envs} × {args.env}\n\n{markdown_table(header, rows)}")
+    print(f"\nrequests per vector step: {requests:g}")
+    if args.json:
+        settings = {name: getattr(args, name) for name in ("env", "num_envs", "seconds", "rounds")}
+        kept = {name: dataclasses.asdict(result) for name, result in results.items()}
+        kept["requests per vector step"] = {"count": requests}
+        save(args.json, __doc__, run, settings=settings, results=kept)
+
+
+def measure_remote(args: argparse.Namespace) -> tuple[dict[str, Throughput], float]:
+    """The figures of each contender, and how many requests a vector step takes."""
+    functions = [partial(Gym_Env, args.env)] * args.num_envs
+    ticks = progress_ticks(3, args.rounds)
+    with (
+        served(args.env) as url,
+        RemoteVecEnv(url, args.env, args.num_envs) as remote,
+        DummyVecEnv_Gym(functions) as dummy,
+        SubprocVecEnv_Gym(functions, in_series=args.num_envs) as worker,
+        tqdm(total=ticks, unit="run", dynamic_ncols=True) as bar,
+    ):
+        actions = sample_actions(dummy.action_space, args.num_envs)
+        loops = {}
+        for name, vec_env in ((DUMMY, dummy), (REMOTE, remote), (WORKER, worker)):
+            vec_env.reset(seed=0)
+            loops[name] = StepLoop(vec_env, args.num_envs, actions)
+
+        def show(name: str, rate: float) -> None:
+            bar.set_postfix_str(f"{name}: {rate:,.0f} steps/s", refresh=False)
+            bar.update()
+
+        results = measure(loops, rounds=args.rounds, seconds=args.seconds, progress=show)
+        with counted_requests() as counts:
+            loops[REMOTE].run(20)
+        return results, len(counts) / 20
+
+
+@contextmanager
+def served(env_id: str) -> Iterator[str]:
+    """The address of a server in a process of its own, as the command line starts it."""
+    command = [sys.executable, "-m", "xuance_envs", "serve", "--env", env_id, "--port", "0"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            said = server.stdout.readline()
+            match = re.search(r"http://[\d.:]+", said)
+            if match is None:
+                raise RuntimeError(f"the server did not start: it said {said!r}")
+            yield match[0]
+        finally:
+            server.terminate()
+
+
+@contextmanager
+def counted_requests() -> Iterator[list[str]]:
+    """The paths of all requests that clients in this process send meanwhile."""
+    paths: list[str] = []
+    request = Connection.request
+
+    def counted(
+        self: Connection, method: str, path: str, *args: object, **kwargs: object
+    ) -> object:
+        paths.append(path)
+        return request(self, method, path, *args, **kwargs)  # type: ignore[arg-type]
+
+    Connection.request = counted  # type: ignore[method-assign]
+    try:
+        yield paths
+    finally:
+        Connection.request = request  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    main()
