@@ -26,13 +26,13 @@ from xuance_envs.gym.gym_vec_env import DummyVecEnv_Atari as DummyVecEnv_Atari
 from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym as DummyVecEnv_Gym
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Atari as SubprocVecEnv_Atari
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym as SubprocVecEnv_Gym
-from xuance_envs.tuning import Autotuned as Autotuned
-from xuance_envs.tuning import autotune as autotune
 from xuance_envs.remote.client import StudentGymEnvVectorized as StudentGymEnvVectorized
 from xuance_envs.remote.client import (
     create_student_gym_env_vectorized as create_student_gym_env_vectorized,
 )
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv as RemoteVecEnv
+from xuance_envs.tuning import Autotuned as Autotuned
+from xuance_envs.tuning import autotune as autotune
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv as DummyVecEnv
 from xuance_envs.vector_envs.first_ready import StepBatch as StepBatch
 from xuance_envs.vector_envs.statistics import WorkerStatistics as WorkerStatistics

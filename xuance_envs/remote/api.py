@@ -69,6 +69,7 @@ class Api:
             (f"{API}/episode/vectorized_step", self.step, messages.Step),
             (f"{API}/episode/vectorized_reset", self.reset, messages.Reset),
             (f"{API}/episode/call", self.call, messages.Call),
+            (f"{API}/episode/statistics", self.statistics, messages.Statistics),
             (f"{API}/episode/create", self.create_episodes, messages.CreateEpisodes),
             (f"{API}/session/create", self.create_session, messages.CreateSession),
         ]
@@ -181,6 +182,13 @@ class Api:
             return await host.reach(envs, form, **asked)
 
         return await self._in_session(request, messages.Call, act)
+
+    async def statistics(self, request: Request) -> Response:
+        """How long steps take, without waiting for the session's turn."""
+        owner = self._owner(request)
+        message, form, _ = await self._received(request, messages.Statistics)
+        host, _ = self.sessions.get(message.session_id, owner).find(message.episode_ids)
+        return _sent(Reply(200, form.value, dumps({"times": host.times()}, form)))
 
     async def delete_session(self, session_id: str, request: Request) -> Response:
         """Closes a session, and ends its environments."""

@@ -19,7 +19,7 @@ from xuance_envs.errors import (
     RemoteVersionError,
 )
 from xuance_envs.remote.failures import error_of
-from xuance_envs.remote.wire import Form, WireError, dumps, loads
+from xuance_envs.remote.wire import Form, WireError, dumps, from_wire, loads
 
 try:
     import httpx
@@ -241,6 +241,18 @@ class RemoteSession:
             EnvError: an environment failed; likewise other errors of environments.
         """
         return self._connection.request("POST", f"{API}/episode/{path}", numbered, repeatable=True)
+
+    def step_times(self) -> dict[str, Any]:
+        """How long the steps of its environments take at the server, at any time.
+
+        Raises:
+            RemoteError: the server refused it, or could not be reached.
+        """
+        message = {"session_id": self._id}
+        path = f"{API}/episode/statistics"
+        answer = self._connection.request("POST", path, message, repeatable=True)
+        with understood(self.server):
+            return dict(from_wire(answer["times"]))
 
     def close(self) -> None:
         """Frees the session and the connection; again, it does nothing."""

@@ -23,13 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.space_layout import SpaceLayout
-from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
+from xuance_envs.engine.step_clock import StepTimes
+from xuance_envs.errors import WorkerDiedError
 from xuance_envs.remote import commands
 from xuance_envs.remote.failures import RefusedError, no_session
 from xuance_envs.remote.hosted_env import HostedFunction
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.settings import Settings
-from xuance_envs.remote.wire import Form, WireError, dumps
+from xuance_envs.remote.wire import Form, WireError, dumps, to_wire
 from xuance_envs.remote.wire_spaces import batch_from_wire
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 
@@ -42,22 +43,34 @@ QUICK = 256 * 2**10
 
 
 class HostedVecEnv(SubprocVecEnv):
-    """Environments in one worker, with what only their host asks for."""
+    """Environments in one worker, with what only their host asks for.
+
+    Closing it leaves the worker to :meth:`end`: an error may close it within the event loop,
+    where nothing may wait for a process to end.
+    """
 
     @property
-    def pid(self) -> int:
-        """The worker's process id."""
-        return self._workers[0].pid
-
-    @property
-    def wakers(self) -> tuple[int, int]:
+    def wakers(self) -> tuple[int, ...]:
         """Descriptors of which one turns readable when the worker has answered, or has ended."""
-        return self._workers[0].replies, self._workers[0].peer
+        return self._drivers[0].fds
+
+    @property
+    def times(self) -> StepTimes:
+        """How long its steps take."""
+        return self._drivers[0].times()
 
     @property
     def full_rewards(self) -> NDArray[np.float64]:
         """The last step's rewards as the environments gave them; valid until the next step."""
         return self._arrays.rewards
+
+    def close_extras(self) -> None:
+        """See the class."""
+
+    def end(self) -> None:
+        """Closes it, and ends the worker."""
+        self.close()
+        super().close_extras()
 
 
 @dataclass(frozen=True)
@@ -99,7 +112,6 @@ class Host:
         self._vec_env: HostedVecEnv
         self._running: Future[Any] | None = None
         self._current: asyncio.Future[None] | None = None
-        self._overdue = False
         self._closing = False
         self._thread = ThreadPoolExecutor(1, "xuance_envs-host")
 
@@ -136,6 +148,7 @@ class Host:
             in_series=len(functions),
             context=self._context,
             copy=False,
+            step_timeout=self._limits.request,
             start_timeout=self._limits.start,
             pin_workers=False,
         )
@@ -164,7 +177,17 @@ class Host:
 
     def _close(self) -> None:
         if hasattr(self, "_vec_env"):
-            self._vec_env.close()
+            self._vec_env.end()
+
+    def times(self) -> dict[str, Any]:
+        """How long steps take, as part of a message.
+
+        Raises:
+            RefusedError: the environments are closed.
+        """
+        if self._vec_env.closed:
+            raise RefusedError(409, "closed", "these environments failed before, and are closed")
+        return {name: to_wire(value) for name, value in vars(self._vec_env.times).items()}
 
     # -- commands ---------------------------------------------------------------------
 
@@ -177,7 +200,7 @@ class Host:
     ) -> bytes:
         """Resets some environments; the answer as it is sent."""
         return await self._in_thread(
-            "reset", lambda: dumps(commands.reset(self._vec_env, envs, seed, options), form)
+            lambda: dumps(commands.reset(self._vec_env, envs, seed, options), form)
         )
 
     async def step(self, actions: Any, form: Form) -> bytes:
@@ -190,13 +213,18 @@ class Host:
 
         batch = batch_from_wire(vec_env.action_space, actions, self.num_envs)
         start = perf_counter()
-        with self._bounded("step"):
+        with self._current_command():
             vec_env.step_async(batch)
-            await self._woken()
+            answered = await self._woken()
             self._metrics.count_steps(self.num_envs, perf_counter() - start)
-            if self.observation_bytes(self.num_envs) <= QUICK and form is Form.MSGPACK:
+            quick = self.observation_bytes(self.num_envs) <= QUICK and form is Form.MSGPACK
+            if not answered or not quick:
+                return await self._by_thread(written)
+            try:
                 return written()
-            return await self._by_thread(written)
+            except Exception:
+                await self._by_thread(self._end_if_closed)
+                raise
 
     async def repeat(self, envs: Sequence[int], actions: Any, times: int, form: Form) -> bytes:
         """Has some environments repeat their actions; the answer as it is sent."""
@@ -207,7 +235,7 @@ class Host:
             self._metrics.count_steps(steps, perf_counter() - start)
             return dumps(answer, form)
 
-        return await self._in_thread("step", act)
+        return await self._in_thread(act)
 
     async def reach(self, envs: Sequence[int], form: Form, **request: Any) -> bytes:
         """Calls, reads, sets or renders some environments; the answer as it is sent."""
@@ -218,7 +246,7 @@ class Host:
                 self.frame = next(filter(_is_picture, results), self.frame)
             return dumps(answer, form)
 
-        return await self._in_thread(request["operation"], act)
+        return await self._in_thread(act)
 
     def observation_bytes(self, count: int) -> int:
         """How large so many observations are, objects among them aside."""
@@ -226,63 +254,64 @@ class Host:
 
     # -- waiting ----------------------------------------------------------------------
 
-    async def _in_thread(self, name: str, act: Callable[[], T]) -> T:
-        with self._bounded(name):
+    async def _in_thread(self, act: Callable[[], T]) -> T:
+        with self._current_command():
             return await self._by_thread(act)
 
     async def _by_thread(self, act: Callable[[], T]) -> T:
-        running = self._thread.submit(act)
+        def act_and_end() -> T:
+            try:
+                return act()
+            finally:
+                self._end_if_closed()
+
+        running = self._thread.submit(act_and_end)
         self._running = running
         return await asyncio.wrap_future(running)
 
-    async def _woken(self) -> None:
-        """Waits until the worker has answered, or has ended."""
+    def _end_if_closed(self) -> None:
+        if self._vec_env.closed:  # after an error
+            self._vec_env.end()
+
+    async def _woken(self) -> bool:
+        """Waits until the worker has answered, or has ended, or should have by now."""
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
-        wakers = self._vec_env.wakers
 
-        def wake() -> None:
+        def wake(answered: bool) -> None:
             if not woken.done():
-                woken.set_result(None)
+                woken.set_result(answered)
 
+        wakers = self._vec_env.wakers
+        late = loop.call_later(self._limits.request, wake, False)
         for fd in wakers:
-            loop.add_reader(fd, wake)
+            loop.add_reader(fd, wake, True)
         try:
-            await woken
+            return bool(await woken)
         finally:
+            late.cancel()
             for fd in wakers:
                 loop.remove_reader(fd)
 
     @contextmanager
-    def _bounded(self, name: str) -> Iterator[None]:
-        """Kills the process of environments that take longer than a request may.
-
-        Raises:
-            WorkerTimeoutError: they did.
-        """
-        loop = asyncio.get_running_loop()
-        watch = loop.call_later(self._limits.request, self._kill)
-        self._overdue, self._current = False, loop.create_future()
+    def _current_command(self) -> Iterator[None]:
+        """Lets :meth:`close` wait for the end of what is being done."""
+        done = self._current = asyncio.get_running_loop().create_future()
         try:
             yield
-        except WorkerDiedError as error:
+        except WorkerDiedError:
             if self._closing:
                 raise no_session() from None
-            if not self._overdue:
-                raise
-            seconds = self._limits.request
-            raise WorkerTimeoutError(error.env_indices, error.pid, seconds, name) from None
+            raise
         finally:
-            watch.cancel()
-            self._current.set_result(None)
+            done.set_result(None)
             self._current = None
 
     def _kill(self) -> None:
         # The process is ours: whoever waits for its answer is who will notice its end.
-        if not self._vec_env.closed:
-            self._overdue = True
+        for pid in self._vec_env.pids:
             with suppress(ProcessLookupError):
-                os.kill(self._vec_env.pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
 
 
 def _is_picture(frame: Any) -> bool:

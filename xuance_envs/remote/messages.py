@@ -90,6 +90,12 @@ class Step(SessionRequest):
     )
 
 
+class Statistics(SessionRequest):
+    """How long the steps of environments take; answered at any time, also during a step."""
+
+    episode_ids: EpisodeIds = None
+
+
 class Call(SessionRequest):
     """Calls a method, reads or sets an attribute, or renders."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import socket
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotDoneError
 from contextlib import suppress
 from time import monotonic
@@ -18,6 +20,7 @@ from xuance_envs.engine.infos import InfoWriter
 from xuance_envs.engine.single_env import EnvDescription
 from xuance_envs.engine.space_rows import EVERY, Index, SpaceRows
 from xuance_envs.engine.step_arrays import StepArrays
+from xuance_envs.engine.step_clock import StepTimes
 from xuance_envs.remote.connection import Connection, RemoteSession, checked_count, understood
 from xuance_envs.remote.wire import (
     WireError,
@@ -169,6 +172,8 @@ class RemoteDriver:
 
     Attributes:
         at_once: whether the next step is waited for at once.
+        fds: of a socket that turns readable when an answer has come.
+        due: None: an answer has to come in the time the connection gives it.
     """
 
     def __init__(
@@ -189,6 +194,12 @@ class RemoteDriver:
         self._known_keys = 0
         self._thread = ThreadPoolExecutor(1, "xuance_envs-remote")
         self.at_once = False
+        # Says when an answer has come, to whoever waits for several drivers.
+        self._bell, self._ringer = socket.socketpair()
+        self._bell.setblocking(False)
+        self._close_bell = weakref.finalize(self, _close_sockets, self._bell, self._ringer)
+        self.fds = (self._bell.fileno(),)
+        self.due: float | None = None
         self._answer: Callable[[float | None], Any] | None = None
         self._take: Callable[[Any], Any] = lambda answer: answer
         self._result: Any = None
@@ -244,11 +255,17 @@ class RemoteDriver:
         if self.at_once:
             self._answer = lambda timeout: self._session.send(path, numbered)
         else:
-            self._answer = self._thread.submit(self._session.send, path, numbered).result
+            answer = self._thread.submit(self._session.send, path, numbered)
+            answer.add_done_callback(self._ring)
+            self._answer = answer.result
 
     def _actions(self) -> Any:
         actions = self._arrays.actions
         return batch_to_wire(actions.layout.space, actions.copy())
+
+    def _ring(self, _: Future[Any]) -> None:
+        with suppress(OSError):  # closed meanwhile
+            self._ringer.send(b"!")
 
     # -- answers ----------------------------------------------------------------------
 
@@ -260,6 +277,9 @@ class RemoteDriver:
                 answer = self._answer(timeout)
             except NotDoneError:
                 raise TimeoutError from None
+            finally:
+                with suppress(OSError):  # nothing there, most often
+                    self._bell.recv(64)
             with understood(self._session.server):
                 self._result = self._take(answer)
             self._answer = None
@@ -275,9 +295,14 @@ class RemoteDriver:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         return frozen
 
+    def times(self) -> StepTimes:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        return StepTimes(**self._session.step_times())
+
     def close(self) -> None:
         """Ends the thread, once it has its answer."""
         self._thread.shutdown(wait=False)
+        self._close_bell()
 
     def _take_step(self, answer: Any) -> Outcome:
         arrays, shape = self._arrays, (self.hi,)
@@ -328,6 +353,11 @@ class RemoteDriver:
             reset_infos=reset_infos.rest,
         )
         return Outcome(ended, rest)
+
+
+def _close_sockets(*sockets: socket.socket) -> None:
+    for each in sockets:
+        each.close()
 
 
 def _take_results(answer: Any) -> list[Any]:
