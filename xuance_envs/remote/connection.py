@@ -44,7 +44,7 @@ RETRIES = 2
 RETRY_PAUSE = 0.2
 """Seconds before the first repetition."""
 
-FAREWELL = 2.0
+FAREWELL = 8.0
 """Seconds that closing a session may take."""
 
 

@@ -38,6 +38,9 @@ __all__ = ["Host", "HostedVecEnv", "Wanted"]
 
 T = TypeVar("T")
 
+PATIENCE = 5.0
+"""Seconds that a command has to end when the environments are to be closed."""
+
 QUICK = 256 * 2**10
 """Bytes of observations up to which a step's answer is written without a thread."""
 
@@ -167,6 +170,8 @@ class Host:
         if self._closing:
             return
         self._closing = True
+        if self._current is not None:
+            await asyncio.wait({self._current}, timeout=PATIENCE)
         running = self._running is not None and not self._running.done()
         if running or (hasattr(self, "_vec_env") and self._vec_env.waiting):
             self._kill()  # also where nobody waits for it any more
