@@ -269,3 +269,22 @@ def test_infos_can_be_copied_and_pickled_as_a_list():
         assert type(other) is list
         assert other == [{"n": 1}, {"s": "text"}, {}]
     assert infos.copy()[0] is infos[0]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ({"a": 1, "t": "x"}, {"a": 2.5}, {}),
+        ({"b": None, "a": np.float32(3)}, {"a": 2**80}, {"a": True, "b": np.int8(1)}),
+        ({}, {}, {}),
+    ],
+)
+def test_going_through_all_infos_gives_what_looking_at_each_gives(given) -> None:
+    assert_same(list(Columns().after(*given)), list(given))
+    infos = Columns().after(*given)
+    infos[1] = {"mine": True}
+    first = infos[0]
+    through = list(infos)
+    assert through[0] is first
+    assert through[1] == {"mine": True}
+    assert all(infos[i] is through[i] for i in range(3))
