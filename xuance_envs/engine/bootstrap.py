@@ -7,6 +7,7 @@ first loaded, which unpickling this module's function must not do.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import process, reduction
@@ -21,6 +22,7 @@ THREAD_VARIABLES = (
     "BLIS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
+    "OPENCV_FOR_THREADS_NUM",
 )
 
 _MPI_PREFIXES = ("OMPI_", "PMI_", "PMIX_")
@@ -67,6 +69,10 @@ class WorkerSettings:
 
 def start(settings: WorkerSettings) -> None:
     """Runs a worker in this process, which exists for nothing else, until it is told to end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which ends us
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    for passed in (settings.requests, settings.replies, settings.memory):
+        os.set_inheritable(passed.fd, False)  # not for what environments start
     for name in list(os.environ):
         if name.startswith(_MPI_PREFIXES):
             del os.environ[name]
@@ -75,6 +81,10 @@ def start(settings: WorkerSettings) -> None:
     # An environment may start processes of its own, which multiprocessing denies to a daemon.
     process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
 
+    from xuance_envs.engine.black_box import record
+
+    recorder = record(settings.memory.fd, settings.index)  # of a failing import, too
+
     from xuance_envs.engine import worker
 
-    worker.run(settings)
+    worker.run(settings, recorder)

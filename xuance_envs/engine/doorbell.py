@@ -274,6 +274,11 @@ class Channel:
         """The read end of the pipe from the worker."""
         return self._inbox.fd
 
+    @property
+    def received(self) -> int:
+        """How many bytes of the answer have come."""
+        return sum(map(len, self._inbox.parts))
+
     def ask_to_close(self) -> None:
         """Tells the worker to end when it is done with the request it is at."""
         if sum(self._written) == len(self._message):

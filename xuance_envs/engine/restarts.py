@@ -1,12 +1,16 @@
 """A worker process that is replaced when it is lost.
 
 A process is lost when it ends by itself or does not answer in time, and, where that is asked
-for, when one of its environments raises. All of its environments are lost with it.
+for, when one of its environments raises. All of its environments are lost with it, and others
+are made in their place.
 
-- Lost in a step, they are made anew and reset, and the step they were lost in is the last one
-  of their episodes: truncated.
-- Lost in a reset, they are made anew and those in question are reset. For the others, and for
-  all that are lost in another command, the next step is the one that counts as truncated.
+- Lost in a step, or before one, they are reset, and this step is the last one of the lost
+  episodes: truncated.
+- Lost in a reset, or before one, those in question are reset. If these are not all, the next
+  step truncates the episodes of all.
+- Lost in another command, that is an error, because nobody knows how far it came, and the next
+  step truncates. Lost before it, they are reset and the command is done, and the next step
+  truncates.
 
 A process that is replaced is not waited for by any other: its successor has been asked to go on
 from there, and its answer is that of the command it was lost in.
@@ -16,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +39,15 @@ logger = logging.getLogger("xuance_envs")
 _Command = tuple[str, Sequence[Any]]
 _STEP: _Command = ("step", ())
 
+_LOSING = ("step", "reset", "construct")
+"""Where an exception may be a reason for a restart."""
+
+_READY = -1
+"""The number of the request to make new environments ready, of which the caller knows nothing."""
+
+
+_Loss = EnvError | WorkerDiedError | WorkerTimeoutError
+
 
 class Restarts:
     """How many restarts there have been, and how many there may be.
@@ -49,7 +62,7 @@ class Restarts:
         self.on_exception = on_exception
         self._limit = limit
 
-    def take(self, error: Exception) -> None:
+    def take(self, error: _Loss) -> None:
         """Counts one more.
 
         Raises:
@@ -58,7 +71,9 @@ class Restarts:
         if self._limit is not None and self.count >= self._limit:
             used_up = f"no restart is left: max_restarts={self._limit} have been made"
             logger.error("%s", used_up)
-            if isinstance(error, WorkerDiedError | WorkerTimeoutError):
+            if isinstance(error, EnvError):
+                error.reason = f"{error.reason} ({used_up})"
+            else:
                 error.details = f"{error.details}\n{used_up}".lstrip()
             raise error
         self.count += 1
@@ -91,7 +106,7 @@ class RestartingWorker:
         self._index = index
         self.lo = self._worker.lo
         self.hi = self._worker.hi
-        self.tag = self._worker.tag
+        self.tag = 0
         self._keywords = keywords
         self._restarts = restarts
         self._replaced = replaced
@@ -99,13 +114,13 @@ class RestartingWorker:
         self._seeds: list[int | None] = [None] * (self.hi - self.lo)
         self._attributes: dict[tuple[int, str], Any] = {}
         self._count = 0
+        self._to_replace = False
         self._owes_end = False
-        # What was asked for, and what the process was asked for because of it.
         self._asked: _Command = _STEP
         self._packed: Any = None
-        self._sent: _Command | None = _STEP
-        self._to_replace = False
-        self._result: list[Any] = []
+        self._result: list[Any] = [None]
+        self._revived: Outcome | None = None
+        self._worker.siblings = ()  # their end is no error
 
     @property
     def _worker(self) -> WorkerProcess:
@@ -127,8 +142,8 @@ class RestartingWorker:
 
     def ask_step(self, tag: int, actions: Any) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
-        self.tag, self._asked, self._packed, self._result = tag, _STEP, actions, []
-        self._send()
+        self._asked, self._packed, self._result, self.tag = _STEP, actions, [], tag
+        self._ask_if_there()
 
     def pack(self, command: str, *arguments: Any) -> tuple[_Command, Any]:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
@@ -137,8 +152,8 @@ class RestartingWorker:
     def ask(self, tag: int, packed: tuple[_Command, Any]) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         asked, message = packed
-        self.tag, self._asked, self._packed, self._result = tag, asked, message, []
-        self._send()
+        self._asked, self._packed, self._result, self.tag = asked, message, [], tag
+        self._ask_if_there()
 
     def result(self, deadline: float | None = None) -> Any:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
@@ -148,7 +163,9 @@ class RestartingWorker:
             except (WorkerDiedError, WorkerTimeoutError) as error:
                 self._lose(error)
             except EnvError as error:
-                if not self._restarts.on_exception or error.command not in _LOSING:
+                makes_ready = self._worker.tag == _READY
+                if not self._restarts.on_exception or not (makes_ready or error.command in _LOSING):
+                    self._to_replace = makes_ready  # to try again, if it is asked again
                     raise
                 self._lose(error)
         return self._result[0]
@@ -168,111 +185,111 @@ class RestartingWorker:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         return self._worker.times()
 
-    def _send(self) -> None:
-        """Asks the process for what was asked for, unless it is being replaced."""
-        if self._to_replace or self._sent is None:  # it is, and asked when it is there
+    def _ask_if_there(self) -> None:
+        # A step finds out by itself. Anything else is better not asked of a process that has ended:
+        # nobody could tell that from one that ends because of it.
+        if self._to_replace or self._worker.tag == _READY:
             return
-        if self._asked is _STEP:
-            if self._owes_end:
-                self._sent = self._revival()
-                self._worker.ask(self.tag, self._worker.pack(*_flat(self._sent)))
-            else:
-                self._sent = _STEP
-                self._worker.ask_step(self.tag, self._packed)
-        else:
-            self._sent = self._asked
+        if self._asked is _STEP or self._worker.alive:
+            self._ask_worker()
+
+    def _ask_worker(self) -> None:
+        if self._asked is not _STEP:
             self._worker.ask(self.tag, self._packed)
+        elif self._owes_end:
+            command, arguments = self._revival()
+            self._worker.ask(self.tag, self._worker.pack(command, *arguments))
+        else:
+            self._worker.ask_step(self.tag, self._packed)
 
     def _go_on(self, deadline: float | None) -> None:
-        """Waits for the process, and takes its answer in."""
+        """Waits for the process, and takes its answer in; goes on from any interrupt."""
         if self._to_replace:
             self._replace()
-        result = self._worker.result(deadline)
-        if self._sent is None:  # it has been replaced, and now it can be asked
-            self._sent = _STEP
-            self._send()
-            return
-        command, arguments = self._sent
-        if command == "revive":
-            result = self._last_known.restored(result)
-            self._owes_end = False
-        if isinstance(result, Outcome):
-            if command == "reset":
-                self._take_reset(result, arguments[0])
-            else:
-                self._last_known.take_step(result)
+        worker = self._worker
+        if worker.tag == _READY:
+            worker.result(deadline)
+            self._ask_worker()
+        elif worker.tag != self.tag:
+            if not worker.alive:
+                raise worker.death()
+            self._ask_worker()
+        self._take(worker.result(deadline))
+
+    def _take(self, result: Any) -> None:
+        command, arguments = self._asked
+        owes_end = self._owes_end
+        if command == "step":
+            if owes_end:
+                if self._revived is None:
+                    self._revived = self._last_known.restored(result)
+                result = self._revived
+            self._last_known.take_step(result)
+            owes_end = False
+        elif command == "reset":
+            (resets,) = arguments
+            places = [place for place, *_ in resets]
+            for place, seed, _ in resets:
+                self._seeds[place] = self._seeds[place] if seed is None else seed
+            self._last_known.take_reset(result, places)
+            owes_end = owes_end and len(places) < self.hi - self.lo
         elif command == "set_attr":
             places, name, values = arguments
             for place, value in zip(places, values, strict=True):
                 self._attributes[place, name] = value
-        self._result = [result]
-
-    def _take_reset(self, outcome: Outcome, resets: Sequence[tuple[int, Any, Any]]) -> None:
-        for place, seed, _ in resets:
-            if seed is not None:
-                self._seeds[place] = seed
-        places = [place for place, *_ in resets]
-        self._last_known.take_reset(outcome, places)
-        if len(places) == self.hi - self.lo:
-            self._owes_end = False
+        # No call in between, so that an interrupt finds all or nothing of it done.
+        self._result, self._owes_end, self._revived = [result], owes_end, None
 
     # -- when it is lost --------------------------------------------------------------
 
-    def _lose(self, error: EnvError | WorkerDiedError | WorkerTimeoutError) -> None:
+    def _lose(self, error: _Loss) -> None:
         """Lets another process take over.
 
         Raises:
-            Exception: the error, if there may be no more restarts, or if the command cannot
-                be done by another process.
+            Exception: the error, if there may be no more restarts, or if nobody knows how far
+                the command came.
         """
+        asked = self._worker.tag == self.tag
         self._restarts.take(error)
         self._count += 1
-        self._to_replace = True
-        command, _ = self._asked
-        self._owes_end = True
-        if command in ("step", "reset"):
-            self._replace()
-            return
-        if not isinstance(error, EnvError):
-            error.restarted = True
-        raise error
+        self._to_replace = self._owes_end = True
+        if asked and self._asked[0] not in ("step", "reset"):
+            if not isinstance(error, EnvError):
+                error.restarted = True
+            raise error
 
     def _replace(self) -> None:
         """Starts the other process; can be repeated when an interrupt came in between."""
         command, arguments = self._asked
+        tag = self.tag
+        then: _Command
         if command == "step":
-            self._sent = self._revival()
+            then = self._revival()
         elif command == "reset":
-            resets = [
-                (place, self._derived(seed), options) for place, seed, options in arguments[0]
-            ]
-            self._sent = ("reset", (resets,))
+            then = (
+                "reset",
+                ([(place, self._new_seed(place, seed), o) for place, seed, o in arguments[0]],),
+            )
         else:
-            self._sent = None
+            then, tag = ("ready", (self._new_seeds(),)), _READY
         keywords = [
             {name: self._derived(seed) for name, seed in given.items()} for given in self._keywords
         ]
-        self._workers.replace(self._index, keywords, self._attributes, self._sent)
+        self._workers.replace(self._index, tag, keywords, self._attributes, then)
         self._to_replace = False
         self._replaced(self._index, self._worker.pid)
 
     def _revival(self) -> _Command:
-        seeds = [self._derived(seed) for seed in self._seeds]
-        return "revive", (seeds, self._last_known.infos())
+        return "revive", (self._new_seeds(), self._last_known.infos())
 
-    @overload
-    def _derived(self, seed: int) -> int: ...
-    @overload
-    def _derived(self, seed: int | None) -> int | None: ...
-    def _derived(self, seed: int | None) -> int | None:
+    def _new_seeds(self) -> list[int | None]:
+        return [self._new_seed(place) for place in range(self.hi - self.lo)]
+
+    def _new_seed(self, place: int, seed: int | None = None) -> int | None:
+        """Derived from what an environment is to be seeded with, or was last."""
+        seed = self._seeds[place] if seed is None else seed
+        return None if seed is None else self._derived(seed)
+
+    def _derived(self, seed: int) -> int:
         """A new seed: with the old one, a crash that follows from it would come for ever."""
-        if seed is None:
-            return None
         return int(np.random.SeedSequence((seed % 2**64, self._count)).generate_state(1)[0])
-
-
-_LOSING = ("step", "reset", "construct")
-
-
-def _flat(command: _Command) -> tuple[Any, ...]:
-    return command[0], *command[1]

@@ -18,13 +18,23 @@ class SharedMemory:
     Args:
         fd: the descriptor another process passed; None makes a new file.
         reserved: bytes in front that are not part of the memory, a multiple of any page's size.
+
+    Raises:
+        MemoryError: there is too little even for those.
     """
 
     def __init__(self, fd: int | None = None, reserved: int = 0) -> None:
         self.fd = fd if fd is not None else _anonymous_file()
         self.reserved = reserved
         if fd is None:
-            os.ftruncate(self.fd, reserved)
+            try:
+                os.ftruncate(self.fd, reserved)
+            except OSError as error:
+                self.close()
+                raise MemoryError(
+                    f"{reserved:,} bytes of shared memory are needed for a start, which are not "
+                    f"to be had: {error.strerror}"
+                ) from error
 
     def resize(self, nbytes: int) -> None:
         """Gives the memory its size and reserves it, so that using it cannot fail.
@@ -101,9 +111,21 @@ def _reclaimable(folder: Path, name: str) -> int:
 
 
 def _anonymous_file() -> int:
+    """A file without a name, whose descriptor is not one of the standard ones."""
     try:
-        return os.memfd_create("xuance_envs")
+        fd = os.memfd_create("xuance_envs")
     except (AttributeError, OSError):  # not Linux, or not let
-        pass
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
+        with tempfile.TemporaryFile() as file:
+            return _moved(os.dup(file.fileno()))
+    return _moved(fd)
+
+
+def _moved(fd: int) -> int:
+    if fd > 2:
+        return fd
+    import fcntl  # which not every system has, that this module is imported on
+
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)

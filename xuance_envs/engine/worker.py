@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import select
-import signal
 import sys
 import threading
 import time
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.engine.black_box import Recorder, record
+from xuance_envs.engine.black_box import Recorder
 from xuance_envs.engine.bootstrap import WorkerSettings
 from xuance_envs.engine.doorbell import Inbox, PeerGoneError, Reply, Request, frame, write_all
 from xuance_envs.engine.env_group import EnvGroup
@@ -31,16 +30,20 @@ ORPHAN_GRACE = 1.0
 """Seconds a worker has to close its environments by itself after its caller ended."""
 
 
-def run(settings: WorkerSettings) -> None:
-    """Serves requests until the caller says so, or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which ends us
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+def run(settings: WorkerSettings, recorder: Recorder) -> None:
+    """Serves requests until the caller says so, or is gone.
+
+    Args:
+        settings: as given when the process started.
+        recorder: where to keep records of it.
+    """
     random.seed()  # a forked process would otherwise draw what its twins draw
     np.random.seed()
     _let_forks_use_all_cpus()
+    _keep_pipes_from_forks(settings.requests.fd, settings.replies.fd)
     inbox = Inbox(settings.requests.fd, spin=settings.spin)
     threading.Thread(target=_outlive_no_caller, args=(inbox.fd,), daemon=True).start()
-    worker = Worker(settings, record(settings.memory.fd, settings.index))
+    worker = Worker(settings, recorder)
     try:
         worker.serve(inbox, settings.replies.fd)
     except PeerGoneError:
@@ -126,6 +129,7 @@ class Worker:
             "set_attr": group.set_attr,
             "render": group.render,
             "revive": group.revive,
+            "ready": self._ready,
         }
         return group.describe()
 
@@ -141,17 +145,20 @@ class Worker:
         build: Sequence[Any],
         attach: Sequence[Any],
         attributes: Mapping[tuple[int, str], Any],
-        then: tuple[str, Sequence[Any]] | None,
+        then: tuple[str, Sequence[Any]],
     ) -> Any:
         """Does all that a process did whose place this one takes, and then a command."""
         self._build(*build)
         self._attach(*attach)
         for (place, name), value in attributes.items():
             self._group.set_attr([place], name, [value])
-        if then is None:
-            return None
         command, arguments = then
         return self._commands[command](*arguments)
+
+    def _ready(self, seeds: Sequence[int | None]) -> None:
+        """Resets new environments for what is asked of them before a step resets them again."""
+        for place, seed in enumerate(seeds):
+            self._group.call([place], "reset", (), {} if seed is None else {"seed": seed})
 
 
 def _freeze(value: Any) -> bytes:
@@ -179,6 +186,18 @@ def _let_forks_use_all_cpus() -> None:
     if hasattr(os, "sched_getaffinity"):
         cpus = os.sched_getaffinity(0)
         os.register_at_fork(after_in_child=lambda: os.sched_setaffinity(0, cpus))
+
+
+def _keep_pipes_from_forks(requests: int, replies: int) -> None:
+    """Keeps a process that an environment forks from answering in the place of this one."""
+
+    def let_go() -> None:
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (requests, replies):
+            os.dup2(null, fd, inheritable=False)
+        os.close(null)
+
+    os.register_at_fork(after_in_child=let_go)
 
 
 def _outlive_no_caller(requests: int) -> None:

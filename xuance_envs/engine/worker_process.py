@@ -3,7 +3,8 @@
 What it guarantees:
 
 - A request is answered, or the end of the process is noticed at once, whatever it was doing.
-  So is that it takes longer than it may.
+  So is that it takes longer than it may. While one is waited for, the end of another one is
+  noticed, too.
 - After :func:`end_all` the processes are gone: by themselves if they can, by force if they
   must, in bounded time.
 - A process does not import the ``__main__`` of the one that started it, and does not outlive it.
@@ -44,8 +45,14 @@ __all__ = ["StartSettings", "WorkerProcess", "end_all", "start_worker"]
 PATIENCE = 5.0
 """Seconds the workers have to close their environments before they are terminated."""
 
+HASTE = 0.5
+"""The same, where one has ended by itself or hangs, and the caller waits to be told."""
+
 FORCE = 1.0
 """Seconds between terminating a worker and killing it."""
+
+LOOK = 0.25
+"""Seconds between two looks at the other workers, while one is waited for."""
 
 _STEP = frame(Request.STEP)
 _OUTCOMES: dict[int, Outcome] = {Reply.DONE: DONE, Reply.ENDED: ENDED}
@@ -91,6 +98,7 @@ class StartSettings:
         spin: how long each may spin while it waits for a request, in seconds.
         own_spin: how long this process may spin while it waits for a reply.
         timeout: how long each may take to answer, in seconds; None for ever.
+        start_timeout: how long each may take to make its environments, likewise.
     """
 
     context: BaseContext
@@ -99,6 +107,7 @@ class StartSettings:
     spin: float
     own_spin: float
     timeout: float | None
+    start_timeout: float | None
 
 
 class WorkerProcess:
@@ -110,6 +119,10 @@ class WorkerProcess:
         lo: index of its first environment.
         hi: index after its last environment.
         env_fns: what makes its environments, if it can inherit them.
+
+    Attributes:
+        siblings (Sequence[WorkerProcess]): those whose end is an error to this one's caller, too.
+        rewards: its slice of the rewards, which tell how far it is in a step.
     """
 
     def __init__(
@@ -126,14 +139,17 @@ class WorkerProcess:
         self.inherits = env_fns is not None
         self._command = "start"
         self._timeout = settings.timeout
+        self._start_timeout = settings.start_timeout
         self._limit: float | None = None
         self.due: float | None = None
+        self._received = 0
+        self.siblings: Sequence[WorkerProcess] = ()
         self.rewards: NDArray[np.float64] | None = None
+        self._failed = False
         self._released = False
         self._black_box = BlackBox(settings.memory.fd, index)
         self._black_box.clear()
-        their_requests, requests = os.pipe()
-        replies, their_replies = os.pipe()
+        (their_requests, requests), (replies, their_replies) = _two_pipes()
         own_fds = {requests, replies}
         try:
             worker_settings = WorkerSettings(
@@ -179,10 +195,6 @@ class WorkerProcess:
             self.process.start()
         _own_processes.add(self.process)
 
-    def watch(self, rewards: NDArray[np.float64] | None) -> None:
-        """Takes note of where its rewards are, which tell how far it is in a step."""
-        self.rewards = rewards
-
     @property
     def tag(self) -> int:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
@@ -194,8 +206,7 @@ class WorkerProcess:
 
     def ask_step(self, tag: int, actions: bytes | None) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
-        self._command = "step"
-        self._set_limit(self._timeout)
+        self._set_command("step", self._timeout)
         # A worker that is gone is noticed, and reported, when its result is asked for.
         try:
             self._channel.ask(_STEP if actions is None else actions, tag, self.due)
@@ -212,22 +223,19 @@ class WorkerProcess:
                 f"cannot be pickled: {error}"
             ) from error
 
-    def ask(self, tag: int, packed: tuple[str, bytes], limit: float | None = None) -> None:
-        """See :class:`~xuance_envs.engine.driver.Driver`.
-
-        Args:
-            tag: number of the request.
-            packed: from :meth:`pack`.
-            limit: seconds it may take, instead of those all requests may take.
-        """
-        self._command, message = packed
-        self._set_limit(self._timeout if limit is None else limit)
+    def ask(self, tag: int, packed: tuple[str, bytes]) -> None:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        command, message = packed
+        starts = command in ("build", "rebuild")
+        self._set_command(command, self._start_timeout if starts else self._timeout)
         with suppress(PeerGoneError, TimeoutError):
             self._channel.ask(message, tag, self.due)
 
-    def _set_limit(self, seconds: float | None) -> None:
-        self._limit = seconds
-        self.due = None if seconds is None else monotonic() + seconds
+    def _set_command(self, command: str, limit: float | None) -> None:
+        self._command = command
+        self._limit = limit
+        self.due = None if limit is None else monotonic() + limit
+        self._received = 0
 
     def discard(self) -> Any:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
@@ -236,23 +244,45 @@ class WorkerProcess:
         return None
 
     def result(self, deadline: float | None = None) -> Any:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
-        due = self.due
-        try:
-            code, payload = self._channel.answer(
-                due if deadline is None else deadline if due is None else min(deadline, due)
-            )
-        except PeerGoneError:
-            raise self._death() from None
-        except TimeoutError:
-            if due is None or monotonic() < due:
-                raise
-            raise self._overdue() from None
+        """See :class:`~xuance_envs.engine.driver.Driver`.
+
+        Raises:
+            WorkerDiedError: it has ended, or one of its siblings.
+            WorkerTimeoutError: it has not answered in the time it was given; it has ended now.
+        """
+        code, payload = self._answer(deadline)
         if (outcome := _OUTCOMES.get(code)) is not None:
             return outcome
         if code == Reply.RESULT:
             return loads(payload)
         raise unpack_error(payload)
+
+    def _answer(self, deadline: float | None) -> tuple[int, bytes]:
+        while True:
+            ends = [monotonic() + LOOK, self.due, deadline]
+            try:
+                return self._channel.answer(min(end for end in ends if end is not None))
+            except PeerGoneError:
+                raise self.death() from None
+            except TimeoutError:
+                now = monotonic()
+                if self.due is not None and now >= self.due and not self._progresses():
+                    raise self._overdue() from None
+                if deadline is not None and now >= deadline:
+                    raise
+                for sibling in self.siblings:
+                    if not sibling.alive:
+                        raise sibling.death() from None
+
+    def _progresses(self) -> bool:
+        """Whether more of an answer has come, and then gives it as long again.
+
+        A long answer does not fit the pipe: it takes a caller that reads it, and that came late.
+        """
+        assert self._limit is not None
+        before, self._received = self._received, self._channel.received
+        self.due = monotonic() + self._limit
+        return self._received > before
 
     def thaw(self, frozen: bytes) -> Any:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
@@ -262,8 +292,10 @@ class WorkerProcess:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         return self._black_box.times()
 
-    def _death(self) -> WorkerDiedError:
-        self.process.join(FORCE)
+    def death(self) -> WorkerDiedError:
+        """The error that says how it ended; it has."""
+        self._failed = True
+        self._join()
         command, env = _SHOWN.get(self._command, self._command), self._env_at_work()
         return WorkerDiedError(
             range(self.lo, self.hi),
@@ -276,6 +308,7 @@ class WorkerProcess:
 
     def _overdue(self) -> WorkerTimeoutError:
         """Ends the process in such a way that it says where it was."""
+        self._failed = True
         command, env = _SHOWN.get(self._command, self._command), self._env_at_work()
         with suppress(OSError, ValueError, AttributeError, ImportError):
             import resource
@@ -301,6 +334,12 @@ class WorkerProcess:
             place = first_unstepped(self.rewards)
         return None if place is None else self.lo + place
 
+    def _join(self) -> None:
+        """Waits for the process, which has ended."""
+        # Its children may hold open what join looks at first.
+        if self.process.exitcode is None:
+            self.process.join(FORCE)
+
     # -- the end ----------------------------------------------------------------------
 
     def ask_to_close(self) -> None:
@@ -314,7 +353,18 @@ class WorkerProcess:
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
-        return not self._released and bool(self.process.is_alive())
+        if self._released:
+            return False
+        if self._pidfd is None:
+            return bool(self.process.is_alive())
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return not poll.poll(0)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended by itself or hung, and its caller has been told so."""
+        return self._failed
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -336,7 +386,7 @@ class WorkerProcess:
             self._channel.close()
             if self._pidfd is not None:
                 os.close(self._pidfd)
-            self.process.join(FORCE)
+            self._join()
             with suppress(ValueError):  # it cannot even be killed, which the kernel alone can mend
                 self.process.close()
 
@@ -370,11 +420,11 @@ def start_worker(
     method = settings.context.get_start_method()
     if method != "fork":
         # Whatever these start would inherit the mask set below, or take it away again.
-        with _changing, _hidden_main():
+        with _changing, _hidden_main(), _standard_fds():
             if method == "forkserver":
                 forkserver.ensure_running()
             resource_tracker.ensure_running()
-    with _blocked_sigint():
+    with _blocked_sigint(), _standard_fds():
         started(WorkerProcess(settings, index, lo, hi, env_fns))
 
 
@@ -383,9 +433,11 @@ def end_all(workers: list[WorkerProcess], patience: float = PATIENCE) -> None:
 
     Args:
         workers: the processes; the list is empty afterwards.
-        patience: seconds they have to close their environments.
+        patience: seconds they have to close their environments; less, where one has failed.
     """
     workers[:] = [worker for worker in workers if worker.owned]
+    if any(worker.failed for worker in workers):
+        patience = min(patience, HASTE)
     try:
         for worker in workers:
             worker.ask_to_close()
@@ -430,6 +482,16 @@ def _forget(fds: set[int]) -> None:
         _own_fds.difference_update(fds)
 
 
+def _two_pipes() -> tuple[tuple[int, int], tuple[int, int]]:
+    first = os.pipe()
+    try:
+        return first, os.pipe()
+    except OSError:
+        for fd in first:
+            os.close(fd)
+        raise
+
+
 def _pidfd_of(pid: int) -> int | None:
     """A descriptor that turns readable when the process ends, where the system has such."""
     try:
@@ -451,6 +513,21 @@ def _hidden_main() -> Iterator[None]:
         yield
     finally:
         names.update(hidden)
+
+
+@contextmanager
+def _standard_fds() -> Iterator[None]:
+    """Keeps descriptors 0 to 2 taken; a worker would else have a pipe of ours as its output."""
+    taken: list[int] = []
+    try:
+        while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+            taken.append(fd)
+            os.set_inheritable(fd, True)
+        os.close(fd)
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
 
 
 @contextmanager

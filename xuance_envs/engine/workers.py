@@ -30,7 +30,6 @@ class Workers:
         split: index of the first environment and index after the last, of each.
         env_fns: makes an environment each; those of all workers.
         keywords: keyword arguments for each function.
-        start_timeout: seconds a worker has to make its environments; None for ever.
 
     Attributes:
         processes (list[WorkerProcess]): those that have been started.
@@ -42,14 +41,12 @@ class Workers:
         split: Sequence[tuple[int, int]],
         env_fns: Sequence[Callable[..., Any]],
         keywords: Sequence[Mapping[str, Any]],
-        start_timeout: float | None,
     ) -> None:
         self.processes: list[WorkerProcess] = []
         self._settings = settings
         self._split = split
         self._env_fns = env_fns
         self._keywords = keywords
-        self._start_timeout = start_timeout
         self._forked = settings.context.get_start_method() == "fork"
         self._attached: tuple[Any, int] | None = None
 
@@ -59,19 +56,10 @@ class Workers:
         Raises:
             OSError: a limit on processes or descriptors was met; says what they need.
         """
-        try:
-            for index in range(len(self._split)):
-                self._start(index, self.processes.append)
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
-                raise
-            raise OSError(
-                error.errno,
-                f"{error.strerror}: could not start worker {len(self.processes) + 1} of "
-                f"{len(self._split)}, each of which takes a process and up to five descriptors. "
-                "Raise the limits (ulimit -n, ulimit -u), or have more environments share a "
-                "worker with in_series",
-            ) from error
+        for index in range(len(self._split)):
+            self._start(index, self.processes.append)
+        for worker in self.processes:
+            worker.siblings = self.processes
 
     def build(self) -> None:
         """Asks each to make its environments.
@@ -82,7 +70,7 @@ class Workers:
         for worker in self.processes:
             lo, hi = worker.lo, worker.hi
             packed = worker.pack("build", *self._recipe(lo, hi, self._keywords[lo:hi]))
-            worker.ask(0, packed, self._start_timeout)
+            worker.ask(0, packed)
 
     def descriptions(self) -> list[tuple[int, EnvDescription]]:
         """Waits until they have made their environments, and tells what these are like.
@@ -99,40 +87,55 @@ class Workers:
         self._attached = (spaces, num_envs)
         for worker in self.processes:
             worker.ask(0, worker.pack("attach", *self._attached, worker.lo, worker.hi))
-            worker.watch(arrays.rewards[worker.lo : worker.hi])
+            worker.rewards = arrays.rewards[worker.lo : worker.hi]
         for worker in self.processes:
             worker.result()
 
     def replace(
         self,
         index: int,
+        tag: int,
         keywords: Sequence[Mapping[str, Any]],
         attributes: Mapping[tuple[int, str], Any],
-        then: tuple[str, Sequence[Any]] | None,
+        then: tuple[str, Sequence[Any]],
     ) -> None:
         """Starts another process in the place of one, and asks it to go on.
 
         Args:
             index: which one.
+            tag: number of the request.
             keywords: keyword arguments for the functions of its environments.
             attributes: what had been set, by the environment's place and the attribute's name.
-            then: a command and its arguments; its result is that of the process.
+            then: a command and its arguments; its result is that of the request.
+
+        Raises:
+            OSError: a limit on processes or descriptors was met; says what they need.
         """
         assert self._attached is not None
         old = self.processes[index]
         end_all([old], PATIENCE)
         self._start(index, lambda worker: self.processes.__setitem__(index, worker))
         worker = self.processes[index]
-        worker.watch(old.rewards)
+        worker.rewards = old.rewards
         lo, hi = worker.lo, worker.hi
         build, attach = self._recipe(lo, hi, keywords), (*self._attached, lo, hi)
-        packed = worker.pack("rebuild", build, attach, attributes, then)
-        worker.ask(old.tag, packed, self._start_timeout)
+        worker.ask(tag, worker.pack("rebuild", build, attach, attributes, then))
 
     def _start(self, index: int, started: Callable[[WorkerProcess], None]) -> None:
         lo, hi = self._split[index]
         inherited = self._env_fns[lo:hi] if self._forked else None
-        start_worker(self._settings, index, lo, hi, inherited, started)
+        try:
+            start_worker(self._settings, index, lo, hi, inherited, started)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
+                raise
+            raise OSError(
+                error.errno,
+                f"{error.strerror}: could not start worker {index + 1} of "
+                f"{len(self._split)}, each of which takes a process and up to five descriptors. "
+                "Raise the limits (ulimit -n, ulimit -u), or have more environments share a "
+                "worker with in_series",
+            ) from error
 
     def _recipe(
         self, lo: int, hi: int, keywords: Sequence[Mapping[str, Any]]

@@ -152,9 +152,10 @@ class SubprocVecEnv(VecEnv):
             spin=SPIN if spinning <= available_cpus() else 0.0,
             own_spin=SPIN if len(split) + 1 <= available_cpus() else 0.0,
             timeout=step_timeout,
+            start_timeout=start_timeout,
         )
         self._group: EnvGroup | None = None
-        self._workers = Workers(settings, split, functions, keywords, start_timeout)
+        self._workers = Workers(settings, split, functions, keywords)
         processes = self._workers.processes
         # Not __del__: this also runs at the interpreter's exit, before multiprocessing waits
         # for the workers.
