@@ -54,6 +54,10 @@ FORCE = 1.0
 LOOK = 0.25
 """Seconds between two looks at the other workers, while one is waited for."""
 
+STOPPED = 1.0
+"""Seconds that a look takes longer than it may when this process was stopped: by Ctrl-Z, which
+stops its workers, too."""
+
 _STEP = frame(Request.STEP)
 _OUTCOMES: dict[int, Outcome] = {Reply.DONE: DONE, Reply.ENDED: ENDED}
 _SHOWN = {"build": "construct", "rebuild": "restart", "revive": "restart"}
@@ -259,14 +263,17 @@ class WorkerProcess:
 
     def _answer(self, deadline: float | None) -> tuple[int, bytes]:
         while True:
-            ends = [monotonic() + LOOK, self.due, deadline]
+            began = monotonic()
+            ends = [began + LOOK, self.due, deadline]
             try:
                 return self._channel.answer(min(end for end in ends if end is not None))
             except PeerGoneError:
                 raise self.death() from None
             except TimeoutError:
                 now = monotonic()
-                if self.due is not None and now >= self.due and not self._progresses():
+                if self.due is not None and now > began + LOOK + STOPPED:
+                    self.due += now - began
+                elif self.due is not None and now >= self.due and not self._progresses():
                     raise self._overdue() from None
                 if deadline is not None and now >= deadline:
                     raise
