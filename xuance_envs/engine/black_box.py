@@ -29,7 +29,7 @@ _TEXT = 4096
 _TEXT_SIZE = 8192
 _REPORT = _TEXT + _TEXT_SIZE
 _TIMES = 1 << 15
-_LINES = 30
+_LINES = 20
 _LINE = 300
 
 
@@ -65,13 +65,21 @@ class BlackBox:
         return StepTimes.read(os.pread(self._fd, TIMES_BYTES, self._start + _TIMES))
 
     def last_words(self) -> str:
-        """The last lines of its standard error, and of its crash report."""
+        """The last lines of its standard error, and the first ones of its crash report.
+
+        The report has the innermost call first.
+        """
         data = os.pread(self._fd, _TIMES - _TEXT, self._start + _TEXT)
-        parts = (data[:_TEXT_SIZE], data[_TEXT_SIZE:])
-        text = "\n".join(part.rstrip(b"\0").decode(errors="replace").rstrip() for part in parts)
-        report, _, _ = text.partition("\nExtension modules:")  # of which there can be hundreds
-        lines = report.strip().splitlines()[-_LINES:]
-        return "\n".join(line if len(line) <= _LINE else f"{line[:_LINE]} ..." for line in lines)
+        said = _lines(data[:_TEXT_SIZE])[-_LINES:]
+        report = _lines(data[_TEXT_SIZE:].partition(b"\nExtension modules:")[0])  # often hundreds
+        if len(report) > _LINES:
+            report[_LINES:] = [f"  ... and {len(report) - _LINES} lines more"]
+        return "\n".join(said + report)
+
+
+def _lines(data: bytes) -> list[str]:
+    lines = data.rstrip(b"\0").decode(errors="replace").strip("\n").splitlines()
+    return [line if len(line) <= _LINE else f"{line[:_LINE]} ..." for line in lines]
 
 
 @dataclass(frozen=True)

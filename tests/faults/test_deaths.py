@@ -1,0 +1,258 @@
+"""A worker process ends or hangs: where it was is told at once, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import threading
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+from faulty_envs import ENDINGS, FAULTS, HANGS, PLACES, FaultyEnv
+from leftovers import is_running
+from scripts import start_script
+
+from xuance_envs import SubprocVecEnv, WorkerDiedError, WorkerTimeoutError
+from xuance_envs.engine.worker_process import end_all
+from xuance_envs.vector_envs import subproc_vec_env
+
+COMMANDS = {"auto-reset": "step"}
+
+
+def make(place, fault, at=4, **options):
+    """Six environments, two in each worker, of which one commits a fault."""
+    env_fns = [FaultyEnv] * 6
+    env_fns[at] = partial(FaultyEnv, place, fault)
+    options = {"context": "forkserver", "in_series": 2, "step_timeout": 0.3, **options}
+    return SubprocVecEnv(env_fns, start_timeout=20, **options)
+
+
+def go_through_all(envs):
+    """Does all there is to do, so that the fault must come."""
+    envs.reset()
+    for _ in range(6):
+        envs.step([0] * 6)
+    envs.render()
+    envs.call("method")
+    envs.get_attr("attribute")
+    envs.set_attr("attribute", 3)
+
+
+def step_for(seconds, envs):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        envs.step([0] * envs.num_envs)
+
+
+def make_and_step():
+    with SubprocVecEnv([FaultyEnv] * 3, in_series=1, context="forkserver") as envs:
+        envs.reset()
+        step_for(20, envs)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Environments have less time to close."""
+    monkeypatch.setattr(subproc_vec_env, "end_all", partial(end_all, patience=0.3))
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place != "close"])
+@pytest.mark.parametrize("fault", ENDINGS)
+def test_a_worker_that_ends_is_an_error_that_says_where_it_was(place, fault):
+    with pytest.raises(WorkerDiedError) as caught:
+        go_through_all(make(place, fault))
+    error = caught.value
+    assert error.env_indices == (4, 5)
+    assert error.env_index == 4
+    assert error.command == COMMANDS.get(place, place)
+    codes = {"exits": 7, "is killed": -signal.SIGKILL, "crashes": -signal.SIGSEGV}
+    assert error.exitcode == codes[fault]
+    assert not is_running(error.pid)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize(
+    "place", [place for place in PLACES if place not in ("construct", "close")]
+)
+@pytest.mark.parametrize("fault", HANGS)
+def test_a_worker_that_hangs_is_an_error_that_says_where_it_was(place, fault):
+    with pytest.raises(WorkerTimeoutError) as caught:
+        go_through_all(make(place, fault))
+    error = caught.value
+    assert (error.env_indices, error.env_index, error.timeout) == ((4, 5), 4, 0.3)
+    assert error.command == COMMANDS.get(place, place)
+    assert {"waits": "in wait", "spins": "in spin", "hangs in C": "in hang_in_c"}[fault] in str(
+        error
+    )
+    assert not is_running(error.pid)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize("fault", HANGS)
+def test_a_worker_that_hangs_while_it_starts_is_an_error_too(fault):
+    env_fns = [FaultyEnv] * 3 + [partial(FaultyEnv, "construct", fault)]
+    with pytest.raises(WorkerTimeoutError, match=r"'construct' within 1 s; it was at") as caught:
+        SubprocVecEnv(env_fns, in_series=2, context="forkserver", start_timeout=1.0)
+    assert caught.value.env_index == 3
+
+
+def test_start_timeout_is_another_than_step_timeout():
+    def slow():
+        time.sleep(0.6)
+        return FaultyEnv()
+
+    for start_timeout in (None, 30):
+        options = {"step_timeout": 0.2, "start_timeout": start_timeout, "context": "forkserver"}
+        SubprocVecEnv([slow], **options).close()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_fault_of_a_close_gets_out_of_it(fault, impatient):
+    envs = make("close", fault)
+    pids = envs.pids
+    envs.reset()
+    envs.close()
+    envs.close()
+    assert not any(map(is_running, pids))
+
+
+def test_a_crash_in_native_code_is_told_with_the_last_words_and_the_stack():
+    with pytest.raises(WorkerDiedError) as caught:
+        go_through_all(make("step", "crashes"))
+    text = str(caught.value)
+    assert "the worker process of environments 4, 5" in text
+    assert "died during 'step': it was ended by SIGSEGV; it was at environment 4" in text
+    assert "about to crash" in text
+    assert "Fatal Python error: Segmentation fault" in text
+    assert "in crash" in text
+    assert "faulty_envs.py" in text
+    assert text.count("\n") <= 41
+
+
+@pytest.mark.parametrize("context", ["spawn", "fork"])
+def test_so_it_is_with_other_ways_to_start(context):
+    with pytest.raises(WorkerDiedError, match=r"about to crash\n[\s\S]*in crash"):
+        go_through_all(make("step", "crashes", context=context, step_timeout=None))
+
+
+def test_an_import_that_fails_in_a_worker_is_told(monkeypatch, tmp_path):
+    (tmp_path / "gymnasium.py").write_text("raise ImportError('no such luck')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        WorkerDiedError, match=r"(?s)during 'construct': it exited with code 1.*no such luck"
+    ):
+        SubprocVecEnv([FaultyEnv])
+
+
+def test_the_death_of_one_is_noticed_while_others_are_waited_for():
+    envs = SubprocVecEnv(
+        [lambda: FaultyEnv("step", "waits")] * 4, in_series=1, context="forkserver"
+    )
+    pids = envs.pids
+    envs.reset()
+    envs.step_async([0] * 4)
+    time.sleep(0.2)
+    start = time.monotonic()
+    os.kill(pids[2], signal.SIGKILL)
+    with pytest.raises(WorkerDiedError, match=r"environment 2 .*SIGKILL.*memory"):
+        envs.step_wait()
+    assert time.monotonic() - start < 4
+    assert envs.closed
+    assert not any(map(is_running, pids))
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["alone", "with a child of its own"])
+def test_a_worker_killed_at_any_moment_of_a_step_is_noticed(held):
+    """Twenty times: in the midst of a step, or between two."""
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        make_env = ParentEnv if held else FaultyEnv
+        envs = SubprocVecEnv([make_env] * 3, in_series=1, context="forkserver")
+        pids = envs.pids
+        envs.reset()
+        victim = int(rng.integers(3))
+        killer = threading.Timer(rng.uniform(0, 0.03), os.kill, (pids[victim], signal.SIGKILL))
+        killer.start()
+        with pytest.raises(WorkerDiedError) as caught:
+            step_for(20, envs)
+        killer.join()
+        assert caught.value.env_indices == (victim,)
+        assert caught.value.exitcode == -signal.SIGKILL
+        assert not any(map(is_running, pids))
+
+
+class ParentEnv(FaultyEnv):
+    """Has a child that outlives it for a moment, and holds what it inherits."""
+
+    def __init__(self):
+        super().__init__()
+        if os.fork() == 0:
+            time.sleep(3)
+            os._exit(0)
+
+
+def test_a_worker_killed_at_any_moment_of_its_start_is_noticed(monkeypatch):
+    rng = np.random.default_rng(4)
+    start = subproc_vec_env.Workers.start
+    killers = []
+
+    def start_and_kill(self):
+        start(self)
+        pid = self.processes[1].pid
+        killers.append(threading.Timer(rng.uniform(0, 0.05), os.kill, (pid, signal.SIGKILL)))
+        killers[-1].start()
+
+    monkeypatch.setattr(subproc_vec_env.Workers, "start", start_and_kill)
+    for _ in range(20):
+        with pytest.raises(WorkerDiedError) as caught:
+            make_and_step()
+        assert caught.value.env_indices == (1,)
+        killers[-1].join()
+
+
+def test_an_answer_longer_than_the_pipe_may_be_taken_late():
+    class Talkative(FaultyEnv):
+        def method(self):
+            return b"x" * 1_000_000
+
+        def step(self, action):
+            observation, reward, terminated, truncated, _ = super().step(action)
+            return observation, reward, terminated, truncated, {"long": "x" * 1_000_000}
+
+    with SubprocVecEnv(
+        [Talkative] * 2, in_series=1, context="forkserver", step_timeout=0.3
+    ) as envs:
+        envs.reset()
+        envs.step_async([0, 0])
+        time.sleep(0.6)
+        assert [len(info["long"]) for info in envs.step_wait()[4]] == [1_000_000] * 2
+
+
+def test_a_caller_that_was_stopped_does_not_take_its_workers_for_hanging_ones(tmp_path):
+    """As Ctrl-Z does, which stops the workers, too."""
+    script = """
+        import time
+        from faulty_envs import FaultyEnv
+        from xuance_envs import SubprocVecEnv
+
+        class Slow(FaultyEnv):
+            def step(self, action):
+                time.sleep(0.6)
+                return super().step(action)
+
+        with SubprocVecEnv([Slow] * 2, in_series=1, step_timeout=3.0) as envs:
+            envs.reset()
+            print("ready", flush=True)
+            assert envs.step([0, 0])[0][:, 0].tolist() == [1.0, 1.0]
+    """
+    with start_script(tmp_path, script) as process:
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.2)
+        os.killpg(process.pid, signal.SIGSTOP)
+        time.sleep(4.0)
+        os.killpg(process.pid, signal.SIGCONT)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, out + err
