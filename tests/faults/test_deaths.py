@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from faulty_envs import ENDINGS, FAULTS, HANGS, PLACES, FaultyEnv
+from faulty_envs import ENDINGS, FAULTS, HANGS, PLACES, FaultyEnv, ParentEnv
 from leftovers import is_running
 from scripts import start_script
 
@@ -182,16 +182,6 @@ def test_a_worker_killed_at_any_moment_of_a_step_is_noticed(held):
         assert caught.value.env_indices == (victim,)
         assert caught.value.exitcode == -signal.SIGKILL
         assert not any(map(is_running, pids))
-
-
-class ParentEnv(FaultyEnv):
-    """Has a child that outlives it for a moment, and holds what it inherits."""
-
-    def __init__(self):
-        super().__init__()
-        if os.fork() == 0:
-            time.sleep(3)
-            os._exit(0)
 
 
 def test_a_worker_killed_at_any_moment_of_its_start_is_noticed(monkeypatch):

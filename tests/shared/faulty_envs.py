@@ -152,3 +152,13 @@ class FaultyEnv(gymnasium.Env):
 
     def close(self):
         self.commit_at("close")
+
+
+class ParentEnv(FaultyEnv):
+    """Has a child that outlives it for a moment, and holds what it inherits."""
+
+    def __init__(self):
+        super().__init__()
+        if os.fork() == 0:
+            time.sleep(3)
+            os._exit(0)

@@ -78,7 +78,8 @@ class Restarts:
             raise error
         self.count += 1
         limit = "any number" if self._limit is None else str(self._limit)
-        logger.warning("restart %d (of %s at most): %s", self.count, limit, error)
+        # Its text, because a handler that keeps the record would keep the arrays with the error.
+        logger.warning("restart %d (of %s at most): %s", self.count, limit, str(error))
 
 
 class RestartingWorker:
