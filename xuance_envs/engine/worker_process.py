@@ -58,6 +58,9 @@ STOPPED = 1.0
 """Seconds that a look takes longer than it may when this process was stopped: by Ctrl-Z, which
 stops its workers, too."""
 
+ROOM = 16
+"""More descriptors than are open at any moment of a start, and not before it."""
+
 _STEP = frame(Request.STEP)
 _OUTCOMES: dict[int, Outcome] = {Reply.DONE: DONE, Reply.ENDED: ENDED}
 _SHOWN = {"build": "construct", "rebuild": "restart", "revive": "restart"}
@@ -427,11 +430,11 @@ def start_worker(
     method = settings.context.get_start_method()
     if method != "fork":
         # Whatever these start would inherit the mask set below, or take it away again.
-        with _changing, _hidden_main(), _standard_fds():
+        with _changing, _hidden_main(), _room_for_descriptors():
             if method == "forkserver":
                 forkserver.ensure_running()
             resource_tracker.ensure_running()
-    with _blocked_sigint(), _standard_fds():
+    with _blocked_sigint(), _room_for_descriptors():
         started(WorkerProcess(settings, index, lo, hi, env_fns))
 
 
@@ -523,14 +526,25 @@ def _hidden_main() -> Iterator[None]:
 
 
 @contextmanager
-def _standard_fds() -> Iterator[None]:
-    """Keeps descriptors 0 to 2 taken; a worker would else have a pipe of ours as its output."""
+def _room_for_descriptors() -> Iterator[None]:
+    """Makes sure that descriptors do not run out within a start, and keeps 0 to 2 taken.
+
+    A start that fails half way lets go of all it has, but what multiprocessing does may not. And a
+    worker started while 0 to 2 are closed would have a pipe of ours as its standard output.
+
+    Raises:
+        OSError: there is no room.
+    """
     taken: list[int] = []
     try:
-        while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-            taken.append(fd)
-            os.set_inheritable(fd, True)
-        os.close(fd)
+        for _ in range(ROOM):
+            taken.append(os.open(os.devnull, os.O_RDWR))
+        for fd in taken:
+            if fd > 2:
+                os.close(fd)
+            else:
+                os.set_inheritable(fd, True)
+        taken = [fd for fd in taken if fd <= 2]
         yield
     finally:
         for fd in taken:
