@@ -24,6 +24,7 @@ class SharedMemory:
     """
 
     def __init__(self, fd: int | None = None, reserved: int = 0) -> None:
+        self.fd = -1  # there is none to close, if there will be none
         self.fd = fd if fd is not None else _anonymous_file()
         self.reserved = reserved
         if fd is None:
@@ -63,11 +64,14 @@ class SharedMemory:
         size = os.fstat(self.fd).st_size - self.reserved
         return mmap.mmap(self.fd, size, offset=self.reserved)
 
+    def __del__(self) -> None:
+        self.close()
+
     def close(self) -> None:
         """Closes the descriptor."""
         if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+            fd, self.fd = self.fd, -1
+            os.close(fd)
 
 
 def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:

@@ -428,14 +428,15 @@ def start_worker(
         OSError: a limit on processes or descriptors was met.
     """
     method = settings.context.get_start_method()
-    if method != "fork":
-        # Whatever these start would inherit the mask set below, or take it away again.
-        with _changing, _hidden_main(), _room_for_descriptors():
-            if method == "forkserver":
-                forkserver.ensure_running()
-            resource_tracker.ensure_running()
-    with _blocked_sigint(), _room_for_descriptors():
-        started(WorkerProcess(settings, index, lo, hi, env_fns))
+    with _deferred_interrupt():
+        if method != "fork":
+            # Whatever these start would inherit the mask set below, or take it away again.
+            with _changing, _hidden_main(), _room_for_descriptors():
+                if method == "forkserver":
+                    forkserver.ensure_running()
+                resource_tracker.ensure_running()
+        with _blocked_sigint(), _room_for_descriptors():
+            started(WorkerProcess(settings, index, lo, hi, env_fns))
 
 
 def end_all(workers: list[WorkerProcess], patience: float = PATIENCE) -> None:
@@ -457,12 +458,13 @@ def end_all(workers: list[WorkerProcess], patience: float = PATIENCE) -> None:
                 worker.process.terminate()
         _wait_for_end(workers, FORCE)
     finally:  # also when Ctrl-C says that patience is over
-        for worker in workers:
-            if worker.alive:
-                worker.process.kill()
-        _wait_for_end(workers, FORCE)
-        while workers:
-            workers.pop().release()
+        with _deferred_interrupt():
+            for worker in workers:
+                if worker.alive:
+                    worker.process.kill()
+            _wait_for_end(workers, FORCE)
+            while workers:
+                workers.pop().release()
 
 
 def _wait_for_end(workers: Sequence[WorkerProcess], seconds: float) -> None:
@@ -559,3 +561,24 @@ def _blocked_sigint() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, old)
+
+
+@contextmanager
+def _deferred_interrupt() -> Iterator[None]:
+    """Puts off Ctrl-C until the end.
+
+    A mask would not do: the signal then goes to another thread, of a numeric library perhaps, and
+    Python's handler runs in the main thread all the same.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
