@@ -53,10 +53,14 @@ def make_and_step():
         step_for(20, envs)
 
 
+def end_all_soon(workers, patience=0.3):
+    end_all(workers, 0.3)
+
+
 @pytest.fixture
 def impatient(monkeypatch):
     """Environments have less time to close."""
-    monkeypatch.setattr(subproc_vec_env, "end_all", partial(end_all, patience=0.3))
+    monkeypatch.setattr(subproc_vec_env, "end_all", end_all_soon)
 
 
 @pytest.mark.parametrize("place", [place for place in PLACES if place != "close"])

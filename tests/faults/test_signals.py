@@ -109,7 +109,7 @@ def test_ctrl_c_at_any_moment_of_a_start_leaves_nothing(context):
             timer.daemon = True
             try:
                 timer.start()
-                with SubprocVecEnv([FaultyEnv] * 3, in_series=1, context=context):
+                with SubprocVecEnv([FaultyEnv] * 2, in_series=1, context=context):
                     timer.join()
                     time.sleep(0.1)
             except KeyboardInterrupt:
@@ -122,6 +122,18 @@ def step_for(seconds, envs):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         envs.step([0, 0])
+
+
+def test_after_ctrl_c_close_is_in_a_hurry():
+    envs = SubprocVecEnv([lambda: FaultyEnv("step", "waits")])
+    pids = envs.pids
+    envs.reset()
+    envs.step_async([0])
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), envs:
+        raise KeyboardInterrupt
+    assert time.monotonic() - start < 4.5
+    assert not any(map(is_running, pids))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGSEGV, signal.SIGHUP], ids=str)

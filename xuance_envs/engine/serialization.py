@@ -55,12 +55,17 @@ def dumps_for_caller(value: Any) -> bytes:
 
 
 def pack_error(error: BaseException) -> bytes:
-    """Pickles an exception for the caller, with its cause if that survives the journey."""
-    packed = _packed(error)
+    """Pickles an exception for the caller, with its cause if that survives the journey.
+
+    What is no :class:`Exception`, such as a KeyboardInterrupt of an environment's own, must not be
+    taken for one of the caller's: it is the cause of one then.
+    """
+    is_plain = isinstance(error, Exception)
+    packed = _packed(error) if is_plain else None
     if packed is None:
         text = "".join(traceback.format_exception(error))
         packed = _packed(VecEnvError(f"{type(error).__name__}: {error}\n\n{text}"))
-    return dumps_for_caller((packed, _packed(error.__cause__)))
+    return dumps_for_caller((packed, _packed(error.__cause__ if is_plain else error)))
 
 
 def unpack_error(data: bytes) -> BaseException:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
+import multiprocessing
 import os
 import random
 import select
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -43,6 +48,7 @@ def run(settings: WorkerSettings, recorder: Recorder) -> None:
     _keep_pipes_from_forks(settings.requests.fd, settings.replies.fd)
     inbox = Inbox(settings.requests.fd, spin=settings.spin)
     threading.Thread(target=_outlive_no_caller, args=(inbox.fd,), daemon=True).start()
+    _outlive_no_caller_in_native_code()
     worker = Worker(settings, recorder)
     try:
         worker.serve(inbox, settings.replies.fd)
@@ -208,3 +214,25 @@ def _outlive_no_caller(requests: int) -> None:
         pass
     time.sleep(ORPHAN_GRACE)
     os._exit(1)
+
+
+def _outlive_no_caller_in_native_code() -> None:
+    """The same for a main thread that never lets go of the interpreter, so that no other runs.
+
+    The kernel signals the end of a pipe from the caller. The signal's handler is C's own ``alarm``,
+    called with the signal's number: so many seconds later another signal ends this process.
+    """
+    caller = multiprocessing.parent_process()
+    if caller is None or not hasattr(fcntl, "F_SETSIG"):  # not Linux
+        return
+    # A hangup is what it is; but whoever ignores hangups, as nohup does, goes on doing so.
+    hangup = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    number = signal.SIGHUP if hangup else signal.SIGQUIT
+    with suppress(OSError):  # where there is no /proc
+        # Opened anew, because who is signalled is kept with what processes share of a descriptor.
+        end = os.open(f"/proc/self/fd/{caller.sentinel}", os.O_RDONLY | os.O_NONBLOCK)
+        libc = ctypes.CDLL(None)
+        libc.signal(int(number), libc.alarm)
+        fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(end, fcntl.F_SETSIG, number)
+        fcntl.fcntl(end, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)

@@ -42,6 +42,11 @@ A policy's forward pass takes about 100 µs; a worker that slept through it woul
 """
 
 
+HURRY = 1.0
+"""Seconds the workers have to close their environments when nobody asked them to: after Ctrl-C, at
+the interpreter's exit, or when they are forgotten."""
+
+
 class SubprocVecEnv(VecEnv):
     """Many environments in worker processes.
 
@@ -164,7 +169,7 @@ class SubprocVecEnv(VecEnv):
             description = self._build(own, functions, keywords)
             arrays = self._attach(description, settings.memory, len(functions), own)
         except BaseException:
-            end_all(processes, patience=1.0)
+            end_all(processes, HURRY)
             self.close_extras()
             raise
         pids = [worker.pid for worker in processes]
@@ -253,7 +258,11 @@ class SubprocVecEnv(VecEnv):
 
     def close_extras(self) -> None:
         """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
-        self._end()
+        try:
+            if not isinstance(sys.exc_info()[1], KeyboardInterrupt):
+                end_all(self._workers.processes)
+        finally:
+            self._end()
         if self._group is not None:
             try:
                 self._group.close()
@@ -288,7 +297,7 @@ def shares(num_envs: int, in_series: int | str, cpus: int) -> list[tuple[int, in
 
 def _end(processes: list[WorkerProcess], memory: SharedMemory) -> None:
     try:
-        end_all(processes)
+        end_all(processes, patience=HURRY)
     finally:
         memory.close()
 
