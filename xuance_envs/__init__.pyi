@@ -31,6 +31,8 @@ from xuance_envs.remote.client import (
     create_student_gym_env_vectorized as create_student_gym_env_vectorized,
 )
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv as RemoteVecEnv
+from xuance_envs.rollout.collector import RolloutCollector as RolloutCollector
+from xuance_envs.rollout.sync_vec_env import SyncVecEnv as SyncVecEnv
 from xuance_envs.tuning import Autotuned as Autotuned
 from xuance_envs.tuning import autotune as autotune
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv as DummyVecEnv

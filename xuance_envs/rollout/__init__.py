@@ -1,0 +1,18 @@
+"""Episode rollouts on torch: many environments played by an agent, as tensors to learn from.
+
+Needs the extra ``torch``. The names below are for use; see :mod:`xuance_envs.rollout.collector`.
+"""
+
+try:
+    import torch as _torch  # noqa: F401  # only to say what to install, for all modules of the room
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f'xuance_envs.rollout needs {error.name}: pip install "xuance_envs[torch]"',
+        name=error.name,
+    ) from error
+
+from xuance_envs.rollout.collector import RolloutCollector
+from xuance_envs.rollout.recorder import GifRecorder
+from xuance_envs.rollout.sync_vec_env import SyncVecEnv
+
+__all__ = ["GifRecorder", "RolloutCollector", "SyncVecEnv"]

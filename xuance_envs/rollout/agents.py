@@ -1,0 +1,157 @@
+"""What is asked of an agent, and the checks of what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+__all__ = ["ActionLayout", "Agent", "checked_answer", "checked_numbers", "device_of"]
+
+ASKED = "agent.get_actions_and_values"
+ANSWER = ("actions", "log_probs", "values", "entropy")
+
+
+class Agent(Protocol):
+    """Chooses actions and estimates values.
+
+    It may have an attribute ``device``, or be a :class:`torch.nn.Module`, whose first parameter
+    then tells the device.
+    """
+
+    def get_actions_and_values(
+        self, states: Any, actions: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Acts in some states.
+
+        Args:
+            states: ``(n, *state_shape)`` on the agent's device; for a Dict space a dict of such.
+            actions: None to choose actions, or ``(n, *action_shape)`` to judge those.
+
+        Returns:
+            ``(actions, log_probs, values, entropy)``: the actions ``(n, *action_shape)``, their
+            log-probabilities ``(n,)`` and the values of the states ``(n,)``. The entropy, in
+            whatever form, is for the agent's training only.
+        """
+
+
+def device_of(agent: Any, device: torch.device | str | None) -> torch.device:
+    """The device to use: as given, else the agent's, else CUDA when there is one, else the CPU."""
+    found = device if device is not None else getattr(agent, "device", None)
+    if found is None and isinstance(agent, torch.nn.Module):
+        parameter = next(agent.parameters(), None)
+        found = None if parameter is None else parameter.device
+    if found is None:
+        found = "cuda" if torch.cuda.is_available() else "cpu"
+    # A tensor's own device has an index where devices of its kind are counted.
+    return torch.empty(0, device=found).device
+
+
+def checked_answer(
+    answer: Any, count: int, action_shape: tuple[int, ...], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The actions, log-probabilities and values of an agent's answer, once they are in order.
+
+    Raises:
+        ValueError: a wrong number of outputs, a wrong shape, or another device.
+        TypeError: something is not a tensor.
+    """
+    if not isinstance(answer, tuple | list) or len(answer) != len(ANSWER):
+        got = f"{len(answer)}" if isinstance(answer, tuple | list) else type(answer).__name__
+        raise ValueError(
+            f"{ASKED}: expected {len(ANSWER)} outputs ({', '.join(ANSWER)}), got {got}"
+        )
+    actions, log_probs, values, _ = answer
+    _check("actions", actions, (count, *action_shape), device)
+    _check("log_probs", log_probs, (count,), device)
+    _check("values", values, (count,), device)
+    return actions, log_probs, values
+
+
+def _check(name: str, tensor: Any, shape: tuple[int, ...], device: torch.device) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{ASKED}: {name}: expected a torch.Tensor, got a {type(tensor).__name__}")
+    if tensor.shape != shape:
+        raise ValueError(f"{ASKED}: {name}: expected shape {shape}, got {tuple(tensor.shape)}")
+    if tensor.device != device:
+        raise ValueError(
+            f"{ASKED}: {name}: expected a tensor on {device}, got one on {tensor.device}; move the "
+            f"agent there, or give the collector device={str(tensor.device)!r}"
+        )
+
+
+def checked_numbers(name: str, values: torch.Tensor) -> None:
+    """Checks that a rollout's values, ``(T, N)``, are numbers.
+
+    Raises:
+        ValueError: there is a NaN among them; says at which step and in which environments.
+    """
+    wrong = torch.isnan(values)
+    if not wrong.any():
+        return
+    step = int(wrong.any(dim=1).nonzero()[0])
+    raise ValueError(
+        f"{ASKED}: {name}: expected numbers, got NaN from step {step} of the "
+        f"rollout on, there for environments {wrong[step].nonzero().flatten().tolist()}"
+    )
+
+
+class ActionLayout:
+    """How an agent's actions are stored and given to environments.
+
+    Args:
+        space: the action space of one environment.
+
+    Raises:
+        ValueError: it is not Discrete, MultiDiscrete, MultiBinary or Box.
+
+    Attributes:
+        shape (tuple[int, ...]): of one action.
+        dtype (torch.dtype): of stored actions: float32 for Box, else int32.
+    """
+
+    def __init__(self, space: Space[Any]) -> None:
+        counted = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+        if not isinstance(space, (spaces.Box, *counted)):
+            raise ValueError(
+                f"expected an action space that is Discrete, MultiDiscrete, MultiBinary or Box, "
+                f"got {space}"
+            )
+        assert space.shape is not None
+        assert space.dtype is not None
+        self.shape: tuple[int, ...] = space.shape
+        self.dtype = torch.float32 if isinstance(space, spaces.Box) else torch.int32
+        self._counted = isinstance(space, counted)
+        self._env_dtype: np.dtype[Any] = np.dtype(space.dtype)
+
+    def for_envs(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Actions in the dtype that environments take, if that loses nothing.
+
+        Raises:
+            ValueError: there is a NaN among them, or a fraction where an integer is wanted.
+        """
+        if actions.dtype.kind == "f":
+            self._check_floats(actions)
+        if actions.dtype == self._env_dtype:
+            return actions
+        if actions.dtype.kind == "f" and not self._counted:
+            actions = actions.astype(np.float32)  # as they are stored
+        elif actions.dtype.kind == "f":
+            actions = actions.astype(np.int32)
+        if np.can_cast(actions.dtype, self._env_dtype, "safe"):
+            return actions.astype(self._env_dtype)
+        return actions  # the vector environment says whether they fit
+
+    def _check_floats(self, actions: NDArray[Any]) -> None:
+        wrong = np.isnan(actions)
+        what = "numbers, got NaN"
+        if not wrong.any() and self._counted:
+            wrong = actions != actions.round()
+            what = f"whole numbers, got {actions[wrong][:1].tolist()}"
+        if wrong.any():
+            envs: Sequence[int] = np.unique(wrong.nonzero()[0]).tolist()
+            raise ValueError(f"{ASKED}: actions: expected {what} for environments {envs}")

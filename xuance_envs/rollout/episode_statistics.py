@@ -1,0 +1,125 @@
+"""Returns and lengths of the last finished episodes of each environment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["EpisodeStatistics"]
+
+
+class EpisodeStatistics:
+    """Watches steps, and keeps the returns and lengths of the last episodes that finished.
+
+    The return of an episode is ``info["episode"]["r"]`` where the environment records one, else
+    ``info["episode_score"]``, else the sum of its rewards; its length likewise ``info["episode"]
+    ["l"]``, ``info["episode_step"]``, or its number of steps. Where the info counts ``lives`` and
+    says that the game is not over (``game_over``), a terminated step has cost a life only, and the
+    episode goes on.
+
+    Args:
+        num_envs: number of environments.
+        window: how many episodes of each are kept.
+
+    Attributes:
+        returns (list[list[float]]): by environment, of its last episodes, the latest last.
+        lengths (list[list[int]]): by environment, of the same episodes.
+        max_return (float): the best return ever; NaN before the first.
+    """
+
+    def __init__(self, num_envs: int, window: int) -> None:
+        if window < 1:
+            raise ValueError(f"window: expected at least 1 episode, got {window}")
+        self.returns: list[list[float]] = [[] for _ in range(num_envs)]
+        self.lengths: list[list[int]] = [[] for _ in range(num_envs)]
+        self.max_return = math.nan
+        self._window = window
+        self._scores = np.zeros(num_envs)
+        self._steps = 0
+        self._begun = [0] * num_envs  # which of the steps each environment's episode began after
+
+    def add_step(self, rewards: NDArray[Any]) -> None:
+        """Counts one step of every environment."""
+        self._scores += rewards
+        self._steps += 1
+
+    def add_end(self, env: int, info: Mapping[Any, Any], truncated: bool) -> bool:
+        """Notes that an environment's episode ended with the step counted last.
+
+        Args:
+            env: the environment.
+            info: the info of that step.
+            truncated: whether the step was truncated.
+
+        Returns:
+            Whether it finished: not when a life was lost and the game goes on.
+        """
+        steps = self._steps - self._begun[env]
+        recorded = info.get("episode")
+        if type(recorded) is dict and "r" in recorded:
+            score, length = recorded["r"], recorded.get("l", steps)
+        elif not truncated and "lives" in info and not info.get("game_over", True):
+            return False
+        else:
+            score = info.get("episode_score", self._scores[env])
+            length = info.get("episode_step", steps)
+        self._keep(env, float(_number(score)), int(_number(length)))
+        self.restart(env)
+        return True
+
+    def restart(self, env: int | None = None) -> None:
+        """Forgets the steps of an episode that was not played to its end; None is for all."""
+        for which in range(len(self._begun)) if env is None else (env,):
+            self._scores[which] = 0
+            self._begun[which] = self._steps
+
+    def _keep(self, env: int, score: float, length: int) -> None:
+        returns, lengths = self.returns[env], self.lengths[env]
+        returns.append(score)
+        lengths.append(length)
+        if len(returns) > self._window:
+            del returns[0], lengths[0]
+        if not score <= self.max_return:  # which is NaN at first
+            self.max_return = score
+
+    @property
+    def mean_return(self) -> float:
+        """Mean return of the episodes kept; NaN before the first."""
+        return _mean(self.returns)
+
+    @property
+    def mean_length(self) -> float:
+        """Mean length of the episodes kept; NaN before the first."""
+        return _mean(self.lengths)
+
+    @property
+    def median_length(self) -> float:
+        """Median length of the episodes kept; NaN before the first."""
+        return _percentile(self.lengths, 50)
+
+    def return_percentile(self, percent: float) -> float:
+        """The return that so many percent of the episodes kept stay below; NaN before the first."""
+        return _percentile(self.returns, percent)
+
+
+def _number(value: Any) -> Any:
+    """A number that may come as an array of one element, as some wrappers record it."""
+    return value.item() if isinstance(value, np.ndarray) else value
+
+
+def _mean(kept: list[list[float]] | list[list[int]]) -> float:
+    values = _all(kept)
+    return float(values.mean()) if len(values) else math.nan
+
+
+def _percentile(kept: list[list[float]] | list[list[int]], percent: float) -> float:
+    values = _all(kept)
+    return float(np.percentile(values, percent)) if len(values) else math.nan
+
+
+def _all(kept: list[list[float]] | list[list[int]]) -> NDArray[np.float64]:
+    return np.array([value for values in kept for value in values], np.float64)

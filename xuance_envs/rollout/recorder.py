@@ -1,0 +1,177 @@
+"""Recordings of one environment's episodes as GIFs."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+__all__ = ["GifRecorder", "image_of", "render_folder"]
+
+logger = logging.getLogger("xuance_envs")
+
+MAX_FRAMES = 1000
+"""A longer episode is shown by every second, fourth, ... of its frames, for as long."""
+
+COLOURS = 128
+TEXT_COLOUR = (0, 204, 102)
+GIF_TICK = 10
+"""Milliseconds; a GIF counts time in these."""
+
+MIN_TICKS = 2
+"""Viewers take less for a mistake, and show such a GIF slowly."""
+
+
+def render_folder() -> str:
+    """Where recordings go: ``renders/<project>/<run>`` of the wandb run that is active.
+
+    Without an active run it is ``renders/misc``. wandb is not imported: a run can only be active
+    where somebody has imported it.
+    """
+    run = getattr(sys.modules.get("wandb"), "run", None)
+    if run is None:
+        return "renders/misc"
+    project = _folder_name(getattr(run, "project", None) or "uncategorized")
+    name = _folder_name(getattr(run, "name", None) or getattr(run, "id", None) or "unnamed")
+    return f"renders/{project}/{name}"
+
+
+def _folder_name(name: Any) -> str:
+    """A name as that of one folder, whatever is in it."""
+    return re.sub(r'[\\/:*?"<>|\x00-\x1f]', "-", str(name)).strip(". ") or "unnamed"
+
+
+def image_of(frame: Any) -> Image.Image:
+    """What an environment rendered as an image.
+
+    Raises:
+        ValueError: it is not an array of a picture.
+    """
+    array = np.asarray(frame)
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (3, 4)):
+        raise ValueError(
+            "expected render to return a picture, (height, width) or (height, width, 3), got "
+            f"{type(frame).__name__} of shape {array.shape}: make the environments with "
+            "render_mode='rgb_array'"
+        )
+    return Image.fromarray(array.astype(np.uint8)).convert("RGB")
+
+
+class GifRecorder:
+    """Records episodes of environment 0: its first, then one whenever some steps have gone by.
+
+    Each recording is of one whole episode, one frame per step, on each of which the reward so far
+    is drawn. It is saved as ``render_<k>.gif`` when the episode ends, k counting from 0.
+
+    Args:
+        render_every: environment steps, those of all environments counted, from one recording to
+            the next. The first episode that begins thereafter is recorded.
+        fps: frames per second of the GIF.
+        folder: where the GIFs go, made when the first is saved; None for :func:`render_folder`,
+            looked up each time.
+
+    Raises:
+        ValueError: ``render_every`` or ``fps`` is not above 0.
+
+    Attributes:
+        count (int): how many recordings have been saved.
+        paths (list[pathlib.Path]): where.
+    """
+
+    def __init__(
+        self, render_every: int, fps: float = 30.0, folder: str | Path | None = None
+    ) -> None:
+        if render_every < 1:
+            raise ValueError(f"render_every: expected at least 1 step, got {render_every}")
+        if not 0 < fps < float("inf"):
+            raise ValueError(f"fps: expected a number above 0, got {fps}")
+        self.paths: list[Path] = []
+        self._every = render_every
+        self._fps = fps
+        self._folder = folder
+        self._due = 0
+        self._recording = False
+        self._forget()
+
+    @property
+    def count(self) -> int:
+        """How many recordings have been saved."""
+        return len(self.paths)
+
+    @property
+    def folder(self) -> str:
+        """Where recordings are saved."""
+        return render_folder() if self._folder is None else str(self._folder)
+
+    def begin(self, global_steps: int) -> None:
+        """Environment 0 begins an episode; what was recorded of an unfinished one is dropped.
+
+        Args:
+            global_steps: environment steps so far.
+        """
+        self._forget()
+        if global_steps >= self._due:
+            self._recording = True
+            self._due = (global_steps // self._every + 1) * self._every
+
+    def before_step(self, render: Callable[[], Any]) -> None:
+        """Takes a picture, if a recording is on.
+
+        Args:
+            render: renders environment 0.
+        """
+        if self._recording:
+            if self._steps % self._stride == 0:
+                self._frames.append(self._frame(render()))
+                if len(self._frames) > MAX_FRAMES:
+                    del self._frames[1::2]
+                    self._stride *= 2
+            self._steps += 1
+
+    def after_step(self, reward: float, finished: bool, global_steps: int) -> None:
+        """Environment 0 has made a step.
+
+        Args:
+            reward: of that step.
+            finished: whether an episode finished, and the next one has begun.
+            global_steps: environment steps so far.
+        """
+        self._reward += reward
+        if finished:
+            if self._frames:
+                self._save()
+            self._recording = False
+            self.begin(global_steps)
+
+    def _forget(self) -> None:
+        self._frames: list[Image.Image] = []
+        self._reward = 0.0
+        self._steps = 0
+        self._stride = 1
+
+    def _frame(self, rendered: Any) -> Image.Image:
+        image = image_of(rendered)
+        size = max(10, image.height // 20)
+        ImageDraw.Draw(image).text(
+            (size, size),
+            f"Total Reward: {self._reward:g}",
+            fill=TEXT_COLOUR,
+            font=ImageFont.load_default(size),
+        )
+        # As a GIF will have it, and a third of the memory.
+        return image.quantize(COLOURS)
+
+    def _save(self) -> None:
+        path = Path(self.folder) / f"render_{self.count}.gif"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        ticks = max(MIN_TICKS, round(1000 * self._stride / self._fps / GIF_TICK))
+        first, *others = self._frames
+        first.save(path, save_all=True, append_images=others, duration=ticks * GIF_TICK, loop=0)
+        self.paths.append(path)
+        logger.info("recorded an episode of total reward %g in %s", self._reward, path)

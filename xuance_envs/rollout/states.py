@@ -1,0 +1,293 @@
+"""Observations as an agent sees them: tensors, images with their channels first.
+
+A *state* is an observation in the shape and dtype that the agent gets. A Dict or Tuple space gives
+a dict or tuple of tensors; inside this module they are lists with one part per leaf of the space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from xuance_envs.engine.space_layout import Leaf, SpaceLayout
+from xuance_envs.rollout.transfer import Transfer
+
+__all__ = ["StateLayout", "StateRow"]
+
+IMAGE_AXES = 3
+
+
+@dataclass(frozen=True)
+class _StateLeaf:
+    """What becomes of one leaf of the observation space.
+
+    Attributes:
+        observed_shape: of one observation.
+        observed_dtype: of an observation.
+        shape: of one state.
+        dtype: of a state.
+        moved: whether the last axis of an observation is the first of a state.
+    """
+
+    observed_shape: tuple[int, ...]
+    observed_dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    moved: bool
+
+
+class StateLayout:
+    """How the observations of a space become states.
+
+    Args:
+        space: the observation space of one environment.
+        state_dtype: of the states. An integer one goes to those parts of a Dict or Tuple space
+            that fit it; the others become float32.
+        channels_first: whether images, which have three axes, get their last axis as the first:
+            True, False, or ``"auto"`` for all but those that have it there already, which are
+            those whose first axis is at most half as long as each of the others.
+        transfer: the way to the device.
+
+    Raises:
+        ValueError: the space has observations without a fixed shape, an argument is out of its
+            range, or observations do not fit ``state_dtype``.
+
+    Attributes:
+        shape: the shape of one state; for a Dict or Tuple space a dict or tuple of them.
+    """
+
+    def __init__(
+        self,
+        space: Space[Any],
+        state_dtype: torch.dtype,
+        channels_first: bool | str,
+        transfer: Transfer,
+    ) -> None:
+        if channels_first not in (True, False, "auto"):
+            raise ValueError(
+                f"channels_first: expected True, False or 'auto', got {channels_first!r}"
+            )
+        self._space = SpaceLayout(space)
+        self._transfer = transfer
+        self._leaves = [
+            _state_leaf(leaf, state_dtype, channels_first, self._space.flat)
+            for leaf in self._space.leaves
+        ]
+        if channels_first is True and not any(leaf.moved for leaf in self._leaves):
+            raise ValueError(f"channels_first=True: expected images with three axes, got {space}")
+        self.shape = self._space.unflatten([leaf.shape for leaf in self._leaves])
+
+    def parts(self, observations: Any) -> list[Any]:
+        """The parts of observations: of one, or of a batch."""
+        return [observations] if self._space.flat else self._space.flatten(observations)
+
+    def whole(self, parts: Sequence[Any]) -> Any:
+        """The reverse of :meth:`parts`."""
+        return self._space.unflatten(parts)
+
+    def permute(self, observation: Any) -> Any:
+        """Observations, one or a batch, arrays or tensors, with their axes in a state's order."""
+        moved = [
+            part
+            if not leaf.moved
+            else torch.movedim(part, -1, -IMAGE_AXES)
+            if isinstance(part, torch.Tensor)
+            else np.moveaxis(part, -1, -IMAGE_AXES)
+            for part, leaf in zip(self.parts(observation), self._leaves, strict=True)
+        ]
+        return self.whole(moved)
+
+    def allocate(self, *leading: int) -> list[torch.Tensor]:
+        """Room for states on the device, whose shapes begin with ``leading``."""
+        return [
+            torch.zeros((*leading, *leaf.shape), dtype=leaf.dtype, device=self._transfer.device)
+            for leaf in self._leaves
+        ]
+
+    def stage(self, count: int) -> _Stage | None:
+        """What rows of ``count`` states share on their way to the device; None if it is direct."""
+        return None if self._transfer.direct else _Stage(self._leaves, count, self._transfer)
+
+    def row(self, tensors: Sequence[torch.Tensor], stage: _Stage | None) -> StateRow:
+        """A place for a batch of states in ``tensors``, which come through ``stage``."""
+        if stage is not None:
+            return StateRow(self.whole(tensors), stage.arrays, tensors, stage)
+        targets = [
+            np.moveaxis(tensor.numpy(), -IMAGE_AXES, -1) if leaf.moved else tensor.numpy()
+            for tensor, leaf in zip(tensors, self._leaves, strict=True)
+        ]
+        return StateRow(self.whole(tensors), targets, tensors, None)
+
+    def new_row(self, count: int) -> StateRow:
+        """A place for a batch of states in memory of its own."""
+        return self.row(self.allocate(count), self.stage(count))
+
+
+class StateRow:
+    """A place for a batch of states: written by observations, read by the agent.
+
+    Args:
+        states: the tensors as the agent sees them.
+        targets: the arrays to write observations into, whose axes are in their order.
+        tensors: the tensors, one per part.
+        stage: what brings the targets to the tensors; None where they share memory.
+    """
+
+    __slots__ = ("_stage", "_targets", "_tensors", "states")
+
+    def __init__(
+        self,
+        states: Any,
+        targets: Sequence[NDArray[Any]],
+        tensors: Sequence[torch.Tensor],
+        stage: _Stage | None,
+    ) -> None:
+        self.states = states
+        self._targets = targets
+        self._tensors = tensors
+        self._stage = stage
+
+    def write(
+        self,
+        parts: Sequence[NDArray[Any]],
+        places: Sequence[int] = (),
+        replacements: Sequence[Sequence[Any]] = (),
+    ) -> None:
+        """Stores a batch of observations, some of them replaced.
+
+        Args:
+            parts: of the batch.
+            places: which to replace.
+            replacements: the parts of the observation for each of those places.
+        """
+        if self._stage is not None:
+            self._stage.wait()
+        for target, part in zip(self._targets, parts, strict=True):
+            target[...] = part
+        for place, replacement in zip(places, replacements, strict=True):
+            for target, value in zip(self._targets, replacement, strict=True):
+                target[place] = value
+        if self._stage is not None:
+            self._stage.send(self._tensors)
+
+    def copy_from(self, states: Sequence[torch.Tensor]) -> None:
+        """Stores the parts of states that are on the device already."""
+        for tensor, state in zip(self._tensors, states, strict=True):
+            tensor.copy_(state)
+
+
+class _Stage:
+    """Memory that batches of observations pass through on their way to the device.
+
+    They travel as they are, which for images in bytes is a quarter of what floats would be, and
+    are cast and turned there.
+
+    Args:
+        leaves: the parts.
+        count: observations in a batch.
+        transfer: the way to the device.
+
+    Attributes:
+        arrays: what to write a batch into, one array per part.
+    """
+
+    def __init__(self, leaves: Sequence[_StateLeaf], count: int, transfer: Transfer) -> None:
+        self._transfer = transfer
+        self._leaves = leaves
+        self._hosts = [
+            transfer.host_tensor(
+                (count, *leaf.observed_shape), _torch_dtype(leaf.observed_dtype) or torch.float32
+            )
+            for leaf in leaves
+        ]
+        self.arrays = [host.numpy() for host in self._hosts]
+        self._landings = [
+            torch.empty_like(host, device=transfer.device)
+            if leaf.moved or host.dtype != leaf.dtype
+            else None
+            for leaf, host in zip(leaves, self._hosts, strict=True)
+        ]
+        self._sent: torch.cuda.Event | None = None
+
+    def wait(self) -> None:
+        """Waits until the arrays may be written to."""
+        self._transfer.wait(self._sent)
+
+    def send(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Starts to bring what is in the arrays to tensors on the device."""
+        for leaf, host, landing, tensor in zip(
+            self._leaves, self._hosts, self._landings, tensors, strict=True
+        ):
+            if landing is None:
+                self._transfer.send(host, tensor)
+                continue
+            self._transfer.send(host, landing)
+            tensor.copy_(torch.movedim(landing, -1, -IMAGE_AXES) if leaf.moved else landing)
+        self._sent = self._transfer.mark()
+
+
+def _state_leaf(
+    leaf: Leaf, state_dtype: torch.dtype, channels_first: bool | str, alone: bool
+) -> _StateLeaf:
+    if leaf.dtype is None:
+        raise ValueError(
+            f"observations{leaf.path}: expected a space whose values have a fixed shape, "
+            f"got {leaf.space}, which cannot become a tensor"
+        )
+    dtype = state_dtype
+    if not _fits(leaf, state_dtype):
+        if alone:
+            raise ValueError(
+                f"state_dtype: expected one that holds all values of {leaf.space}, "
+                f"got {state_dtype}"
+            )
+        dtype = torch.float32
+    moved = len(leaf.shape) == IMAGE_AXES and (
+        not _has_channels_first(leaf.shape) if channels_first == "auto" else bool(channels_first)
+    )
+    shape = (leaf.shape[2], *leaf.shape[:2]) if moved else leaf.shape
+    return _StateLeaf(leaf.shape, leaf.dtype, shape, dtype, moved)
+
+
+def _has_channels_first(shape: tuple[int, ...]) -> bool:
+    return 2 * shape[0] <= min(shape[1:])
+
+
+def _fits(leaf: Leaf, dtype: torch.dtype) -> bool:
+    """Whether a floating dtype, or one that holds every value of the leaf."""
+    numpy_dtype = _numpy_dtype(dtype)
+    if numpy_dtype.kind == "f":
+        return True
+    assert leaf.dtype is not None
+    if leaf.dtype.kind == "f":
+        return False
+    if np.can_cast(leaf.dtype, numpy_dtype, "safe"):
+        return True
+    if not isinstance(leaf.space, spaces.Box):
+        return False
+    limits = np.iinfo(numpy_dtype)
+    return bool(leaf.space.low.min() >= limits.min and leaf.space.high.max() <= limits.max)
+
+
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = torch.empty(0, dtype=dtype).numpy().dtype
+    except TypeError:
+        found = np.dtype(object)
+    if found.kind not in "fiu":
+        raise ValueError(f"state_dtype: expected a real number type NumPy has too, got {dtype}")
+    return found
+
+
+def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype | None:
+    """Torch's name of a dtype; None where it has none that NumPy can write to."""
+    try:
+        return torch.from_numpy(np.empty(0, dtype)).dtype
+    except TypeError:
+        return None

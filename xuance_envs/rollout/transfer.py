@@ -1,0 +1,72 @@
+"""The way between this process's memory and the device of an agent.
+
+Environments write into memory of this process, agents read from their device. Where that is the
+CPU, both are the same memory and nothing is moved. Elsewhere arrays are *staged*: written into
+memory of fixed size that is allocated once, page-locked (pinned) where the device is CUDA, and
+copied from there without waiting for the copy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+__all__ = ["Transfer"]
+
+
+class Transfer:
+    """Moves tensors between this process's memory and a device.
+
+    Args:
+        device: the agent's device.
+
+    Attributes:
+        device (torch.device): the device.
+        direct (bool): whether the device's memory is this process's own, so that nothing is moved.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.direct = device.type == "cpu"
+        self._is_cuda = device.type == "cuda"
+        self._received: torch.Tensor | None = None
+
+    def host_tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Memory of this process, such that it can be copied to the device without waiting."""
+        return torch.zeros(shape, dtype=dtype, pin_memory=self._is_cuda)
+
+    def send(self, host: torch.Tensor, there: torch.Tensor) -> None:
+        """Starts to copy ``host`` to a tensor of the same dtype and shape on the device.
+
+        Until :meth:`mark` and :meth:`wait`, ``host`` must not be written to.
+        """
+        there.copy_(host, non_blocking=True)
+
+    def mark(self) -> torch.cuda.Event | None:
+        """A mark behind all that has been sent by now; None where sending waits by itself."""
+        if not self._is_cuda:
+            return None
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch types it not
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def wait(self, mark: torch.cuda.Event | None) -> None:
+        """Waits until the device has everything that was sent before the mark."""
+        if mark is not None:
+            mark.synchronize()
+
+    def receive(self, tensor: torch.Tensor) -> NDArray[Any]:
+        """A tensor's values as an array, which holds until the next call.
+
+        This is the one place of a step that waits for the device.
+        """
+        if self.direct:
+            return (tensor.detach() if tensor.requires_grad else tensor).numpy()
+        received = self._received
+        if received is None or (received.shape, received.dtype) != (tensor.shape, tensor.dtype):
+            received = self._received = self.host_tensor(tuple(tensor.shape), tensor.dtype)
+        received.copy_(tensor.detach(), non_blocking=True)
+        self.wait(self.mark())
+        return received.numpy()
