@@ -6,8 +6,8 @@ RUN    := $(VENV)/bin/python
 
 # What is installed, by stamp. Each stamp installs on top of the one it depends on, so that
 # "make demo" does not wait for what only the tests need, and two installs never run at once.
-DEMO_EXTRAS  := plot
-DEV_EXTRAS   := atari,dev,docs,gym,mujoco,plot,remote,sb3,torch
+DEMO_EXTRAS  := demo
+DEV_EXTRAS   := atari,demo,dev,docs,gym,mujoco,remote,sb3
 PEER_PACKAGES := envpool
 
 MADE  := $(VENV)/.made
@@ -25,7 +25,7 @@ PIP_INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check -c constrai
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-12s %s\n", $$1, $$2}'
 
-demo: $(if $(ENV),$(GAMES),$(DEMO)) ## step real environments; print and plot how fast; ENV=Breakout for a game
+demo: $(if $(ENV),$(GAMES),$(DEMO)) ## train an agent and time its environments; ENV=Breakout times a game
 	@$(RUN) -m xuance_envs demo $(ENV)
 
 test: $(DEV) ## run the tests

@@ -6,6 +6,7 @@ import runpy
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 VERSION = runpy.run_path(str(ROOT / "xuance_envs" / "_version.py"))["__version__"]
@@ -24,12 +25,13 @@ EXTRAS = {
         'mujoco>=3.1; python_version >= "3.11"',
         'mujoco>=3.1,<4; python_version < "3.11"',
     ],
-    "torch": ["torch>=2.2", "tqdm>=4.64", "Pillow>=9.4"],
+    "torch": ["torch>=2.2", "tqdm>=4.64", "Pillow>=10.1"],
     "remote": ["fastapi>=0.110", "uvicorn[standard]>=0.27", "httpx>=0.27", "msgpack>=1.0.5"],
     "ray": ["ray>=2.9"],
     "sb3": ["stable-baselines3>=2.4"],
     "plot": ["matplotlib>=3.8", "tqdm>=4.64"],
 }
+EXTRAS["demo"] = [*EXTRAS["plot"], *EXTRAS["torch"], "gymnasium[classic-control]>=1.1"]
 EXTRAS["all"] = sorted({requirement for extra in EXTRAS.values() for requirement in extra})
 EXTRAS["docs"] = ["sphinx>=7.2", "furo>=2024.1.29", "myst-parser>=3"]
 EXTRAS["dev"] = [
@@ -43,6 +45,18 @@ EXTRAS["dev"] = [
     "schemathesis>=4",
     "types-tqdm>=4.64",
 ]
+
+
+class BuildWithExample(build_py):
+    """Puts the example that the demo trains with into wheels; a clone has it in its place."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            folder = Path(self.build_lib, "xuance_envs", "examples")
+            self.mkpath(str(folder))
+            self.copy_file(str(ROOT / "examples" / "train_ppo.py"), str(folder))
+
 
 setup(
     name="xuance_envs",
@@ -63,6 +77,7 @@ setup(
         "Typing :: Typed",
     ],
     packages=find_packages(include=["xuance_envs", "xuance_envs.*"]),
+    cmdclass={"build_py": BuildWithExample},
     package_data={"xuance_envs": ["py.typed", "*.pyi", "remote/*.html"]},
     zip_safe=False,
     python_requires=">=3.10",

@@ -43,11 +43,13 @@ PUBLIC_NAMES = [
     "RemoteUnreachableError",
     "RemoteVecEnv",
     "RemoteVersionError",
+    "RolloutCollector",
     "StepBatch",
     "StudentGymEnvVectorized",
     "SubprocVecEnv",
     "SubprocVecEnv_Atari",
     "SubprocVecEnv_Gym",
+    "SyncVecEnv",
     "VecEnv",
     "VecEnvError",
     "WorkerDiedError",
@@ -65,7 +67,7 @@ FLOORS = [
     {"vector_envs"},
     {"compat", "gym", "measure", "rollout"},
     {"report", "tuning"},
-    {"making", "remote"},
+    {"demo", "making", "remote"},
     {"__main__"},
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -105,7 +105,8 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
         "id",
         nargs="?",
         metavar="ID",
-        help="any Gymnasium id, or an Atari game such as Breakout (default: CartPole-v1)",
+        help="any Gymnasium id, or an Atari game such as Breakout (default: CartPole-v1, for which "
+        "an agent is trained first)",
     )
     parser.add_argument("--env", metavar="ID", help="the same, as an option")
     parser.add_argument(
@@ -127,13 +128,26 @@ def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("demo_output"),
         metavar="DIR",
-        help="where the plot is saved (default: %(default)s)",
+        help="where pictures are saved (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of the agent's training (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--goal",
+        type=_positive(float),
+        default=475.0,
+        metavar="RETURN",
+        help="train until the mean return of the last 100 episodes is this (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--no-training", action="store_true", help="only measure how fast environments are stepped"
     )
 
 
 def run_demo(args: argparse.Namespace) -> None:
-    """Watch real environments being stepped by every local backend, then time them."""
-    _require("demo", "tqdm", "matplotlib")
+    """Train an agent; then watch every local backend step environments, and time them."""
+    _require("demo", "plot", "tqdm", "matplotlib")
     from tqdm import tqdm
 
     demo = _demo_of(args.id or args.env or "CartPole-v1")
@@ -143,6 +157,12 @@ def run_demo(args: argparse.Namespace) -> None:
         raise CommandError(f"cannot make {demo.env_id!r}: {error}") from error
     probe.close()
     print(f"{demo.env_id}: observations {probe.observation_space}, actions {probe.action_space}")
+    if demo.env_id == "CartPole-v1" and not args.no_training:
+        _require("demo", "demo", "torch", "PIL", "pygame")
+        from xuance_envs.demo import show_learning
+
+        show_learning(args.seed, args.goal, args.out)
+        print()
     print("Random actions; an environment starts again as soon as its episode ends.", flush=True)
 
     sizes = list(dict.fromkeys(args.num_envs or demo.num_envs))
@@ -249,19 +269,19 @@ def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
     return parse
 
 
-def _require(command: str, *modules: str) -> None:
-    """Say what to install when an optional package that ``command`` needs is missing."""
+def _require(command: str, extra: str, *modules: str) -> None:
+    """Say which extra to install when an optional package that ``command`` needs is missing."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise CommandError(
             f"{command} needs {' and '.join(missing)}, not installed here: "
-            'pip install "xuance_envs[plot]"'
+            f'pip install "xuance_envs[{extra}]"'
         )
 
 
 COMMANDS = {
     "demo": Command(
-        "watch real environments being stepped, and see how fast each backend is",
+        "watch an agent learn, and see how fast each backend steps real environments",
         add_demo_arguments,
         run_demo,
     ),

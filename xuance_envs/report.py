@@ -15,12 +15,13 @@ from xuance_envs.measure import Throughput
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["markdown_table", "plot_throughput"]
+__all__ = ["markdown_table", "plot_learning", "plot_throughput"]
 
 COLUMNS = 2
 PANEL_INCHES = 5.0
 BAR_INCHES = 0.34
 FRAME_INCHES = 1.7
+CURVE_INCHES = 8.0
 COLOURS = ("#1f6fb4", "#9aa0a8", "#d9822b")
 LIMIT_COLOUR = "#b03030"
 
@@ -99,6 +100,43 @@ def plot_throughput(
         legend.append(Line2D([], [], color=LIMIT_COLOUR, linestyle="--", label=limit))
     if legend:
         figure.legend(handles=legend, loc="outside lower center", ncols=len(legend), frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def plot_learning(
+    episodes: Sequence[tuple[int, float]],
+    means: Sequence[tuple[int, float]],
+    path: Path,
+    *,
+    title: str,
+    goal: float,
+) -> None:
+    """Draw how an agent's returns grew, and save the picture.
+
+    Args:
+        episodes: environment steps so far and return of each episode: a dot each.
+        means: environment steps so far and mean return: the line.
+        path: where the picture goes; its folder is made, its suffix decides the format.
+        title: drawn above.
+        goal: the mean return aimed at: a dashed line.
+
+    Raises:
+        ModuleNotFoundError: when Matplotlib is missing.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(CURVE_INCHES, CURVE_INCHES / 2), layout="constrained")
+    axis = figure.add_subplot()
+    axis.set_title(title, fontsize="medium")
+    axis.plot(*zip(*episodes, strict=True), ".", color=COLOURS[1], markersize=2, label="episode")
+    axis.plot(*zip(*means, strict=True), color=COLOURS[0], label="mean of the last 100")
+    axis.axhline(goal, color=LIMIT_COLOUR, linestyle="--", linewidth=1.2, label=f"{goal:g}")
+    axis.set_xlabel("environment steps")
+    axis.set_ylabel("return")
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k" if value else "0")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
 

@@ -180,6 +180,7 @@ class RolloutCollector:
         self._settle()
         storage = self._storage
         storage.wait()
+        self._statistics.forget()
         rows = storage.state_rows
         rows[0].copy_from(self._layout.parts(self.t_states))
         self.t_states = rows[0].states
@@ -428,6 +429,11 @@ class RolloutCollector:
     def render_folder(self) -> str:
         """Where recordings are saved, as things are: see :class:`GifRecorder`."""
         return render_folder() if self.recorder is None else self.recorder.folder
+
+    @property
+    def finished_ep_returns(self) -> list[float]:
+        """Returns of the episodes that finished since the last rollout began, in that order."""
+        return self._statistics.finished
 
     @property
     def rolling_ep_returns(self) -> list[list[float]]:

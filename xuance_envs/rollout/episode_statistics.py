@@ -28,6 +28,8 @@ class EpisodeStatistics:
     Attributes:
         returns (list[list[float]]): by environment, of its last episodes, the latest last.
         lengths (list[list[int]]): by environment, of the same episodes.
+        finished (list[float]): the returns of all episodes that finished since :meth:`forget`, in
+            the order in which they did.
         max_return (float): the best return ever; NaN before the first.
     """
 
@@ -36,6 +38,7 @@ class EpisodeStatistics:
             raise ValueError(f"window: expected at least 1 episode, got {window}")
         self.returns: list[list[float]] = [[] for _ in range(num_envs)]
         self.lengths: list[list[int]] = [[] for _ in range(num_envs)]
+        self.finished: list[float] = []
         self.max_return = math.nan
         self._window = window
         self._scores = np.zeros(num_envs)
@@ -77,10 +80,15 @@ class EpisodeStatistics:
             self._scores[which] = 0
             self._begun[which] = self._steps
 
+    def forget(self) -> None:
+        """Begins a new list of what has finished."""
+        self.finished = []
+
     def _keep(self, env: int, score: float, length: int) -> None:
         returns, lengths = self.returns[env], self.lengths[env]
         returns.append(score)
         lengths.append(length)
+        self.finished.append(score)
         if len(returns) > self._window:
             del returns[0], lengths[0]
         if not score <= self.max_return:  # which is NaN at first

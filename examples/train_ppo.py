@@ -1,0 +1,247 @@
+"""PPO in one file on top of RolloutCollector: Discrete and Box actions, vectors and Atari images.
+
+    python examples/train_ppo.py --env CartPole-v1
+    python examples/train_ppo.py --env Pendulum-v1 --num-envs 16 --steps 500000
+    python examples/train_ppo.py --env ALE/Breakout-v5 --num-envs 16 --steps 10000000
+
+Proximal policy optimization is Schulman et al. 2017, https://arxiv.org/abs/1707.06347. It needs the
+extra `torch`; Atari games need `atari` too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gymnasium
+import torch
+from gymnasium.wrappers import ClipAction, NormalizeReward
+from torch import nn
+
+import xuance_envs
+from xuance_envs import Gym_Env, RolloutCollector, VecEnv
+
+ATARI_IDS = "ALE/"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What PPO is tuned by. The defaults are for CartPole and its like."""
+
+    steps_per_env: int = 64
+    learning_rate: float = 2e-3
+    annealed_over: int = 300_000  # environment steps in which it falls to a tenth of that
+    epochs: int = 8
+    batch_size: int = 256
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    clip: float = 0.2
+    value_weight: float = 0.5
+    entropy_weight: float = 0.0
+    max_gradient: float = 0.5
+
+
+CONTINUOUS = Settings(128, 1e-3, 1_000_000, epochs=10, gamma=0.95)
+ATARI = Settings(128, 2.5e-4, 10_000_000, epochs=4, clip=0.1, entropy_weight=0.01)
+
+
+# --- the agent ----------------------------------------------------------------------------------
+
+
+def layer(module: Any, gain: float = 2**0.5) -> Any:
+    """The same layer, its weights orthogonal and its bias zero."""
+    nn.init.orthogonal_(module.weight, gain)
+    nn.init.zeros_(module.bias)
+    return module
+
+
+def vector_body(size: int) -> nn.Module:
+    """Two layers of 64 units."""
+    return nn.Sequential(layer(nn.Linear(size, 64)), nn.Tanh(), layer(nn.Linear(64, 64)), nn.Tanh())
+
+
+def image_body(channels: int) -> nn.Module:
+    """The network of Mnih et al. 2015, https://doi.org/10.1038/nature14236, for 84×84 images."""
+    return nn.Sequential(
+        *(layer(nn.Conv2d(channels, 32, 8, stride=4)), nn.ReLU()),
+        *(layer(nn.Conv2d(32, 64, 4, stride=2)), nn.ReLU()),
+        *(layer(nn.Conv2d(64, 64, 3)), nn.ReLU(), nn.Flatten()),
+        *(layer(nn.Linear(64 * 7 * 7, 512)), nn.ReLU()),
+    )
+
+
+class Agent(nn.Module):
+    """A policy and a value function: for images with one body, for vectors with one each."""
+
+    def __init__(self, state_shape: tuple[int, ...], action_space: gymnasium.Space[Any]) -> None:
+        super().__init__()
+        self.is_discrete = isinstance(action_space, gymnasium.spaces.Discrete)
+        self.first = int(action_space.start) if self.is_discrete else 0
+        actions = int(action_space.n) if self.is_discrete else action_space.shape[0]
+        self.sees_images = len(state_shape) == 3
+        if self.sees_images:
+            self.policy_body = self.value_body = image_body(state_shape[0])
+        else:
+            self.policy_body, self.value_body = (vector_body(state_shape[0]) for _ in range(2))
+        features = 512 if self.sees_images else 64
+        self.policy_head = layer(nn.Linear(features, actions), 0.01)
+        self.value_head = layer(nn.Linear(features, 1), 1.0)
+        self.log_std = nn.Parameter(torch.zeros(actions))
+        # What is known of the states' scale, and from how many; images are divided by 255.
+        size = () if self.sees_images else state_shape
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("variance", torch.full(size, 255.0**2 if self.sees_images else 1.0))
+        self.seen = 0
+
+    def get_actions_and_values(
+        self, states: torch.Tensor, actions: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Actions, new or those given, with their log-probabilities; values; the entropy."""
+        states = (states - self.mean) / (self.variance.sqrt() + 1e-6)
+        features = self.policy_body(states)
+        policy = self.policy_head(features)
+        values = self.value_head(features if self.sees_images else self.value_body(states))
+        act = self.choose if self.is_discrete else self.move
+        actions, log_probs, entropy = act(policy, actions)
+        return actions, log_probs, values.squeeze(-1), entropy
+
+    def choose(self, logits: torch.Tensor, actions: torch.Tensor | None) -> Any:
+        """One of several actions."""
+        logs = logits.log_softmax(-1)
+        if actions is None:  # a draw that costs a fraction of torch.multinomial's
+            actions = (logs.exp() / torch.empty_like(logs).exponential_()).argmax(-1) + self.first
+        chosen = logs.gather(-1, (actions.long() - self.first).unsqueeze(-1)).squeeze(-1)
+        return actions, chosen, -(logs.exp() * logs).sum(-1)
+
+    def move(self, means: torch.Tensor, actions: torch.Tensor | None) -> Any:
+        """An action of several numbers, each normally distributed."""
+        normal = torch.distributions.Normal(means, self.log_std.exp(), validate_args=False)
+        if actions is None:
+            actions = normal.sample()
+        return actions, normal.log_prob(actions).sum(-1), normal.entropy().sum(-1)
+
+    def learn_scale(self, states: torch.Tensor) -> None:
+        """Takes note of the mean and variance of vectors."""
+        if not self.sees_images:
+            self.seen += len(states)
+            weight = len(states) / self.seen
+            variance, mean = torch.var_mean(states, 0, correction=0)
+            shift = mean - self.mean
+            self.variance += weight * (variance + (1 - weight) * shift**2 - self.variance)
+            self.mean += weight * shift
+
+
+# --- learning -----------------------------------------------------------------------------------
+
+
+def train(collector: RolloutCollector, agent: Agent, settings: Settings) -> Iterator[None]:
+    """Trains for ever: one rollout and one update whenever the next item is asked for."""
+    optimizer = torch.optim.Adam(agent.parameters(), settings.learning_rate, eps=1e-5)
+    while True:
+        done = min(collector.global_steps / settings.annealed_over, 1.0)
+        optimizer.param_groups[0]["lr"] = settings.learning_rate * (1 - 0.9 * done)
+        collector.rollout()
+        update(collector, agent, optimizer, settings)
+        yield
+
+
+def update(
+    collector: RolloutCollector, agent: Agent, optimizer: torch.optim.Optimizer, settings: Settings
+) -> None:
+    """Learns from the last rollout."""
+    advantages = collector.advantages(settings.gamma, settings.gae_lambda)
+    returns = (advantages + collector.values).flatten()
+    advantages = advantages.flatten()
+    states = collector.states.detach().flatten(0, 1)
+    actions = collector.actions.flatten(0, 1)
+    old_log_probs = collector.log_probs.flatten()
+    for _ in range(settings.epochs):
+        for rows in torch.randperm(len(states), device=states.device).split(settings.batch_size):
+            answer = agent.get_actions_and_values(states[rows], actions[rows])
+            _, log_probs, values, entropy = answer
+            advantage = advantages[rows]
+            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+            ratio = (log_probs - old_log_probs[rows]).exp()
+            clipped = ratio.clamp(1 - settings.clip, 1 + settings.clip)
+            loss = (
+                -torch.min(ratio * advantage, clipped * advantage).mean()
+                + settings.value_weight * (values - returns[rows]).square().mean()
+                - settings.entropy_weight * entropy.mean()
+            )
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(agent.parameters(), settings.max_gradient)
+            optimizer.step()
+    agent.learn_scale(states)
+
+
+# --- environments and the command line ----------------------------------------------------------
+
+
+def make_env(env_id: str, gamma: float) -> gymnasium.Env[Any, Any]:
+    """One environment; its infos have the score of each episode before rewards are scaled."""
+    if env_id.startswith(ATARI_IDS):
+        return xuance_envs.Atari_Env(env_id, image_size=84)
+    env = Gym_Env(env_id)
+    continuous = isinstance(env.action_space, gymnasium.spaces.Box)
+    return ClipAction(NormalizeReward(env, gamma)) if continuous else env
+
+
+def make_envs(env_id: str, num_envs: int, backend: str, gamma: float) -> VecEnv:
+    """Many of them, in this process (``dummy``) or in workers (``subproc``)."""
+    family = "Atari" if env_id.startswith(ATARI_IDS) else "Gym"
+    name = {"dummy": "DummyVecEnv_", "subproc": "SubprocVecEnv_"}[backend] + family
+    return getattr(xuance_envs, name)([partial(make_env, env_id, gamma)] * num_envs, copy=False)
+
+
+def settings_for(env_id: str) -> Settings:
+    """What suits this kind of environment."""
+    if env_id.startswith(ATARI_IDS):
+        return ATARI
+    with gymnasium.make(env_id) as env:
+        return CONTINUOUS if isinstance(env.action_space, gymnasium.spaces.Box) else Settings()
+
+
+def main() -> None:
+    """Trains as the command line says, and shows how it goes."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    add = partial(parser.add_argument, help="default: %(default)s")
+    add("--env", default="CartPole-v1")
+    add("--backend", choices=("dummy", "subproc"), default="subproc")
+    add("--num-envs", type=int, default=16)
+    add("--seed", type=int, default=1)
+    add("--steps", type=int, default=200_000)
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    settings = settings_for(args.env)
+    envs = make_envs(args.env, args.num_envs, args.backend, settings.gamma)
+    *height_and_width, last = envs.observation_space.shape
+    agent = Agent((last, *height_and_width), envs.action_space)
+    if agent.sees_images and torch.cuda.is_available():
+        agent.cuda()
+    if not agent.sees_images:
+        torch.set_num_threads(1)  # small layers are quicker so, and workers need the other cores
+    dtype = torch.uint8 if agent.sees_images else torch.float32
+    with RolloutCollector(
+        envs, agent, settings.steps_per_env, state_dtype=dtype, seed=args.seed
+    ) as collector:
+        start = shown = time.perf_counter()
+        for _ in train(collector, agent, settings):
+            now, steps = time.perf_counter(), collector.global_steps
+            if steps >= args.steps or now - shown > 1:
+                print(
+                    f"{steps:>10,} steps  {steps / (now - start):>7,.0f} steps/s  "
+                    f"mean return {collector.mean_ep_return:8.1f}",
+                    flush=True,
+                )
+                shown = now
+            if steps >= args.steps:
+                break
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""The learning half of the demo: an agent is trained, drawn and recorded.
+
+It trains with PPO as ``examples/train_ppo.py`` has it, so there is one PPO to read and to mend.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from xuance_envs.gym.gym_env import Gym_Env
+from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
+from xuance_envs.report import plot_learning
+from xuance_envs.rollout.collector import RolloutCollector
+from xuance_envs.rollout.recorder import GifRecorder
+
+__all__ = ["ENV_ID", "GOAL", "Course", "load_example", "record", "show_learning", "train"]
+
+ENV_ID = "CartPole-v1"
+GOAL = 475.0
+"""The mean return at which CartPole-v1 counts as solved."""
+
+NUM_ENVS = 16
+EPISODES = 100
+"""How many of the last episodes the mean return is of."""
+
+MOST_STEPS = 1_000_000
+GIF_FPS = 50.0
+
+
+@dataclass
+class Course:
+    """How a training went.
+
+    Attributes:
+        steps: environment steps taken.
+        seconds: how long they took, learning included.
+        episodes: environment steps so far and return, of each episode that finished.
+        means: environment steps so far and mean return of the last episodes, after each rollout.
+    """
+
+    steps: int = 0
+    seconds: float = 0.0
+    episodes: list[tuple[int, float]] = field(default_factory=list)
+    means: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def mean_return(self) -> float:
+        """The latest mean return."""
+        return self.means[-1][1]
+
+
+def show_learning(seed: int, goal: float, out: Path) -> bool:
+    """Train an agent, and leave a picture of how it learned and a recording of what it learned.
+
+    Args:
+        seed: the same seed gives the same agent.
+        goal: the mean return of the last 100 episodes at which training ends.
+        out: the folder for both.
+
+    Returns:
+        Whether it reached the goal.
+    """
+    print(
+        f"\nPPO learns {ENV_ID} in {NUM_ENVS} environments (SubprocVecEnv_Gym, seed {seed}), until "
+        f"the mean return\nof the last {EPISODES} episodes is {goal:g}:",
+        flush=True,
+    )
+    agent, course = train(seed, goal)
+    reached = course.mean_return >= goal
+    print(
+        f"{'learned' if reached else 'STOPPED'} after {course.seconds:.1f} s and "
+        f"{course.steps:,} environment steps: mean return {course.mean_return:.1f}"
+    )
+    curve = out / f"{ENV_ID}-learning.png"
+    plot_learning(
+        course.episodes, course.means, curve, title=f"PPO on {ENV_ID}, seed {seed}", goal=goal
+    )
+    print("The learning curve and a recording of the trained agent are in", flush=True)
+    print(curve)
+    print(record(agent, out / f"{ENV_ID}-agent.gif", seed), flush=True)
+    return reached
+
+
+def train(seed: int, goal: float) -> tuple[Any, Course]:
+    """Train until the mean return of the last episodes reaches a goal, showing progress.
+
+    Returns:
+        The agent, and how it went.
+    """
+    ppo = load_example()
+    torch.manual_seed(seed)
+    # Small layers are quicker with one thread, and the workers need the other cores.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    settings = ppo.Settings()
+    last: deque[float] = deque(maxlen=EPISODES)
+    course = Course()
+    envs = SubprocVecEnv_Gym([partial(Gym_Env, ENV_ID)] * NUM_ENVS, copy=False)
+    agent = ppo.Agent(envs.observation_space.shape, envs.action_space)
+    start = time.perf_counter()
+    with (
+        RolloutCollector(envs, agent, settings.steps_per_env, device="cpu", seed=seed) as collector,
+        tqdm(unit=" steps", unit_scale=True, desc="learning") as bar,
+    ):
+        for _ in ppo.train(collector, agent, settings):
+            course.steps = collector.global_steps
+            last.extend(collector.finished_ep_returns)
+            course.episodes += [(course.steps, score) for score in collector.finished_ep_returns]
+            course.means.append((course.steps, float(np.mean(last)) if last else 0.0))
+            bar.set_postfix_str(f"mean return {course.mean_return:.1f}", refresh=False)
+            bar.update(course.steps - bar.n)
+            enough = len(last) == EPISODES and course.mean_return >= goal
+            if enough or course.steps >= MOST_STEPS:
+                break
+    course.seconds = time.perf_counter() - start
+    torch.set_num_threads(threads)
+    return agent, course
+
+
+def record(agent: Any, path: Path, seed: int) -> Path:
+    """Record one episode of an agent as a GIF.
+
+    Returns:
+        The path.
+    """
+    envs = DummyVecEnv_Gym([partial(Gym_Env, ENV_ID, render_mode="rgb_array")])
+    recorder = GifRecorder(1, GIF_FPS, path.parent)
+    with RolloutCollector(
+        envs, agent, envs.max_episode_steps, device="cpu", recorder=recorder, seed=seed
+    ) as collector:
+        collector.rollout()  # as long as an episode can be
+    return recorder.paths[0].rename(path)
+
+
+def load_example() -> ModuleType:
+    """The module ``examples/train_ppo.py``: a clone has it beside the package, a wheel in it."""
+    package = Path(__file__).parent
+    places = [folder / "examples" / "train_ppo.py" for folder in (package, package.parent)]
+    found = next(path for path in places if path.is_file())
+    spec = importlib.util.spec_from_file_location("xuance_envs_train_ppo", found)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
