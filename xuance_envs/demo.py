@@ -136,11 +136,12 @@ def record(agent: Any, path: Path, seed: int) -> Path:
         The path.
     """
     envs = DummyVecEnv_Gym([partial(Gym_Env, ENV_ID, render_mode="rgb_array")])
-    recorder = GifRecorder(1, GIF_FPS, path.parent)
+    recorder = GifRecorder(envs.max_episode_steps, GIF_FPS, path.parent)
     with RolloutCollector(
-        envs, agent, envs.max_episode_steps, device="cpu", recorder=recorder, seed=seed
+        envs, agent, steps_per_env=10, device="cpu", recorder=recorder, seed=seed
     ) as collector:
-        collector.rollout()  # as long as an episode can be
+        while not recorder.paths:
+            collector.rollout()
     return recorder.paths[0].rename(path)
 
 

@@ -1,0 +1,302 @@
+"""Recordings: which episodes, what is on the frames, and where they are saved."""
+
+from __future__ import annotations
+
+import sys
+import types
+from functools import partial
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from PIL import Image, ImageDraw
+from rollout_reference import Player
+
+import xuance_envs.rollout.recorder as recorder_module
+from xuance_envs import DummyVecEnv, DummyVecEnv_Gym, Gym_Env, RolloutCollector, SyncVecEnv
+from xuance_envs.rollout import GifRecorder
+
+TWO = spaces.Discrete(2)
+
+
+class FilmEnv(gymnasium.Env):
+    """Shows in grey how many steps it has made in all; its episodes take some steps each.
+
+    Args:
+        length: how many.
+        size: of its pictures.
+    """
+
+    observation_space = spaces.Box(-1, 1, (1,))
+    action_space = TWO
+    render_mode = "rgb_array"
+
+    def __init__(self, length=4, size=(60, 80, 3)):
+        self.length = length
+        self.size = size
+        self.steps_ever = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        self.steps_ever += 1
+        return np.zeros(1, np.float32), 1.5, self.steps == self.length, False, {}
+
+    def render(self):
+        return np.full(self.size, self.steps_ever, np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path, monkeypatch):
+    """A folder of its own for what is recorded, and no wandb."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    return tmp_path
+
+
+def make(num_envs=1, length=4, steps=4, **options):
+    return SyncVecEnv(partial(FilmEnv, length), num_envs, steps, agent=Player(TWO), **options)
+
+
+def greys(path):
+    """The grey of the last pixel of each frame, far from the text."""
+    with Image.open(path) as gif:
+        found = []
+        for number in range(gif.n_frames):
+            gif.seek(number)
+            found.append(gif.convert("RGB").getpixel((gif.width - 1, gif.height - 1))[0])
+        return found
+
+
+def saved(folder="renders/misc"):
+    return sorted(path.name for path in Path(folder).glob("*"))
+
+
+# --- which episodes -----------------------------------------------------------------------------
+
+
+def test_the_first_episode_of_environment_0_is_recorded_frame_by_frame():
+    with make(num_envs=3, render_every=1000) as envs:
+        for _ in range(5):
+            envs.rollout()
+    assert saved() == ["render_0.gif"]
+    assert greys("renders/misc/render_0.gif") == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("render_every", "firsts"),
+    [
+        (1, range(0, 40, 4)),
+        (8, range(0, 40, 8)),
+        (10, [0, 12, 20, 32]),
+        (6, [0, 8, 12, 20, 24, 32, 36]),
+    ],
+)
+def test_then_one_is_recorded_whenever_so_many_steps_have_gone_by(render_every, firsts):
+    with make(render_every=render_every, steps=40) as envs:
+        envs.rollout()
+    names = [f"render_{k}.gif" for k in range(len(firsts))]
+    assert saved() == sorted(names)
+    assert [greys(f"renders/misc/{name}")[0] for name in names] == list(firsts)
+
+
+def test_steps_of_all_environments_count():
+    with make(num_envs=4, render_every=32, steps=40) as envs:
+        envs.rollout()
+    assert [greys(f"renders/misc/{name}")[0] for name in saved()] == [0, 8, 16, 24, 32]
+
+
+def test_a_recording_goes_on_over_rollouts_and_is_saved_when_the_episode_ends():
+    with make(length=10, steps=3, render_every=1000) as envs:
+        for _ in range(3):
+            envs.rollout()
+            assert saved() == []
+        envs.rollout()
+        assert greys("renders/misc/render_0.gif") == list(range(10))
+
+
+@pytest.mark.parametrize("reset", ["vec_reset", "env_reset"])
+def test_an_episode_that_was_cut_off_is_dropped_and_the_next_recorded(reset):
+    with make(length=4, steps=3, render_every=1000) as envs:
+        envs.rollout()
+        envs.vec_reset() if reset == "vec_reset" else envs.env_reset(0)
+        for _ in range(4):
+            envs.rollout()
+    assert saved() == ["render_0.gif"]
+    assert greys("renders/misc/render_0.gif") == [3, 4, 5, 6]
+
+
+def test_without_render_every_nothing_is_recorded():
+    with make(steps=9) as envs:
+        envs.rollout()
+    assert not Path("renders").exists()
+
+
+def test_a_game_is_recorded_whole_not_life_by_life():
+    class Lives(FilmEnv):
+        def step(self, action):
+            *step, terminated, truncated, _ = super().step(action)
+            over = self.steps_ever % 8 == 0
+            return *step, terminated, truncated, {"lives": 1 - over, "game_over": over}
+
+    envs = DummyVecEnv([Lives])
+    with RolloutCollector(envs, Player(TWO), 16, recorder=GifRecorder(1)) as collector:
+        collector.rollout()
+    assert greys("renders/misc/render_0.gif") == list(range(8))
+    assert saved() == ["render_0.gif", "render_1.gif"]
+
+
+# --- the frames ---------------------------------------------------------------------------------
+
+
+def test_the_reward_so_far_is_drawn_on_each_frame(monkeypatch):
+    drawn = []
+    draw_text = ImageDraw.ImageDraw.text
+
+    def note(self, place, text, *args, **kwargs):
+        drawn.append(text)
+        draw_text(self, place, text, *args, **kwargs)
+
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", note)
+    with make(render_every=1, steps=8) as envs:
+        envs.rollout()
+    assert drawn == [f"Total Reward: {reward:g}" for reward in (0, 1.5, 3, 4.5)] * 2
+    with Image.open("renders/misc/render_0.gif") as gif:
+        colours = gif.convert("RGB").getcolors()
+    assert len(colours) > 1, "nothing was drawn on the plain frame"
+
+
+@pytest.mark.parametrize(
+    ("fps", "milliseconds"), [(30.0, 30), (10.0, 100), (50.0, 20), (500.0, 20)]
+)
+def test_frames_are_shown_at_the_given_rate(fps, milliseconds):
+    with make(render_every=1000, render_fps=fps) as envs:
+        envs.rollout()
+    with Image.open("renders/misc/render_0.gif") as gif:
+        assert gif.info["duration"] == milliseconds
+        assert gif.info["loop"] == 0
+
+
+def test_a_long_episode_is_thinned_out_and_takes_as_long(monkeypatch):
+    monkeypatch.setattr(recorder_module, "MAX_FRAMES", 10)
+    with make(length=50, steps=50, render_every=1000, render_fps=10) as envs:
+        envs.rollout()
+    assert greys("renders/misc/render_0.gif") == list(range(0, 50, 8))
+    with Image.open("renders/misc/render_0.gif") as gif:
+        assert gif.info["duration"] == 800
+
+
+@pytest.mark.parametrize("size", [(20, 30, 3), (20, 30, 4), (20, 30), (84, 84, 3)])
+def test_pictures_of_any_kind_are_recorded(size):
+    with RolloutCollector(
+        DummyVecEnv([partial(FilmEnv, 4, size)]), Player(TWO), 4, recorder=GifRecorder(1)
+    ) as collector:
+        collector.rollout()
+    with Image.open("renders/misc/render_0.gif") as gif:
+        assert gif.size == size[1::-1]
+
+
+@pytest.mark.parametrize("size", [(20,), (20, 30, 7)])
+def test_what_is_no_picture_is_an_error_that_says_what_to_do(size):
+    envs = DummyVecEnv([partial(FilmEnv, 4, size)])
+    with (
+        RolloutCollector(envs, Player(TWO), 4, recorder=GifRecorder(1)) as collector,
+        pytest.raises(ValueError, match="render_mode='rgb_array'"),
+    ):
+        collector.rollout()
+
+
+def test_a_real_environment_is_recorded_from_a_worker():
+    envs = SyncVecEnv(
+        partial(Gym_Env, "CartPole-v1", render_mode="rgb_array"),
+        2,
+        100,
+        agent=Player(TWO),
+        backend="subproc",
+        context="forkserver",
+        render_every=1000,
+        seed=0,
+    )
+    with envs:
+        envs.rollout()
+    with Image.open("renders/misc/render_0.gif") as gif:
+        assert gif.size == (600, 400)
+        assert gif.n_frames == envs.rolling_ep_lengths[0][0]
+
+
+def test_environments_that_do_not_render_say_so():
+    envs = DummyVecEnv_Gym([partial(Gym_Env, "CartPole-v1")])
+    with (
+        RolloutCollector(envs, Player(TWO), 4, recorder=GifRecorder(1)) as collector,
+        pytest.raises(Exception, match="render_mode='rgb_array'"),
+    ):
+        collector.rollout()
+
+
+# --- the folder ---------------------------------------------------------------------------------
+
+
+def with_wandb(monkeypatch, run):
+    module = types.ModuleType("wandb")
+    module.run = run
+    monkeypatch.setitem(sys.modules, "wandb", module)
+
+
+def run_of(**attributes):
+    return types.SimpleNamespace(**attributes)
+
+
+@pytest.mark.parametrize("wandb", ["absent", "inactive"])
+def test_without_an_active_run_recordings_go_to_misc(monkeypatch, wandb):
+    if wandb == "inactive":
+        with_wandb(monkeypatch, None)
+    with make(render_every=1) as envs:
+        assert envs.render_folder == "renders/misc"
+        envs.rollout()
+    assert saved() == ["render_0.gif"]
+
+
+def test_with_an_active_run_recordings_go_to_its_folder(monkeypatch):
+    with_wandb(monkeypatch, run_of(project="balance", name="fiery-sun-3"))
+    with make(render_every=1, steps=8) as envs:
+        assert envs.render_folder == "renders/balance/fiery-sun-3"
+        envs.rollout()
+    assert saved("renders/balance/fiery-sun-3") == ["render_0.gif", "render_1.gif"]
+    assert not Path("renders/misc").exists()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "folder"),
+    [
+        ({"project": "p", "name": None, "id": "a1b2"}, "renders/p/a1b2"),
+        ({"project": None, "name": "n"}, "renders/uncategorized/n"),
+        ({"project": "../up", "name": "a/b: c"}, "renders/-up/a-b- c"),
+        ({"project": "..", "name": ""}, "renders/unnamed/unnamed"),
+    ],
+)
+def test_names_of_runs_are_made_names_of_folders(monkeypatch, attributes, folder):
+    with_wandb(monkeypatch, run_of(**attributes))
+    with make() as envs:
+        assert envs.render_folder == folder
+
+
+def test_a_folder_of_its_own_comes_before_that_of_a_run(monkeypatch):
+    with_wandb(monkeypatch, run_of(project="p", name="n"))
+    recorder = GifRecorder(1, folder=Path("films"))
+    with RolloutCollector(DummyVecEnv([FilmEnv]), Player(TWO), 4, recorder=recorder) as collector:
+        assert collector.render_folder == "films"
+        collector.rollout()
+    assert saved("films") == ["render_0.gif"]
+    assert recorder.paths == [Path("films/render_0.gif")]
+
+
+def test_wandb_is_never_imported(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)  # to import it would raise
+    with make(render_every=1) as envs:
+        assert envs.render_folder == "renders/misc"

@@ -1,0 +1,150 @@
+"""The demo's learning half, and the example it trains with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("matplotlib")
+pytest.importorskip("pygame")
+
+from PIL import Image  # noqa: E402  # after the skips
+
+from xuance_envs import demo  # noqa: E402  # after the skips
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLE = ROOT / "examples" / "train_ppo.py"
+
+
+@pytest.fixture(scope="module")
+def ppo():
+    return demo.load_example()
+
+
+def test_the_demo_learns_draws_and_records(tmp_path, capsys):
+    assert demo.show_learning(seed=1, goal=30.0, out=tmp_path / "new")
+    captured = capsys.readouterr()
+    *_, curve, recording = (Path(line) for line in captured.out.splitlines())
+    assert curve.parent == recording.parent == tmp_path / "new"
+    assert curve.read_bytes().startswith(b"\x89PNG")
+    with Image.open(recording) as gif:
+        assert gif.size == (600, 400)
+        assert gif.n_frames > 8
+    assert "learned after" in captured.out
+    assert " steps/s" in captured.err
+    assert "mean return" in captured.err
+
+
+def test_training_that_reaches_no_goal_is_said_to_have_stopped(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(demo, "MOST_STEPS", 1)
+    assert not demo.show_learning(seed=1, goal=500.0, out=tmp_path)
+    assert "STOPPED after" in capsys.readouterr().out
+
+
+def test_the_same_seed_gives_the_same_agent():
+    courses = [demo.train(seed, 25.0)[1] for seed in (3, 3, 4)]
+    assert courses[0].episodes == courses[1].episodes
+    assert courses[0].episodes != courses[2].episodes
+    assert all(course.mean_return >= 25 for course in courses)
+
+
+def test_the_callers_threads_are_left_alone():
+    threads = torch.get_num_threads()
+    demo.train(1, 20.0)
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
+def test_cartpole_is_solved(seed):
+    _, course = demo.train(seed, demo.GOAL)
+    assert course.mean_return >= demo.GOAL
+
+
+# --- the example --------------------------------------------------------------------------------
+
+
+def test_the_example_fits_one_file_of_less_than_250_lines():
+    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) < 250
+
+
+def run_example(*arguments):
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLE), *arguments],
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("env_id", "backend"), [("CartPole-v1", "subproc"), ("Pendulum-v1", "dummy")]
+)
+def test_the_example_trains_as_the_command_line_says(env_id, backend):
+    answer = run_example(
+        *("--env", env_id, "--backend", backend, "--num-envs", "4", "--seed", "2", "--steps", "600")
+    )
+    assert answer.returncode == 0, answer.stderr
+    last = answer.stdout.splitlines()[-1]
+    assert int(last.split()[0].replace(",", "")) >= 600
+    assert "mean return" in last
+
+
+def test_the_example_explains_its_flags():
+    text = run_example("--help").stdout
+    for flag in ("--env", "--backend", "--num-envs", "--seed", "--steps"):
+        assert flag in text
+
+
+@pytest.mark.parametrize(
+    ("space", "shape"),
+    [
+        (gymnasium.spaces.Discrete(3, start=-1), (4,)),
+        (gymnasium.spaces.Discrete(6), (4, 84, 84)),
+        (gymnasium.spaces.Box(-1, 1, (2,)), (5,)),
+    ],
+    ids=["start", "images", "box"],
+)
+def test_the_agent_answers_for_its_spaces(ppo, space, shape):
+    torch.manual_seed(0)
+    agent = ppo.Agent(shape, space)
+    states = torch.randint(0, 255, (7, *shape), dtype=torch.uint8)
+    actions, log_probs, values, entropy = agent.get_actions_and_values(states.float() / 255)
+    assert log_probs.shape == values.shape == entropy.shape == (7,)
+    assert actions.shape == (7, *space.shape)
+    if isinstance(space, gymnasium.spaces.Discrete):
+        assert all(space.contains(action) for action in actions.numpy())
+    again = agent.get_actions_and_values(states.float() / 255, actions)
+    assert torch.equal(again[1], log_probs)
+    if shape == (5,):
+        expected = torch.distributions.Normal(0.0, 1.0).log_prob(actions).sum(-1)
+    else:
+        expected = -np.log(space.n) * torch.ones(7)
+    torch.testing.assert_close(log_probs, expected, atol=0.1, rtol=0.1)
+
+
+def test_drawn_actions_have_the_policys_frequencies(ppo):
+    torch.manual_seed(0)
+    agent = ppo.Agent((4,), gymnasium.spaces.Discrete(3))
+    wanted = torch.tensor([0.2, 0.7, 0.1])
+    actions, log_probs, _ = agent.choose(wanted.log().expand(20_000, 3), None)
+    found = torch.bincount(actions, minlength=3) / 20_000
+    torch.testing.assert_close(found, wanted, atol=0.015, rtol=0.0)
+    torch.testing.assert_close(log_probs, wanted.log()[actions])
+
+
+def test_the_scale_of_states_is_learned_over_batches(ppo):
+    agent = ppo.Agent((4,), gymnasium.spaces.Discrete(2))
+    states = torch.randn(1000, 4) * torch.tensor([0.1, 1, 5, 20]) + 3
+    for batch in states.split(300):
+        agent.learn_scale(batch)
+    torch.testing.assert_close(agent.mean, states.mean(0))
+    torch.testing.assert_close(agent.variance, states.var(0, correction=0))
