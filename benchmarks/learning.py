@@ -1,0 +1,142 @@
+"""How long until CartPole-v1 is solved, by the demo's PPO and by Stable-Baselines3's?"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.record import describe_run, save, summary
+from xuance_envs import demo
+from xuance_envs.report import markdown_table
+
+MOST_STEPS = 500_000
+OURS = "ours"
+
+
+def ours(seed: int, goal: float) -> tuple[float, int, float]:
+    """Seconds, environment steps and mean return of the demo's training."""
+    _, course = demo.train(seed, goal)
+    return course.seconds, course.steps, course.mean_return
+
+
+def sb3(seed: int, goal: float, num_envs: int, **settings: Any) -> tuple[float, int, float]:
+    """The same of Stable-Baselines3, which stops at the very step that reaches the goal."""
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_vec_env
+
+    class UntilGoal(BaseCallback):
+        def _on_step(self) -> bool:
+            scores = [episode["r"] for episode in self.model.ep_info_buffer or ()]
+            return len(scores) < demo.EPISODES or float(np.mean(scores)) < goal
+
+    envs = make_vec_env(demo.ENV_ID, num_envs, seed=seed)
+    model = PPO("MlpPolicy", envs, seed=seed, device="cpu", **settings)
+    start = time.perf_counter()
+    model.learn(MOST_STEPS, callback=UntilGoal())
+    elapsed = time.perf_counter() - start
+    envs.close()
+    scores = [episode["r"] for episode in model.ep_info_buffer]
+    return elapsed, model.num_timesteps, float(np.mean(scores))
+
+
+def sb3_alike(seed: int, goal: float) -> tuple[float, int, float]:
+    """With the settings of ours, as far as Stable-Baselines3 has them."""
+    settings = demo.load_example().Settings()
+    return sb3(
+        seed,
+        goal,
+        demo.NUM_ENVS,
+        n_steps=settings.steps_per_env,
+        batch_size=settings.batch_size,
+        n_epochs=settings.epochs,
+        learning_rate=settings.learning_rate,
+        gamma=settings.gamma,
+        gae_lambda=settings.gae_lambda,
+        clip_range=settings.clip,
+        ent_coef=settings.entropy_weight,
+        vf_coef=settings.value_weight,
+        max_grad_norm=settings.max_gradient,
+    )
+
+
+def sb3_tuned(seed: int, goal: float) -> tuple[float, int, float]:
+    """With the settings that RL Baselines3 Zoo found for CartPole-v1 (for 100,000 steps)."""
+    return sb3(
+        seed,
+        goal,
+        8,
+        n_steps=32,
+        batch_size=256,
+        n_epochs=20,
+        learning_rate=lambda rest: 1e-3 * max(1 - (1 - rest) * MOST_STEPS / 1e5, 0.1),
+        gamma=0.98,
+        gae_lambda=0.8,
+        clip_range=0.2,
+        ent_coef=0.0,
+    )
+
+
+LEARNERS: dict[str, Callable[[int, float], tuple[float, int, float]]] = {
+    OURS: ours,
+    "SB3, settings of ours": sb3_alike,
+    "SB3, settings of its zoo": sb3_tuned,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.learning", description=__doc__)
+    add = parser.add_argument
+    add("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="SEED")
+    add("--goal", type=float, default=demo.GOAL, help="mean return (default: %(default)s)")
+    add("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS))
+    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    run = describe_run()
+    print(summary(run), flush=True)
+    found: dict[str, list[tuple[float, int, float]]] = {name: [] for name in args.learners}
+    for seed in args.seeds:  # in turn, because the machine changes its speed
+        for name in args.learners:
+            found[name].append(LEARNERS[name](seed, args.goal))
+            seconds, steps, score = found[name][-1]
+            print(f"seed {seed}, {name}: {seconds:.1f} s, {steps:,} steps, {score:.1f}", flush=True)
+    print(f"\n{demo.ENV_ID} until the mean return of 100 episodes is {args.goal:g}, one thread\n")
+    print(table(found, args.goal))
+    if args.json:
+        results = [
+            {"learner": name, "seconds": s, "steps": n, "mean_return": score, "seed": seed}
+            for name, trials in found.items()
+            for seed, (s, n, score) in zip(args.seeds, trials, strict=True)
+        ]
+        save(args.json, __doc__, run, settings={"goal": args.goal}, results=results)
+
+
+def table(found: dict[str, list[tuple[float, int, float]]], goal: float) -> str:
+    own = np.median([seconds for seconds, _, _ in next(iter(found.values()))])
+    rows = []
+    for name, trials in found.items():
+        seconds = [trial[0] for trial in trials]
+        reached = sum(score >= goal for _, _, score in trials)
+        rows.append(
+            [
+                name,
+                f"{reached} of {len(trials)}",
+                f"{np.median(seconds):.1f}",
+                f"{max(seconds):.1f}",
+                f"{np.median([steps for _, steps, _ in trials]):,.0f}",
+                f"{np.median(seconds) / own:.2f}",
+            ]
+        )
+    header = ["learner", "solved", "median s", "slowest s", "median steps", "× the first"]
+    return markdown_table(header, rows)
+
+
+if __name__ == "__main__":
+    main()
