@@ -59,7 +59,7 @@ bench-peers: $(PEERS) ## measure steps per second beside other libraries
 
 clean: ## remove the virtual environment and everything that was built
 	rm -rf $(VENV) build dist docs/_build docs/api *.egg-info
-	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis demo_output
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis demo_output renders
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- the virtual environment -------------------------------------------------------------------

@@ -25,7 +25,7 @@ EXTRAS = {
         'mujoco>=3.1; python_version >= "3.11"',
         'mujoco>=3.1,<4; python_version < "3.11"',
     ],
-    "torch": ["torch>=2.2", "tqdm>=4.64", "Pillow>=10.1"],
+    "torch": ["torch>=2.4", "tqdm>=4.64", "Pillow>=10.1"],
     "remote": ["fastapi>=0.110", "uvicorn[standard]>=0.27", "httpx>=0.27", "msgpack>=1.0.5"],
     "ray": ["ray>=2.9"],
     "sb3": ["stable-baselines3>=2.4"],

@@ -28,7 +28,10 @@ def run(*args: str, hide: str = "") -> subprocess.CompletedProcess[str]:
 
 def test_the_demo_shows_a_table_and_saves_a_plot_whose_path_comes_last(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    answer = run("demo", "--num-envs", "2", "3", "--seconds", "0.2", "--out", str(tmp_path / "new"))
+    answer = run(
+        *("demo", "--no-training", "--num-envs", "2", "3", "--seconds", "0.2"),
+        *("--out", str(tmp_path / "new")),
+    )
     assert answer.returncode == 0, answer.stderr
     rows = [line.split("|") for line in answer.stdout.splitlines() if line.startswith("| ")]
     backends = [(row[1].strip(), row[2].strip()) for row in rows[2:]]
@@ -55,7 +58,9 @@ def test_the_demo_plays_atari_games(tmp_path: Path) -> None:
 
 def test_the_demo_says_how_the_episodes_ended(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    answer = run("demo", "--num-envs", "8", "--seconds", "0.5", "--out", str(tmp_path))
+    answer = run(
+        *("demo", "--no-training", "--num-envs", "8", "--seconds", "0.5", "--out", str(tmp_path))
+    )
     row = next(line for line in answer.stdout.splitlines() if "DummyVecEnv_Gym" in line)
     episodes, score, length = (cell.strip() for cell in row.split("|")[-4:-1])
     assert int(episodes) > 0
@@ -63,12 +68,36 @@ def test_the_demo_says_how_the_episodes_ended(tmp_path: Path) -> None:
     assert 8 < float(score) < 200
 
 
-@pytest.mark.parametrize("package", ["tqdm", "matplotlib"])
-def test_a_missing_package_is_named_with_what_to_install(package: str) -> None:
+def test_the_demo_trains_an_agent_before_the_table(tmp_path: Path) -> None:
+    for package in ("matplotlib", "torch", "pygame"):
+        pytest.importorskip(package)
+    answer = run(
+        *("demo", "--goal", "25", "--seed", "3", "--num-envs", "2", "--seconds", "0.1"),
+        *("--out", str(tmp_path)),
+    )
+    assert answer.returncode == 0, answer.stderr
+    lines = answer.stdout.splitlines()
+    pictures = [line for line in lines if line.startswith(str(tmp_path))]
+    assert [Path(line).name for line in pictures] == [
+        "CartPole-v1-learning.png",
+        "CartPole-v1-agent.gif",
+        "CartPole-v1.png",
+    ]
+    assert all(Path(line).is_file() for line in pictures)
+    table = next(number for number, line in enumerate(lines) if line.startswith("| backend"))
+    assert lines.index(pictures[1]) < table < lines.index(pictures[2])
+    assert "mean return" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "extra"),
+    [("tqdm", "plot"), ("matplotlib", "plot"), ("torch", "demo"), ("PIL", "demo")],
+)
+def test_a_missing_package_is_named_with_what_to_install(package: str, extra: str) -> None:
     answer = run("demo", hide=package)
     assert answer.returncode == 2
     assert package in answer.stderr
-    assert 'pip install "xuance_envs[plot]"' in answer.stderr
+    assert f'pip install "xuance_envs[{extra}]"' in answer.stderr
     assert "Traceback" not in answer.stderr
 
 
@@ -93,7 +122,10 @@ def test_what_the_user_got_wrong_is_said_in_a_line(args: list[str], said: str) -
 def test_help_explains_every_option_of_the_demo() -> None:
     assert "demo" in run("--help").stdout
     text = run("demo", "--help").stdout
-    for option in ("--env", "--num-envs", "--seconds", "--out"):
+    for option in (
+        *("--env", "--num-envs", "--seconds", "--out"),
+        *("--seed", "--goal", "--no-training"),
+    ):
         assert option in text
 
 

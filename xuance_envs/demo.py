@@ -31,7 +31,7 @@ ENV_ID = "CartPole-v1"
 GOAL = 475.0
 """The mean return at which CartPole-v1 counts as solved."""
 
-NUM_ENVS = 16
+NUM_ENVS = 32
 EPISODES = 100
 """How many of the last episodes the mean return is of."""
 
