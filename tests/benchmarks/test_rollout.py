@@ -1,4 +1,4 @@
-"""The benchmarks of rollouts and of learning, as short as they can be: never how fast anything is."""
+"""The benchmarks of rollouts and of learning, in short: what they write, never how fast it is."""
 
 from __future__ import annotations
 
