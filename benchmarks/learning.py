@@ -63,6 +63,7 @@ def sb3_alike(seed: int, goal: float) -> tuple[float, int, float]:
         ent_coef=settings.entropy_weight,
         vf_coef=settings.value_weight,
         max_grad_norm=settings.max_gradient,
+        policy_kwargs={"activation_fn": torch.nn.ReLU},
     )
 
 

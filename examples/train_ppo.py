@@ -33,9 +33,9 @@ class Settings:
     """What PPO is tuned by. The defaults are for CartPole and its like."""
 
     steps_per_env: int = 64
-    learning_rate: float = 4e-3
+    learning_rate: float = 5e-3
     annealed_over: int = 300_000  # environment steps in which it falls to a tenth of that
-    epochs: int = 6
+    epochs: int = 4
     batch_size: int = 512
     gamma: float = 0.99
     gae_lambda: float = 0.95

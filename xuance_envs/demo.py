@@ -107,7 +107,7 @@ def train(seed: int, goal: float) -> tuple[Any, Course]:
     settings = ppo.Settings()
     last: deque[float] = deque(maxlen=EPISODES)
     course = Course()
-    envs = SubprocVecEnv_Gym([partial(Gym_Env, ENV_ID)] * NUM_ENVS, copy=False)
+    envs = SubprocVecEnv_Gym([partial(Gym_Env, ENV_ID)] * NUM_ENVS, copy=False, caller_steps=True)
     agent = ppo.Agent(envs.observation_space.shape, envs.action_space)
     start = time.perf_counter()
     with (
