@@ -98,6 +98,14 @@ def test_the_example_trains_as_the_command_line_says(env_id, backend):
     assert "mean return" in last
 
 
+def test_the_example_trains_on_an_atari_game():
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    answer = run_example("--env", "ALE/Breakout-v5", "--num-envs", "2", "--steps", "10")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.splitlines()[-1].split()[:2] == ["256", "steps"]
+
+
 def test_the_example_explains_its_flags():
     text = run_example("--help").stdout
     for flag in ("--env", "--backend", "--num-envs", "--seed", "--steps"):
