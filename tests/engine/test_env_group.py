@@ -20,7 +20,7 @@ from example_envs import (
 )
 from gymnasium import spaces
 
-from xuance_envs.engine.env_group import EnvGroup
+from xuance_envs.engine.env_group import Autoreset, EnvGroup
 from xuance_envs.engine.step_arrays import StepArrays
 from xuance_envs.errors import EnvError
 
@@ -34,10 +34,11 @@ class Group:
     Args:
         env_fns: makes its environments.
         freeze: as the group takes it.
+        autoreset: as the group takes it.
     """
 
-    def __init__(self, *env_fns, freeze=copy.deepcopy):
-        self.group = EnvGroup(env_fns, [{}] * len(env_fns), FIRST, freeze)
+    def __init__(self, *env_fns, freeze=copy.deepcopy, autoreset=Autoreset.SAME_STEP):
+        self.group = EnvGroup(env_fns, [{}] * len(env_fns), FIRST, freeze, autoreset=autoreset)
         env = self.group.envs[0]
         count = len(env_fns)
         self.all = StepArrays.allocate(env.observation_space, env.action_space, count + 2)
@@ -293,3 +294,66 @@ def test_the_description_is_a_copy():
     expected = copy.deepcopy(group.group.envs[0].observation_space).sample()
     space.sample()
     assert_same(group.group.envs[0].observation_space.sample(), expected)
+
+
+# --- when environments whose episode ended are reset ----------------------------------------------
+
+
+def in_mode(autoreset, *lengths):
+    return Group(
+        *(partial(ReusingEnv, (length,)) for length in lengths),
+        autoreset=autoreset,
+    )
+
+
+def flags(group):
+    return (group.mine.terminated | group.mine.truncated).tolist(), group.mine.pending.tolist()
+
+
+def test_the_next_step_resets_and_ignores_the_action():
+    group = in_mode(Autoreset.NEXT_STEP, 9, 1)
+    assert not group.step(5, 6).ended, "no reset has taken place"
+    assert flags(group) == ([False, True], [False, True])
+    assert group.observations.tolist() == [[1, 1, 5], [1, 1, 6]]
+    group.step(5, 6)
+    assert flags(group) == ([False, False], [False, False])
+    assert group.observations.tolist() == [[1, 2, 5], [2, 0, -1]]
+    assert group.mine.rewards.tolist() == [2, 0]
+    group.step(5, 6)
+    assert group.observations.tolist() == [[1, 3, 5], [2, 1, 6]]
+
+
+def test_without_autoreset_an_ended_environment_stays_as_it_is():
+    group = in_mode(Autoreset.DISABLED, 9, 1)
+    assert not group.step(5, 6).ended
+    group.step(5, 6)
+    assert group.mine.pending.tolist() == [False, True]
+    assert group.observations.tolist() == [[1, 2, 5], [1, 2, 6]]
+
+
+@pytest.mark.parametrize("autoreset", [Autoreset.NEXT_STEP, Autoreset.DISABLED])
+def test_a_reset_by_hand_leaves_nothing_pending(autoreset):
+    group = in_mode(autoreset, 1, 1)
+    group.step(5, 6)
+    group.reset(1)
+    assert group.mine.pending.tolist() == [True, False]
+    group.step(5, 6)
+    assert group.observations[1].tolist() == [2, 1, 6]
+
+
+def test_a_failing_reset_in_the_next_step_is_reported_as_a_reset():
+    def fail(env, **_):
+        raise ZeroDivisionError
+
+    group = in_mode(Autoreset.NEXT_STEP, 1)
+    group.step(0)
+    group.group.envs[0].reset = partial(fail, group.group.envs[0])
+    with pytest.raises(EnvError, match="'reset'"):
+        group.step(0)
+
+
+def test_apply_gives_a_function_arguments_for_each_environment():
+    group = of_lengths(9, 9)
+    add = lambda env, a, b: (env.action_space.n, a + b)  # noqa: E731
+    count = group.group.envs[0].action_space.n
+    assert group.group.apply([1, 0], add, [(1, 2), (3, 4)]) == [(count, 3), (count, 7)]

@@ -10,6 +10,7 @@ import copy
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -31,7 +32,15 @@ from xuance_envs.engine.step_arrays import UNSTEPPED, StepArrays
 from xuance_envs.engine.step_clock import StepClock
 from xuance_envs.errors import EnvError
 
-__all__ = ["DONE", "ENDED", "EnvGroup", "Outcome", "Reset", "Rest"]
+__all__ = [
+    "DONE",
+    "ENDED",
+    "Autoreset",
+    "EnvGroup",
+    "Outcome",
+    "Reset",
+    "Rest",
+]
 
 Reset = tuple[int, Any, Any]
 """One environment to reset: its place in the group, the seed and the options, or None."""
@@ -44,6 +53,19 @@ _ALL = slice(None)
 _NOT_STORED = (TypeError, ValueError, NotImplementedError, DeprecationWarning)
 _FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
+
+
+class Autoreset(Enum):
+    """When an environment whose episode ended is reset.
+
+    ``SAME_STEP``: inside the step that ended the episode; what :class:`VecEnv` promises.
+    ``NEXT_STEP``: the next step resets it instead of stepping it, and ignores its action.
+    ``DISABLED``: only when the caller does it.
+    """
+
+    SAME_STEP = "same step"
+    NEXT_STEP = "next step"
+    DISABLED = "disabled"
 
 
 @dataclass
@@ -72,7 +94,7 @@ class Outcome:
     """What came of a command besides what is in the arrays.
 
     Attributes:
-        ended: whether an episode ended.
+        ended: whether an episode ended, and the next one began in the same step.
         rest: what does not fit the arrays, None if everything does.
     """
 
@@ -94,6 +116,7 @@ class EnvGroup:
         freeze: makes a copy of an object, such that its environment cannot change it any more.
         recorder: where to say how long steps take and, outside a plain step, which environment
             is at work. In a plain step the rewards tell.
+        autoreset: when an environment whose episode ended is reset.
 
     Raises:
         EnvError: a function raised, or what it returned is no environment.
@@ -107,12 +130,14 @@ class EnvGroup:
         first: int,
         freeze: Callable[[Any], Any],
         recorder: Recorder | None = None,
+        autoreset: Autoreset = Autoreset.SAME_STEP,
     ) -> None:
         self.envs: list[Any] = []
         self._recorder = recorder or Recorder()
         self._at = self._recorder.at
         self._first = first
         self._freeze = freeze
+        self._autoreset = autoreset
         self._doing = "construct"
         try:
             for i, (env_fn, kwargs) in enumerate(zip(env_fns, keywords, strict=True)):
@@ -156,6 +181,7 @@ class EnvGroup:
         self._truncated = arrays.truncated
         self._unstepped = memoryview(UNSTEPPED.repeat(n))  # type: ignore[arg-type]  # as above
         self._clear(arrays)
+        self._pending = arrays.pending
         self._infos = InfoWriter(arrays.infos, self._freeze)
         self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze)
         self.clock = StepClock(n, self._recorder.times)
@@ -169,13 +195,13 @@ class EnvGroup:
     @staticmethod
     def _clear(arrays: StepArrays) -> None:
         """Removes what a group may have left in the arrays that had them before."""
-        for array in (arrays.terminated, arrays.truncated):
+        for array in (arrays.terminated, arrays.truncated, arrays.pending):
             array[:] = False
         for infos in (arrays.infos, arrays.reset_infos):
             infos.kinds[:] = 0
 
     def step(self, actions: list[list[Any]] | None = None) -> Outcome:
-        """Steps every environment once, and resets those whose episode ended.
+        """Steps every environment once, and resets those whose episode ended, if that is the mode.
 
         An interrupt (:class:`KeyboardInterrupt`) leaves the rest of the step to the next call;
         the environment it hit takes up again what it was doing, a step or a reset.
@@ -243,6 +269,8 @@ class EnvGroup:
                 self._reset(i, self._observations, self._rows, self._infos, given)
             except (Exception, SystemExit) as error:
                 raise self._failure(i, error) from error
+            self._pending[i] = False
+            self._steps[i] = self.envs[i].step
         return self._outcome()
 
     def revive(self, seeds: Sequence[int | None], infos: Sequence[dict[str, Any]]) -> Outcome:
@@ -264,7 +292,7 @@ class EnvGroup:
             self._truncated[i] = self._ended = True
             given = {} if seed is None else {"seed": seed}
             try:
-                self._reset(i, self._reset_observations, self._reset_rows, self._reset_infos, given)
+                self._end(i, given)
             except (Exception, SystemExit) as error:
                 raise self._failure(i, error) from error
         return self._outcome()
@@ -281,6 +309,13 @@ class EnvGroup:
         """Sets an attribute where it is, or else on the innermost environment."""
         act = lambda env, value: setattr(env, name, value)  # noqa: E731  # as its siblings have it
         return self._each("set_attr", places, act, name, values)
+
+    def apply(
+        self, places: Sequence[int], function: Callable[..., Any], arguments: Sequence[Any]
+    ) -> list[Any]:
+        """Calls ``function(env, *arguments)`` for some environments, with arguments for each."""
+        act = lambda env, values: function(env, *values)  # noqa: E731  # as its siblings have it
+        return self._each("call", places, act, None, arguments)
 
     def render(self, places: Sequence[int], mode: str | None) -> list[Any]:
         """Renders some environments."""
@@ -310,11 +345,12 @@ class EnvGroup:
 
     def _resume(self, i: int, result: Any) -> int:
         """Takes up what an interrupt hit; returns the environment to go on from."""
-        if self._doing == "reset":
-            self._auto_reset(i)
+        if self._doing == "reset" and self._autoreset is Autoreset.SAME_STEP:
+            self._auto_reset(i, {})
         elif self._last_reset != i:
             if result is _NOTHING:
                 self._interrupted = None
+                self._doing = "step"
                 return i
             observation, reward, terminated, truncated, info = result
             self._store(i, observation, reward)
@@ -370,11 +406,31 @@ class EnvGroup:
             self._terminated[i] = terminated
             self._truncated[i] = truncated
             self._ended = True
-            self._auto_reset(i)
+            self._end(i, {})
 
-    def _auto_reset(self, i: int) -> None:
+    def _end(self, i: int, arguments: Mapping[str, Any]) -> None:
+        """Resets an environment whose episode ended, or leaves that to its next step, or at all."""
+        if self._autoreset is Autoreset.SAME_STEP:
+            self._auto_reset(i, arguments)
+            return
+        self._pending[i] = True
+        if self._autoreset is Autoreset.NEXT_STEP:
+            self._steps[i] = lambda action: self._reset_as_step(i, arguments)
+
+    def _reset_as_step(
+        self, i: int, arguments: Mapping[str, Any]
+    ) -> tuple[Any, float, bool, bool, Any]:
+        """Resets the environment in place of its step; returns what that step does."""
+        observation, info = self._call_reset(i, arguments)
+        self._at[0] = NOWHERE
+        self._doing = "step"
+        self._pending[i] = False
+        self._steps[i] = self.envs[i].step
+        return observation, 0.0, False, False, info
+
+    def _auto_reset(self, i: int, arguments: Mapping[str, Any]) -> None:
         self._doing = "reset"
-        self._reset(i, self._reset_observations, self._reset_rows, self._reset_infos, {})
+        self._reset(i, self._reset_observations, self._reset_rows, self._reset_infos, arguments)
         self._last_reset = i
         self._doing = "step"
 
@@ -386,14 +442,7 @@ class EnvGroup:
         infos: InfoWriter,
         arguments: Mapping[str, Any],
     ) -> None:
-        self._doing = "reset"
-        self._at[0] = i + 1
-        result = self.envs[i].reset(**arguments)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise BadValueError(
-                f"reset: expected a tuple (observation, info), got {describe(result)}"
-            )
-        observation, info = result
+        observation, info = self._call_reset(i, arguments)
         try:
             rows[i][:] = observation
         except _NOT_STORED:
@@ -401,23 +450,34 @@ class EnvGroup:
         infos.write(i, info)
         self._at[0] = NOWHERE
 
+    def _call_reset(self, i: int, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
+        self._doing = "reset"
+        self._at[0] = i + 1
+        result = self.envs[i].reset(**arguments)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise BadValueError(
+                f"reset: expected a tuple (observation, info), got {describe(result)}"
+            )
+        return result
+
     def _outcome(self) -> Outcome:
         """What goes back besides the arrays."""
         infos, reset_infos = self._infos, self._reset_infos
         known = len(infos.keys) + len(reset_infos.keys)
+        has_reset = self._last_reset >= 0
         if not (infos.rest or reset_infos.rest or self._objects or known != self._known_keys):
-            return ENDED if self._ended else DONE
+            return ENDED if has_reset else DONE
         rest = Rest(
             infos=infos.rest,
             reset_infos=reset_infos.rest,
             observations=[list(values) for values in self._observations.objects],
         )
-        if self._ended:
+        if has_reset:
             rest.reset_observations = [list(v) for v in self._reset_observations.objects]
         if known != self._known_keys:
             self._known_keys = known
             rest.keys, rest.reset_keys = tuple(infos.keys), tuple(reset_infos.keys)
-        return Outcome(self._ended, rest)
+        return Outcome(has_reset, rest)
 
     # -- the rest ---------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ class LastKnown:
         if not objects:
             return outcome
         assert outcome.rest is not None
-        news = outcome.rest.reset_observations
+        news = outcome.rest.reset_observations or objects
         known = [
             [new if old is None else old for old, new in zip(olds, its, strict=True)]
             for olds, its in zip(objects, news, strict=True)

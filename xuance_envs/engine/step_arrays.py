@@ -34,6 +34,7 @@ class StepArrays:
         rewards: ``(n,)`` float64.
         terminated: ``(n,)`` bool.
         truncated: ``(n,)`` bool.
+        pending: ``(n,)`` bool: where an episode ended and the environment has not been reset yet.
         infos: the numbers in the infos.
         reset_infos: the numbers in the infos of the resets, where an episode ended.
     """
@@ -46,6 +47,7 @@ class StepArrays:
         rewards: NDArray[np.float64],
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
+        pending: NDArray[np.bool_],
         infos: InfoArrays,
         reset_infos: InfoArrays,
     ) -> None:
@@ -55,6 +57,7 @@ class StepArrays:
         self.rewards = rewards
         self.terminated = terminated
         self.truncated = truncated
+        self.pending = pending
         self.infos = infos
         self.reset_infos = reset_infos
 
@@ -106,6 +109,7 @@ class StepArrays:
             next(arrays),
             next(arrays),
             next(arrays),
+            next(arrays),
             InfoArrays(next(arrays), next(arrays)),
             InfoArrays(next(arrays), next(arrays)),
         )
@@ -119,6 +123,7 @@ class StepArrays:
             self.rewards[lo:hi],
             self.terminated[lo:hi],
             self.truncated[lo:hi],
+            self.pending[lo:hi],
             self.infos.slice(lo, hi),
             self.reset_infos.slice(lo, hi),
         )
@@ -150,7 +155,7 @@ def _shapes(
             if leaf.dtype is not None:
                 yield leaf.dtype, (num_envs, *leaf.shape)
     yield np.dtype(np.float64), (num_envs,)
-    yield np.dtype(np.bool_), (num_envs,)
-    yield np.dtype(np.bool_), (num_envs,)
+    for _ in range(3):
+        yield np.dtype(np.bool_), (num_envs,)
     for _ in range(2):
         yield from InfoArrays.shapes(num_envs)

@@ -21,7 +21,7 @@ import numpy as np
 from xuance_envs.engine.black_box import Recorder
 from xuance_envs.engine.bootstrap import WorkerSettings
 from xuance_envs.engine.doorbell import Inbox, PeerGoneError, Reply, Request, frame, write_all
-from xuance_envs.engine.env_group import EnvGroup
+from xuance_envs.engine.env_group import Autoreset, EnvGroup
 from xuance_envs.engine.serialization import dumps_for_caller, loads, pack_error
 from xuance_envs.engine.shared_memory import SharedMemory
 from xuance_envs.engine.single_env import EnvDescription
@@ -119,12 +119,17 @@ class Worker:
             ) from None
 
     def _build(
-        self, env_fns: bytes | None, keywords: Sequence[Mapping[str, Any]], first: int
+        self,
+        env_fns: bytes | None,
+        keywords: Sequence[Mapping[str, Any]],
+        first: int,
+        autoreset: Autoreset,
     ) -> list[tuple[int, EnvDescription]]:
         """Makes the environments, from functions that come pickled, or came when forked."""
         functions = (self._settings.env_fns or ()) if env_fns is None else loads(env_fns)
         limit_threads(self._settings.threads)
-        group = self._group = EnvGroup(functions, keywords, first, _freeze, self._recorder)
+        group = EnvGroup(functions, keywords, first, _freeze, self._recorder, autoreset)
+        self._group = group
         limit_threads(self._settings.threads)
         self._commands = {
             "attach": self._attach,
@@ -133,6 +138,7 @@ class Worker:
             "call": group.call,
             "get_attr": group.get_attr,
             "set_attr": group.set_attr,
+            "apply": group.apply,
             "render": group.render,
             "revive": group.revive,
             "ready": self._ready,

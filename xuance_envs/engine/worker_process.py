@@ -33,7 +33,7 @@ from xuance_envs.engine import bootstrap
 from xuance_envs.engine.black_box import BlackBox
 from xuance_envs.engine.bootstrap import PassedFd, WorkerSettings
 from xuance_envs.engine.doorbell import Channel, PeerGoneError, Reply, Request, frame
-from xuance_envs.engine.env_group import DONE, ENDED, Outcome
+from xuance_envs.engine.env_group import DONE, ENDED, Autoreset, Outcome
 from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
 from xuance_envs.engine.shared_memory import SharedMemory
 from xuance_envs.engine.step_arrays import first_unstepped
@@ -106,6 +106,7 @@ class StartSettings:
         own_spin: how long this process may spin while it waits for a reply.
         timeout: how long each may take to answer, in seconds; None for ever.
         start_timeout: how long each may take to make its environments, likewise.
+        autoreset: when an environment whose episode ended is reset.
     """
 
     context: BaseContext
@@ -115,6 +116,7 @@ class StartSettings:
     own_spin: float
     timeout: float | None
     start_timeout: float | None
+    autoreset: Autoreset = Autoreset.SAME_STEP
 
 
 class WorkerProcess:

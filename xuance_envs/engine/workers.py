@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from xuance_envs.engine.env_group import Autoreset
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.engine.single_env import EnvDescription
 from xuance_envs.engine.step_arrays import StepArrays
@@ -139,10 +140,10 @@ class Workers:
 
     def _recipe(
         self, lo: int, hi: int, keywords: Sequence[Mapping[str, Any]]
-    ) -> tuple[bytes | None, Sequence[Mapping[str, Any]], int]:
+    ) -> tuple[bytes | None, Sequence[Mapping[str, Any]], int, Autoreset]:
         """What a worker makes its environments from."""
         pickled = None if self._forked else _pickled(self._env_fns[lo:hi], lo)
-        return pickled, keywords, lo
+        return pickled, keywords, lo, self._settings.autoreset
 
 
 def _pickled(functions: Sequence[Callable[..., Any]], first: int) -> bytes:

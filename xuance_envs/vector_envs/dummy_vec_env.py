@@ -9,7 +9,6 @@ from typing import Any
 from xuance_envs.engine.driver import LocalDriver
 from xuance_envs.engine.env_group import EnvGroup
 from xuance_envs.engine.serialization import copy_of
-from xuance_envs.engine.single_env import common_description
 from xuance_envs.engine.step_arrays import StepArrays
 from xuance_envs.errors import EnvError
 from xuance_envs.vector_envs.arguments import checked_functions
@@ -61,9 +60,9 @@ class DummyVecEnv(VecEnv):
         check_actions: bool = False,
     ) -> None:
         functions, keywords = checked_functions(env_fns, env_seed)
-        group = self._group = EnvGroup(functions, keywords, 0, copy_of)
+        group = self._group = EnvGroup(functions, keywords, 0, copy_of, autoreset=self._autoreset)
         try:
-            description = common_description(group.describe())
+            description = self._common_description(group.describe())
             arrays = StepArrays.allocate(
                 description.observation_space, description.action_space, len(functions)
             )

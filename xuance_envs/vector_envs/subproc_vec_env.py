@@ -23,7 +23,7 @@ from xuance_envs.engine.placement import Placement
 from xuance_envs.engine.restarts import RestartingWorker, Restarts
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.shared_memory import SharedMemory
-from xuance_envs.engine.single_env import EnvDescription, common_description
+from xuance_envs.engine.single_env import EnvDescription
 from xuance_envs.engine.step_arrays import StepArrays
 from xuance_envs.engine.worker_process import StartSettings, WorkerProcess, end_all
 from xuance_envs.engine.workers import Workers
@@ -158,6 +158,7 @@ class SubprocVecEnv(VecEnv):
             own_spin=SPIN if len(split) + 1 <= available_cpus() else 0.0,
             timeout=step_timeout,
             start_timeout=start_timeout,
+            autoreset=self._autoreset,
         )
         self._group: EnvGroup | None = None
         self._workers = Workers(settings, split, functions, keywords)
@@ -205,9 +206,11 @@ class SubprocVecEnv(VecEnv):
         local: list[tuple[int, EnvDescription]] = []
         if own is not None:
             mine = slice(*own)
-            self._group = EnvGroup(functions[mine], keywords[mine], own[0], copy_of)
+            self._group = EnvGroup(
+                functions[mine], keywords[mine], own[0], copy_of, autoreset=self._autoreset
+            )
             local = self._group.describe()
-        return common_description(self._workers.descriptions() + local)
+        return self._common_description(self._workers.descriptions() + local)
 
     def _attach(
         self,

@@ -16,9 +16,9 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from xuance_envs.engine.driver import Driver
-from xuance_envs.engine.env_group import DONE, Outcome
+from xuance_envs.engine.env_group import DONE, Autoreset, Outcome
 from xuance_envs.engine.infos import StepInfos
-from xuance_envs.engine.single_env import EnvDescription
+from xuance_envs.engine.single_env import EnvDescription, common_description
 from xuance_envs.engine.space_layout import BadValueError
 from xuance_envs.engine.space_rows import EVERY, read_only
 from xuance_envs.engine.step_arrays import StepArrays
@@ -82,6 +82,10 @@ class VecEnv(ABC):
         buf_truncations: the last step's ``truncated``, as returned.
         buf_infos: the last step's infos, as returned.
     """
+
+    # For other libraries' interfaces, which promise other things.
+    _autoreset = Autoreset.SAME_STEP
+    _common_description = staticmethod(common_description)
 
     def __init__(
         self,
