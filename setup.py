@@ -35,9 +35,11 @@ EXTRAS["demo"] = [*EXTRAS["plot"], *EXTRAS["torch"], "gymnasium[classic-control]
 EXTRAS["all"] = sorted({requirement for extra in EXTRAS.values() for requirement in extra})
 EXTRAS["docs"] = ["sphinx>=7.2", "furo>=2024.1.29", "myst-parser>=3"]
 EXTRAS["dev"] = [
+    "array-api-compat>=1.11",  # Gymnasium's NumpyToTorch, in tests
     "build>=1.2",
     "gymnasium[classic-control]>=1.1",  # rendering, in tests
     "hypothesis>=6.100",
+    "moviepy>=1.0.3",  # Stable-Baselines3's VecVideoRecorder, in tests
     "mypy>=1.11",
     "pytest>=8.2",
     "pytest-timeout>=2.3",

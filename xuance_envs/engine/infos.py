@@ -8,7 +8,7 @@ for that step only.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex, overload
 
 import numpy as np
@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.space_layout import BadValueError
 
-__all__ = ["Ends", "Frozen", "InfoArrays", "InfoColumns", "InfoWriter", "StepInfos"]
+__all__ = [
+    "MAX_COLUMNS",
+    "Ends",
+    "Frozen",
+    "InfoArrays",
+    "InfoBatch",
+    "InfoColumns",
+    "InfoWriter",
+    "StepInfos",
+    "kind_of",
+]
 
 MAX_COLUMNS = 64
 """Columns the arrays have room for; further keys travel as part of the rest."""
@@ -43,6 +53,12 @@ _KINDS: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
 _CODES = {kind: code for code, (kind, _, _) in enumerate(_KINDS, start=1)}
 _STORAGE = {code: storage for code, (_, storage, _) in enumerate(_KINDS, start=1)}
 _RESTORE = {code: restore for code, (_, _, restore) in enumerate(_KINDS, start=1)}
+
+
+def kind_of(kind: type) -> tuple[int, bool] | None:
+    """The code of a type of numbers, and whether they are kept as integers; None if it has none."""
+    code = _CODES.get(kind)
+    return None if code is None else (code, _STORAGE[code] == "q")
 
 
 class InfoArrays:
@@ -185,7 +201,7 @@ class InfoBatch:
         numbers: InfoArrays,
         keys: Sequence[Sequence[str]],
         group_of: NDArray[np.intp],
-        rest: dict[int, Frozen],
+        rest: Mapping[int, Frozen],
     ) -> None:
         self.numbers = numbers
         self.keys = keys
@@ -252,6 +268,55 @@ class InfoBatch:
             values[mine] = _as_stored(cells, code)[mine]
         return values, mask
 
+    def columns(
+        self, envs: NDArray[np.intp]
+    ) -> dict[str, tuple[type, NDArray[Any], NDArray[np.bool_]]] | None:
+        """Every key of all infos: its values' type, the values, and where there are any.
+
+        Args:
+            envs: the environments at the batch's positions.
+
+        Returns:
+            None if values are not numbers, or not all of one type: then it takes the dicts.
+        """
+        if self.rest:
+            return None
+        found: dict[str, tuple[type, NDArray[Any], NDArray[np.bool_]]] = {}
+        alike = all([keys == self.keys[0] for keys in self.keys])
+        for slot, key in enumerate(self.keys[0] if alike else self._all_keys()):
+            if not alike:
+                cells, kinds = self._gather(key, envs)
+            elif slot < len(self.numbers.kinds):
+                cells, kinds = self.numbers.cells[slot], self.numbers.kinds[slot]
+            else:
+                continue
+            code = int(kinds.max(initial=0))
+            if code == 0:
+                continue
+            mask = kinds == code
+            if not mask.all():
+                if (kinds[~mask] != 0).any():
+                    return None
+                cells = np.where(mask, cells, 0.0)
+            kind = _KINDS[code - 1][0]
+            if kind is type(None):
+                return None
+            found[key] = kind, _as_stored(cells, code).astype(kind), mask
+        return found
+
+    def _all_keys(self) -> dict[str, None]:
+        return dict.fromkeys(key for keys in self.keys for key in keys)
+
+    def dicts(self, envs: NDArray[np.intp]) -> list[dict[Any, Any]]:
+        """The info dicts of all environments of the batch."""
+        columns = self.columns(envs)
+        if columns is None or not all([mask.all() for _, _, mask in columns.values()]):
+            return [self.build(position, env) for position, env in enumerate(envs.tolist())]
+        if not columns:
+            return [{} for _ in range(len(envs))]
+        values = [_scalars(kind, array) for kind, array, _ in columns.values()]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
+
     def _gather(
         self, key: str, envs: NDArray[np.intp]
     ) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
@@ -283,6 +348,11 @@ def _as_stored(cells: NDArray[np.float64], code: int) -> NDArray[Any]:
     return cells.view(np.int64) if _STORAGE[code] == "q" else cells
 
 
+def _scalars(kind: type, array: NDArray[Any]) -> list[Any]:
+    """The values of an array, as scalars of a type."""
+    return array.tolist() if kind in (int, float, bool) else list(array)
+
+
 class InfoColumns:
     """The columns of infos that are in use, and whose they are.
 
@@ -306,7 +376,7 @@ class InfoColumns:
     def batch(
         self,
         group_of: NDArray[np.intp],
-        rests: dict[int, Frozen],
+        rests: Mapping[int, Frozen],
         envs: NDArray[np.intp] | None = None,
     ) -> InfoBatch:
         """What the infos of some environments, or all, are built from."""
@@ -344,6 +414,24 @@ class Ends:
         self._infos = infos
         self._envs = envs
 
+    def taken(self) -> tuple[NDArray[np.intp], InfoBatch]:
+        """The environments whose episode ended, and the batch of their resets' infos."""
+        (envs,) = self._ended.nonzero()
+        if self._envs is not None and len(self._envs) == len(envs):
+            return envs, self._infos
+        batch = self._infos
+        numbers = (
+            batch.numbers.take(self._rows(envs)) if len(batch.numbers.kinds) else batch.numbers
+        )
+        return envs, InfoBatch(numbers, batch.keys, batch.group_of, batch.rest)
+
+    def observations(self, envs: NDArray[np.intp]) -> list[Any]:
+        """The first observations of the next episodes of some of those environments."""
+        return [self._observation(row) for row in self._rows(envs).tolist()]
+
+    def _rows(self, envs: NDArray[np.intp]) -> NDArray[np.intp]:
+        return envs if self._envs is None else self._envs.searchsorted(envs)
+
     def add_to(self, info: dict[Any, Any], env: int) -> None:
         """Adds to the info of an environment what it has besides, if its episode ended."""
         if self._ended[env]:
@@ -371,6 +459,11 @@ class StepInfos(Sequence[dict[Any, Any]]):
         self._envs = envs
         self._ends = ends
         self._built: dict[int, dict[Any, Any]] = {}
+
+    @property
+    def parts(self) -> tuple[InfoBatch, Ends | None]:
+        """What the dicts are built from."""
+        return self._batch, self._ends
 
     def column(self, key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """One key of every environment's info, without building any dict.

@@ -262,6 +262,21 @@ class SpaceRows:
             [tuple(part) if isinstance(part, list) else read_only(part) for part in self.parts]
         )
 
+    def assign(self, at: NDArray[np.intp], other: SpaceRows) -> None:
+        """Takes over some environments' values from rows of the same space."""
+        for mine, theirs in zip(self.parts, other.parts, strict=True):
+            if isinstance(mine, list):
+                for i in at.tolist():
+                    mine[i] = theirs[i]
+            else:
+                mine[at] = theirs[at]
+
+    def as_batch(self) -> Any:
+        """All values as one batch of these very arrays; objects as a tuple."""
+        return self.layout.unflatten(
+            [tuple(part) if isinstance(part, list) else part for part in self.parts]
+        )
+
     @property
     def flat(self) -> NDArray[Any] | None:
         """The one array that is all there is, None for any other space."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,7 @@ class Results:
                 thawed = [[None if v is None else driver.thaw(v) for v in each] for each in objects]
                 storage.load(driver.lo, thawed)
 
-    def _ends(self, reset_rests: dict[int, Frozen], among: NDArray[np.intp] | None) -> Ends:
+    def _ends(self, reset_rests: Mapping[int, Frozen], among: NDArray[np.intp] | None) -> Ends:
         arrays = self._arrays
         ended = arrays.terminated | arrays.truncated
         if among is not None:  # the flags of the others may be changing

@@ -31,7 +31,7 @@ from xuance_envs.errors import EnvError
 from xuance_envs.vector_envs.arguments import checked_functions
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = ["SubprocVecEnv", "shares"]
+__all__ = ["SubprocVecEnv", "danger_of_fork", "shares"]
 
 logger = logging.getLogger("xuance_envs")
 
@@ -321,21 +321,23 @@ def _restarts(
     return None
 
 
+def danger_of_fork() -> str | None:
+    """What may go wrong in a copy of this process, None if nothing is known to."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "CUDA, which is initialised in it, does not work in a forked process"
+    if threading.active_count() > 1:
+        return "its other threads may hold locks that a forked process then waits for for ever"
+    return None
+
+
 def _check_context(context: str) -> None:
     available = multiprocessing.get_all_start_methods()
     if context not in available:
         raise ValueError(f"context: expected one of {available}, got {context!r}")
-    if context != "fork":
-        return
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        danger = "CUDA, which is initialised in it, does not work in a forked process"
-    elif threading.active_count() > 1:
-        danger = "its other threads may hold locks that a forked process then waits for for ever"
-    else:
-        return
-    warnings.warn(
-        f"context='fork' copies this process, but {danger}; 'spawn' or 'forkserver' are safe",
-        RuntimeWarning,
-        stacklevel=4,
-    )
+    if context == "fork" and (danger := danger_of_fork()) is not None:
+        warnings.warn(
+            f"context='fork' copies this process, but {danger}; 'spawn' or 'forkserver' are safe",
+            RuntimeWarning,
+            stacklevel=4,
+        )

@@ -7,7 +7,7 @@ there are, and where each of them lives.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -141,6 +141,11 @@ class VecEnv(ABC):
                 read_only(array) for array in (self._rewards, arrays.terminated, arrays.truncated)
             )
 
+    @property
+    def exact_rewards(self) -> NDArray[np.float64]:
+        """The last step's rewards as the environments gave them, ``(num_envs,)`` float64."""
+        return self._arrays.rewards.copy()
+
     # -- reset ------------------------------------------------------------------------
 
     def reset(
@@ -174,14 +179,14 @@ class VecEnv(ABC):
         self._check_open()
         ids = checked_env_ids(env_ids, self.num_envs)
         seeds = seeds_of(seed, ids)
-        asks = self._packed_resets(ids, seeds, options)
+        asks = self._packed_resets(ids, seeds, [options] * len(ids))
         if self.waiting:
             self.step_wait()
         try:
             self._drop_what_is_in_flight()
             outcomes = self._ask(asks)
         except Exception:
-            self.close()
+            self._fail()
             raise
         envs = None if env_ids is None else np.array(ids, dtype=np.intp)
         infos = self._results.infos(outcomes, envs)
@@ -194,13 +199,13 @@ class VecEnv(ABC):
         return observations.copy(envs), infos
 
     def _packed_resets(
-        self, ids: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None
+        self, ids: Sequence[int], seeds: Sequence[int | None], options: Sequence[Any]
     ) -> list[_Ask]:
         asks = []
         for k, driver in enumerate(self._drivers):
             mine = [
-                (env - driver.lo, seed, options)
-                for env, seed in zip(ids, seeds, strict=True)
+                (env - driver.lo, *how)
+                for env, *how in zip(ids, seeds, options, strict=True)
                 if driver.lo <= env < driver.hi
             ]
             if mine:
@@ -261,6 +266,10 @@ class VecEnv(ABC):
         if not self.waiting:
             self._check_open()
             raise NotSteppingError("step_wait was called without a step_async before it")
+        return self._step_result(self._finish_step())
+
+    def _finish_step(self) -> list[tuple[int, Outcome]]:
+        """Waits for every group's step; by group, what it left besides the arrays, if anything."""
         outcomes = []
         try:
             if not self._all_asked:  # an interrupt came before they were
@@ -272,9 +281,9 @@ class VecEnv(ABC):
                 if outcome is not DONE:
                     outcomes.append((k, outcome))
         except Exception:
-            self.close()
+            self._fail()
             raise
-        return self._step_result(outcomes)
+        return outcomes
 
     def _put_actions(self, actions: Any) -> None:
         flat = self._flat_actions
@@ -365,7 +374,7 @@ class VecEnv(ABC):
         """
         self._check_not_stepping("async_reset")
         ids = range(self.num_envs)
-        asks = self._packed_resets(ids, seeds_of(seed, ids), options)
+        asks = self._packed_resets(ids, seeds_of(seed, ids), [options] * len(ids))
         try:
             self._drop_what_is_in_flight()
         except Exception:
@@ -604,13 +613,20 @@ class VecEnv(ABC):
         Raises:
             Exception: the first one that failed; the others have finished by then.
         """
+        self._start(asks)
+        return self._finish({k for k, _ in asks})
+
+    def _start(self, asks: Sequence[_Ask]) -> None:
+        """Gives some groups a command each."""
         self._tag += 1
         self._unfinished = [self._drivers[k] for k, *_ in asks]
-        results: dict[int, Any] = {}
-        failures: dict[int, Exception] = {}
         for k, packed in asks:
             self._drivers[k].ask(self._tag, packed)
-        asked = {k for k, _ in asks}
+
+    def _finish(self, asked: Collection[int]) -> list[tuple[int, Any]]:
+        """Waits for the groups that were given a command. See :meth:`_ask`."""
+        results: dict[int, Any] = {}
+        failures: dict[int, Exception] = {}
         for k, driver in self._finish_order:
             if k in asked:
                 try:
@@ -631,6 +647,10 @@ class VecEnv(ABC):
             self.closed = True
             self.waiting = False
             self.close_extras()
+
+    def _fail(self) -> None:
+        """Deals with an error in a step or a reset."""
+        self.close()
 
     @abstractmethod
     def close_extras(self) -> None:

@@ -1,0 +1,616 @@
+"""What Gymnasium says of its vector environments, and tests them for, said of ours."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import multiprocessing
+import os
+import re
+import time
+import warnings
+import weakref
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from example_envs import PLAIN, CustomSpace, EchoEnv, NamedEnv, wrapped
+from gymnasium import spaces
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+from gymnasium.utils.env_checker import data_equivalence
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import vector as wrappers
+from info_env import InfoEnv
+
+from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
+
+cartpole = partial(gymnasium.make, "CartPole-v1")
+Quick = partial(AsyncVectorEnv, context="forkserver")
+
+KINDS = {
+    "sync": SyncVectorEnv,
+    "async": Quick,
+    "no-shared-memory": partial(Quick, shared_memory=False),
+}
+kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+
+
+class SlowEnv(NamedEnv):
+    """Sleeps as long as its name says, in reset and step."""
+
+    def reset(self, *, seed=None, options=None):
+        time.sleep(self.name)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        self.sleep()
+        return super().step(action)
+
+    def sleep(self):
+        time.sleep(self.name)
+
+
+class FailingEnv(gymnasium.Env):
+    """Raises when it is reset with an odd seed, or when its action is not 0."""
+
+    observation_space, action_space = PLAIN, spaces.Discrete(5)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed and seed % 2:
+            raise ZeroDivisionError("odd 100% of the time")
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        if action:
+            raise ZeroDivisionError(f"action {action}")
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+class ParentEnv(NamedEnv):
+    """Starts a process of its own."""
+
+    def reset(self, *, seed=None, options=None):
+        child = multiprocessing.get_context("fork").Process(target=os.getpid)
+        child.start()
+        child.join()
+        return super().reset(seed=seed, options=options)
+
+
+# --- what they are ------------------------------------------------------------------------------
+
+
+@kinds
+def test_they_are_gymnasiums_and_look_like_them(closing, kind):
+    envs = closing(kind([cartpole] * 3))
+    name = "SyncVectorEnv" if kind is SyncVectorEnv else "AsyncVectorEnv"
+    own = closing(gymnasium.vector.SyncVectorEnv([cartpole] * 3))
+    assert isinstance(envs, getattr(gymnasium.vector, name))
+    assert repr(envs) == f"{name}(num_envs=3)"
+    assert (envs.observation_space, envs.action_space) == (own.observation_space, own.action_space)
+    assert envs.single_observation_space == own.single_observation_space
+    assert envs.single_action_space == own.single_action_space
+    assert envs.metadata == own.metadata
+    assert (envs.num_envs, envs.render_mode, envs.spec, envs.closed) == (3, None, None, False)
+    assert envs.unwrapped is envs
+    assert "autoreset_mode" not in cartpole().metadata
+
+
+@pytest.mark.parametrize("name", ["SyncVectorEnv", "AsyncVectorEnv"])
+def test_parameters_are_gymnasiums_and_in_their_order(name):
+    own = list(inspect.signature(getattr(gymnasium.vector, name)).parameters.values())
+    mine = inspect.signature({"SyncVectorEnv": SyncVectorEnv}.get(name, AsyncVectorEnv)).parameters
+    assert list(mine)[: len(own)] == [parameter.name for parameter in own]
+    assert [mine[parameter.name].default for parameter in own] == [p.default for p in own]
+
+
+@kinds
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("as_string", [False, True])
+def test_the_mode_may_be_its_value(closing, kind, mode, as_string):
+    envs = closing(kind([cartpole], autoreset_mode=mode.value if as_string else mode))
+    assert envs.metadata["autoreset_mode"] is envs.autoreset_mode is mode
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ValueError, match="SomeStep"):
+        SyncVectorEnv([cartpole], autoreset_mode="SomeStep")
+
+
+def test_the_environments_of_the_synchronous_one_can_be_had(closing):
+    envs = closing(SyncVectorEnv([cartpole, cartpole]))
+    assert [env.spec.id for env in envs.envs] == ["CartPole-v1"] * 2
+    assert len(envs.env_fns) == 2
+
+
+def test_processes_can_be_had_until_they_are_closed(closing):
+    envs = closing(Quick([cartpole] * 3, in_series=2))
+    processes = envs.processes
+    assert [process.is_alive() for process in processes] == [True, True]
+    envs.close()
+    assert envs.processes == []
+
+
+@kinds
+def test_they_can_be_made_by_gymnasium(closing, kind, monkeypatch):
+    monkeypatch.setattr(gymnasium.vector, "SyncVectorEnv", kind)
+    envs = closing(
+        gymnasium.make_vec(
+            "CartPole-v1",
+            num_envs=3,
+            vectorization_mode="sync",
+            vector_kwargs={"autoreset_mode": "SameStep"},
+            wrappers=(gymnasium.wrappers.TimeAwareObservation,),
+        )
+    )
+    assert envs.spec.id == "CartPole-v1"
+    assert repr(envs).endswith("VectorEnv(CartPole-v1, num_envs=3)")
+    assert envs.reset(seed=0)[0].shape == (3, 5)
+
+
+# --- spaces -------------------------------------------------------------------------------------
+
+
+SPACES = [
+    spaces.Discrete(5, start=-2),
+    spaces.MultiDiscrete([[2, 3], [4, 5]]),
+    spaces.MultiBinary((2, 3)),
+    spaces.Box(-1, 1, (2, 2), np.float16),
+    spaces.Tuple([spaces.Discrete(3), spaces.Box(0, 9, (2,), np.uint8)]),
+    spaces.Dict(a=spaces.Discrete(3), b=spaces.Dict(c=spaces.MultiBinary(2))),
+    spaces.Text(5),
+    spaces.Sequence(spaces.Box(-1, 1, (2,))),
+    spaces.Graph(spaces.Box(-1, 1, (2,)), spaces.Discrete(3)),
+    spaces.OneOf([spaces.Discrete(3), spaces.Box(-1, 1, (2,))]),
+    CustomSpace(),
+]
+
+
+DYNAMIC = spaces.Graph | spaces.Sequence
+
+
+@kinds
+@pytest.mark.parametrize("space", SPACES, ids=lambda space: type(space).__name__)
+def test_any_space_is_batched_as_gymnasium_does(closing, kind, space):
+    functions = [partial(EchoEnv, space, space)] * 3
+    if kind is Quick and isinstance(space, (*DYNAMIC.__args__, CustomSpace)):
+        error = TypeError if isinstance(space, DYNAMIC) else ValueError
+        with pytest.raises(error, match=r"shared.memory"):
+            kind(functions)
+        return
+    own = closing(gymnasium.vector.SyncVectorEnv(functions, autoreset_mode="SameStep"))
+    envs = closing(kind(functions, autoreset_mode="SameStep"))
+    assert type(envs.observation_space) is type(own.observation_space)
+    got, expected = envs.reset(seed=7), own.reset(seed=7)
+    assert data_equivalence(got, expected)
+    own.action_space.seed(3)
+    for _ in range(8):
+        actions = own.action_space.sample()
+        (*got, infos), (*expected, own_infos) = envs.step(actions), own.step(actions)
+        assert got[0] in envs.observation_space
+        assert data_equivalence(got, expected)
+        for each in (infos, own_infos):  # a space's samples have NumPy's ints, as no env of
+            each.update(final_obs=plain(each.get("final_obs")))  # Gymnasium's has
+        assert data_equivalence(infos, own_infos)
+
+
+def plain(value):
+    """A value with Python's ints in place of NumPy's."""
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, tuple) or (isinstance(value, np.ndarray) and value.dtype == object):
+        return tuple(plain(part) for part in value)
+    return int(value) if isinstance(value, np.integer) else value
+
+
+@kinds
+def test_lists_of_actions_are_taken(closing, kind):
+    envs = closing(kind([cartpole] * 3))
+    envs.reset(seed=0)
+    assert envs.step([0, 1, 0])[1].tolist() == [1, 1, 1]
+    with pytest.raises(ValueError, match="expected"):
+        envs.step([0, 1])
+    assert envs.step(np.array([0, 1, 0], np.int32))[1].dtype == np.float64
+
+
+def box(high, shape=(5,)):
+    return spaces.Box(0, high, shape)
+
+
+@kinds
+def test_spaces_that_differ_are_refused_unless_asked_for(closing, kind):
+    functions = [partial(EchoEnv, box(high)) for high in (1, 2, 3)]
+    with pytest.raises(RuntimeError, match="observation_mode='different'"):
+        kind(functions)
+    envs = closing(kind(functions, observation_mode="different"))
+    assert envs.single_observation_space == box(1)
+    assert envs.observation_space.high[:, 0].tolist() == [1, 2, 3]
+    assert envs.reset(seed=0)[0] in envs.observation_space
+
+
+@kinds
+def test_the_space_of_all_can_be_given(closing, kind):
+    functions = [partial(EchoEnv, box(high)) for high in (1, 2)]
+    batch = box(4, (2, 5))
+    alone = closing(kind(functions, observation_mode=batch))
+    assert (alone.observation_space, alone.single_observation_space) == (batch, box(1))
+    pair = closing(kind(functions, observation_mode=(batch, box(4))))
+    assert (pair.observation_space, pair.single_observation_space) == (batch, box(4))
+    assert pair.reset(seed=0)[0].shape == (2, 5)
+
+
+@kinds
+@pytest.mark.parametrize("mode", ["same", "different", (box(4, (2, 3)), box(4, (3,)))])
+def test_spaces_that_do_not_go_together_are_refused(kind, mode):
+    functions = [partial(EchoEnv, box(1, (3,))), partial(EchoEnv, spaces.Discrete(5))]
+    with pytest.raises((RuntimeError, AssertionError, TypeError)):
+        kind(functions, observation_mode=mode)
+    assert multiprocessing.active_children() == []
+
+
+@kinds
+def test_actions_that_differ_are_refused(kind):
+    functions = [partial(EchoEnv, box(1), spaces.Discrete(n)) for n in (2, 3)]
+    with pytest.raises(RuntimeError, match="action space"):
+        kind(functions)
+
+
+@kinds
+@pytest.mark.parametrize(
+    ("mode", "error"), [("other", ValueError), ((1, 2), TypeError), ((box(1),), ValueError)]
+)
+def test_unknown_observation_modes_are_refused(kind, mode, error):
+    with pytest.raises(error, match="observation_mode"):
+        kind([cartpole], observation_mode=mode)
+
+
+# --- what is returned ---------------------------------------------------------------------------
+
+
+@kinds
+def test_observations_belong_to_the_caller(closing, kind):
+    envs = closing(kind([cartpole] * 2))
+    first, _ = envs.reset(seed=0)
+    kept = first.copy()
+    second, rewards, *_ = envs.step([0, 1])
+    assert np.array_equal(first, kept)
+    first[:] = 0
+    assert not np.shares_memory(first, second)
+    envs.step([0, 1])
+    assert rewards.tolist() == [1, 1]
+
+
+@kinds
+def test_without_copies_the_next_step_overwrites(closing, kind):
+    envs = closing(kind([cartpole] * 2, copy=False))
+    first, _ = envs.reset(seed=0)
+    second, *_ = envs.step([0, 1])
+    assert np.array_equal(first, second)
+    first[0] = 0
+    assert second[0].tolist() == [0] * 4
+
+
+@kinds
+def test_seeds_count_up_and_stay(closing, kind):
+    envs = closing(kind([cartpole] * 3))
+    envs.reset(seed=42)
+    assert envs.np_random_seed == (42, 43, 44)
+    envs.reset()
+    assert envs.np_random_seed == (42, 43, 44)
+    assert len({generator.random() for generator in envs.np_random}) == 3
+    envs.reset(seed=[5, None, 7])
+    assert envs.np_random_seed == (5, 43, 7)
+    with pytest.raises(ValueError, match=re.escape("num_envs=3 but got length=2")):
+        envs.reset(seed=[1, 2])
+
+
+@kinds
+@pytest.mark.parametrize(
+    ("mask", "error"),
+    [
+        ([True, False], TypeError),
+        (np.array([1, 0]), TypeError),
+        (np.array([True]), ValueError),
+        (np.array([[True, False]]), ValueError),
+        (np.array([False, False]), ValueError),
+    ],
+)
+def test_bad_masks_are_refused(closing, kind, mask, error):
+    envs = closing(kind([cartpole] * 2))
+    envs.reset(seed=0)
+    with pytest.raises(error, match="reset_mask"):
+        envs.reset(options={"reset_mask": mask})
+    envs.step([0, 1])
+
+
+def test_a_mask_is_left_in_the_callers_options(closing):
+    envs = closing(SyncVectorEnv([InfoEnv] * 2))
+    envs.reset()
+    options = {"reset_mask": np.array([False, True]), "level": 3}
+    _, infos = envs.reset(options=options)
+    assert set(options) == {"reset_mask", "level"}
+    assert infos["options"].tolist() == [None, "{'level': 3}"]
+
+
+def test_without_autoreset_a_step_after_an_end_is_an_assertion_error(closing):
+    envs = closing(SyncVectorEnv([partial(InfoEnv, 0, 2)] * 2, autoreset_mode="Disabled"))
+    envs.reset()
+    envs.step([0, 0])
+    envs.step([0, 0])
+    for _ in range(2):
+        with pytest.raises(AssertionError, match="_autoreset_envs"):
+            envs.step([0, 0])
+    envs.reset(options={"reset_mask": np.array([True, True])})
+    envs.step([0, 0])
+
+
+# --- reaching in --------------------------------------------------------------------------------
+
+
+@kinds
+def test_call_takes_methods_and_attributes(closing, kind):
+    envs = closing(kind([partial(wrapped, name) for name in (1, 2)]))
+    assert envs.call("describe", "hello", mark="!") == ("hello 1!", "hello 2!")
+    assert envs.call("name") == envs.get_attr("name") == (1, 2)
+    assert envs.call("describe_layer") == ("wrapper of 1", "wrapper of 2")
+    with pytest.raises(AttributeError):
+        expecting_reports(envs.get_attr, "nothing")
+    assert envs.get_attr("name") == (1, 2)
+
+
+def expecting_reports(function, *args):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return function(*args)
+
+
+@kinds
+def test_set_attr_sets_where_gymnasium_does(closing, kind):
+    envs = closing(kind([partial(wrapped, name) for name in (1, 2)]))
+    own = closing(gymnasium.vector.SyncVectorEnv([partial(wrapped, name) for name in (1, 2)]))
+    for each in (envs, own):
+        each.set_attr("name", [3, 4])
+        each.set_attr("layer", "coat")
+        each.set_attr("unheard", (5, 6))
+    for name in ("name", "layer", "unheard"):
+        assert envs.get_attr(name) == own.get_attr(name)
+    with pytest.raises(ValueError, match="Got `3` values for 2"):
+        envs.set_attr("name", [1, 2, 3])
+
+
+@kinds
+def test_frames_are_a_tuple(closing, kind):
+    envs = closing(kind([partial(NamedEnv, name) for name in (1, 2)]))
+    assert envs.render_mode == "rgb_array"
+    frames = envs.render()
+    assert isinstance(frames, tuple)
+    assert [int(frame.max()) for frame in frames] == [1, 2]
+
+
+# --- states and errors --------------------------------------------------------------------------
+
+
+def test_calls_wait_for_each_other(closing):
+    envs = closing(Quick([cartpole] * 2))
+    for name in ("reset", "step", "call"):
+        with pytest.raises(NoAsyncCallError, match=f"`{name}_wait` without any prior call"):
+            getattr(envs, f"{name}_wait")()
+    starts = {
+        "reset": envs.reset_async,
+        "step": partial(envs.step_async, [0, 1]),
+        "call": partial(envs.call_async, "gravity"),
+    }
+    for pending, start in starts.items():
+        start()
+        for what, other in starts.items():
+            message = f"`{what}_async` while waiting for a pending call to `{pending}`"
+            with pytest.raises(AlreadyPendingCallError, match=message):
+                other()
+        with pytest.raises(AlreadyPendingCallError, match="`set_attr`"):
+            envs.set_attr("gravity", 1)
+        getattr(envs, f"{pending}_wait")()
+    assert envs.call("gravity") == (9.8, 9.8)
+
+
+@kinds
+def test_nothing_works_after_close(kind):
+    envs = kind([cartpole] * 2)
+    envs.close()
+    envs.close()
+    assert envs.closed
+    for act in (envs.reset, partial(envs.step, [0, 1])):
+        with pytest.raises(ClosedEnvironmentError):
+            act()
+
+
+@pytest.mark.parametrize("what", ["reset", "step", "call"])
+def test_waiting_has_an_end(what):
+    envs = Quick([partial(SlowEnv, 0.4)] * 2, in_series=1)
+    envs.reset()
+    {
+        "reset": envs.reset_async,
+        "step": partial(envs.step_async, [0, 0]),
+        "call": partial(envs.call_async, "sleep"),
+    }[what]()
+    with pytest.raises(multiprocessing.TimeoutError, match=f"`{what}_wait` has timed out after"):
+        getattr(envs, f"{what}_wait")(timeout=0.05)
+    start = time.monotonic()
+    envs.close(terminate=True)
+    assert time.monotonic() - start < 10
+    assert multiprocessing.active_children() == []
+
+
+def test_what_took_too_long_is_waited_for_by_the_next(closing):
+    envs = closing(Quick([partial(SlowEnv, 0.3)] * 2, in_series=1))
+    envs.reset()
+    envs.step_async([0, 0])
+    with pytest.raises(multiprocessing.TimeoutError):
+        envs.step_wait(timeout=0.01)
+    with pytest.raises(NoAsyncCallError):
+        envs.step_wait()
+    assert envs.get_attr("name") == (0.3, 0.3)
+    assert envs.step([0, 0])[1].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("terminate", [False, True])
+def test_closing_while_something_is_pending_is_told(terminate):
+    envs = Quick([cartpole] * 2)
+    envs.reset_async()
+    with pytest.warns(UserWarning, match="`close` while waiting for a pending call to `reset`"):
+        envs.close(terminate=terminate)
+    assert multiprocessing.active_children() == []
+
+
+def test_an_error_in_the_synchronous_one_leaves_it_usable(closing):
+    envs = closing(SyncVectorEnv([FailingEnv] * 2))
+    envs.reset()
+    with pytest.raises(ZeroDivisionError, match="action 3") as caught:
+        envs.step([0, 3])
+    assert caught.traceback[-1].name == "step", "it is the environment's own exception"
+    assert envs.step([0, 0])[1].tolist() == [0, 0]
+    with pytest.raises(ZeroDivisionError, match="odd"):
+        envs.reset(seed=1)
+
+
+@pytest.mark.parametrize("command", ["reset", "step"])
+def test_an_error_in_a_worker_is_raised_and_told_as_gymnasium_does(command):
+    envs = Quick([FailingEnv] * 3, in_series=1)
+    envs.reset()
+    act = partial(envs.reset, seed=0) if command == "reset" else partial(envs.step, [0, 2, 0])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(ZeroDivisionError, match="odd" if command == "reset" else "action 2"):
+            act()
+    told = [str(warning.message) for warning in caught]
+    assert len(told) == 3
+    assert "error from Worker-1 - Shutting it down" in told[0]
+    assert "ZeroDivisionError" in told[1]
+    assert "Raising the last exception back to the main process." in told[2]
+    with pytest.raises(ClosedEnvironmentError):
+        envs.reset()
+    envs.close()
+    assert multiprocessing.active_children() == []
+
+
+def test_an_error_in_a_constructor_is_the_callers(closing):
+    for kind in (SyncVectorEnv, Quick):
+        with pytest.raises(ZeroDivisionError):
+            kind([cartpole, partial(divmod, 1, 0)])
+    assert multiprocessing.active_children() == []
+
+
+def test_reserved_names_are_not_called(closing):
+    envs = closing(Quick([cartpole] * 2))
+    with pytest.raises(ValueError, match="use `reset` directly"):
+        expecting_reports(envs.call, "reset")
+
+
+@kinds
+def test_it_is_closed_when_collected(kind):
+    envs = kind([cartpole] * 2)
+    watched = weakref.ref(envs)
+    del envs
+    gc.collect()
+    assert watched() is None
+    assert multiprocessing.active_children() == []
+
+
+# --- processes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("context", [None, "spawn", "fork", "forkserver"])
+def test_workers_start_in_any_way(closing, context):
+    envs = closing(AsyncVectorEnv([cartpole] * 2, context=context))
+    assert envs.reset(seed=0)[0].shape == (2, 4)
+
+
+def test_environments_registered_by_the_caller_are_known_to_workers(closing):
+    gymnasium.register("OfThisTest-v0", lambda: NamedEnv(3))
+    try:
+        envs = closing(
+            AsyncVectorEnv([partial(gymnasium.make, "OfThisTest-v0")] * 2, context="spawn")
+        )
+        assert envs.get_attr("name") == (3, 3)
+    finally:
+        del gymnasium.registry["OfThisTest-v0"]
+
+
+def test_environments_may_have_children(closing):
+    closing(Quick([ParentEnv] * 2, daemon=False)).reset()
+
+
+@pytest.mark.parametrize(("limit", "workers"), [(1, 1), (2, 2), (9, 4), (np.int64(3), 2)])
+def test_max_concurrency_is_the_number_of_workers(closing, limit, workers):
+    envs = closing(Quick([cartpole] * 4, max_concurrency=limit))
+    assert len(envs.processes) == workers
+    envs.reset(seed=0)
+    envs.step([0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("limit", [0, -1, 2.5, 2.0, "2"])
+def test_bad_limits_are_refused(limit):
+    with pytest.raises(ValueError, match="`max_concurrency` must be"):
+        AsyncVectorEnv([cartpole], max_concurrency=limit)
+    with pytest.raises(TypeError, match="in_series"):
+        AsyncVectorEnv([cartpole], max_concurrency=1, in_series=1)
+
+
+def test_a_custom_worker_is_gymnasiums_business(closing):
+    from gymnasium.vector.async_vector_env import _async_worker
+
+    envs = closing(AsyncVectorEnv([cartpole] * 2, worker=_async_worker, context="fork"))
+    own = closing(gymnasium.vector.SyncVectorEnv([cartpole] * 2))
+    assert data_equivalence(envs.reset(seed=0), own.reset(seed=0))
+    assert data_equivalence(envs.step(np.array([0, 1])), own.step(np.array([0, 1])))
+    envs.set_attr("gravity", [1.0, 2.0])
+    assert envs.call("gravity") == (1.0, 2.0)
+    assert len(envs.processes) == 2
+    with pytest.raises(TypeError, match="in_series"):
+        AsyncVectorEnv([cartpole], worker=_async_worker, in_series=1)
+
+
+# --- wrappers -----------------------------------------------------------------------------------
+
+WRAPPERS = {
+    "RecordEpisodeStatistics": wrappers.RecordEpisodeStatistics,
+    "NormalizeObservation": wrappers.NormalizeObservation,
+    "NormalizeReward": wrappers.NormalizeReward,
+    "ClipReward": partial(wrappers.ClipReward, min_reward=0.2, max_reward=0.5),
+    "FlattenObservation": wrappers.FlattenObservation,
+    "DictInfoToList": wrappers.DictInfoToList,
+    "TransformObservation": partial(
+        wrappers.VectorizeTransformObservation,
+        wrapper=gymnasium.wrappers.TransformObservation,
+        func=lambda obs: obs + 1,
+        observation_space=None,
+    ),
+}
+
+
+@kinds
+@pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=WRAPPERS)
+def test_gymnasiums_wrappers_do_the_same(closing, kind, wrapper):
+    envs, own = (
+        closing(wrapper(each([cartpole] * 3))) for each in (kind, gymnasium.vector.SyncVectorEnv)
+    )
+    assert data_equivalence(envs.reset(seed=3), own.reset(seed=3))
+    own.action_space.seed(0)
+    for _ in range(60):
+        actions = own.action_space.sample()
+        (*got, infos), (*expected, expected_infos) = envs.step(actions), own.step(actions)
+        assert data_equivalence(got, expected)
+        for each in (infos, expected_infos):
+            for info in each if isinstance(each, list) else [each]:
+                info.get("episode", {}).pop("t", None)  # seconds
+        assert data_equivalence(infos, expected_infos)
+
+
+@kinds
+def test_arrays_become_tensors(closing, kind):
+    envs = closing(wrappers.NumpyToTorch(kind([cartpole] * 2)))
+    obs, _ = envs.reset(seed=0)
+    assert isinstance(obs, torch.Tensor)
+    obs, rewards, *_ = envs.step(torch.tensor([0, 1]))
+    assert (obs.shape, rewards.dtype) == ((2, 4), torch.float64)

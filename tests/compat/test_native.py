@@ -1,0 +1,314 @@
+"""Environments that are vectorized already, as vector environments of ours."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+
+import ale_py
+import gymnasium
+import numpy as np
+import pytest
+from ale_py.vector_env import AtariVectorEnv
+from envpool import make as make_envpool
+from envpool.python.envpool import EnvPoolMixin
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from info_env import InfoEnv
+
+from xuance_envs.compat import from_gymnasium
+from xuance_envs.compat.native import make_native
+from xuance_envs.errors import ClosedVecEnvError, EnvError, NotSteppingError
+from xuance_envs.vector_envs.vector_env import VecEnv
+
+gymnasium.register_envs(ale_py)
+NUM = 5
+cartpole = partial(gymnasium.make_vec, "CartPole-v1", vectorization_mode="vector_entry_point")
+
+
+def envpool(env_id, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the precision of its bounds
+        return make_envpool(env_id, env_type="gymnasium", num_envs=NUM, seed=1, **options)
+
+
+def atari(**options):
+    return AtariVectorEnv("breakout", NUM, img_height=16, img_width=16, noop_max=2, **options)
+
+
+def sync(mode):
+    return SyncVectorEnv(
+        [partial(InfoEnv, number, kind=1) for number in range(NUM)], autoreset_mode=mode
+    )
+
+
+ENGINES = {
+    "CartPoleVectorEnv": partial(cartpole, num_envs=NUM),
+    "AtariVectorEnv": atari,
+    "AtariVectorEnv-same-step": partial(atari, autoreset_mode="SameStep"),
+    "EnvPool": partial(envpool, "CartPole-v1"),
+    "EnvPool-Atari": partial(envpool, "Breakout-v5", img_height=16, img_width=16, noop_max=2),
+    "SyncVectorEnv-same-step": partial(sync, AutoresetMode.SAME_STEP),
+    "SyncVectorEnv-disabled": partial(sync, AutoresetMode.DISABLED),
+}
+engines = pytest.mark.parametrize("make", ENGINES.values(), ids=ENGINES)
+STEPS = 260  # enough for an episode of Breakout to end
+
+
+def actions_for(vec_env, count, seed=0):
+    return np.random.default_rng(seed).integers(vec_env.action_space.n, size=(count, NUM))
+
+
+@pytest.fixture
+def make_vec_env(closing):
+    return lambda make, **options: closing(from_gymnasium(make(), **options))
+
+
+# --- the table of a step ------------------------------------------------------------------------
+
+
+@engines
+def test_the_table_of_a_step_holds(make_vec_env, make):
+    vec_env = make_vec_env(make)
+    assert isinstance(vec_env, VecEnv)
+    shape, dtype = vec_env.observation_space.shape, vec_env.observation_space.dtype
+    obs, infos = vec_env.reset()
+    assert (obs.shape, obs.dtype) == ((NUM, *shape), dtype)
+    assert [info["episode_step"] for info in infos] == [0] * NUM
+    counts, scores, ends = np.zeros(NUM, int), np.zeros(NUM), 0
+    for actions in actions_for(vec_env, STEPS):
+        obs, rewards, terminated, truncated, infos = vec_env.step(actions)
+        assert (obs.shape, obs.dtype, obs.flags.writeable) == ((NUM, *shape), dtype, True)
+        for array, kind in ((rewards, np.float32), (terminated, bool), (truncated, bool)):
+            assert (array.shape, array.dtype) == ((NUM,), kind)
+        counts, scores = counts + 1, scores + vec_env.exact_rewards
+        for i, info in enumerate(infos):
+            assert type(info["episode_step"]) is int
+            assert type(info["episode_score"]) is float
+            assert (info["episode_step"], info["episode_score"]) == (counts[i], scores[i])
+            ended = terminated[i] or truncated[i]
+            assert ("reset_obs" in info) == ("reset_info" in info) == ended
+            if ended:
+                ends += 1
+                counts[i] = scores[i] = 0
+                assert (info["reset_obs"].shape, info["reset_obs"].dtype) == (shape, dtype)
+                assert info["reset_obs"].tobytes() != obs[i].tobytes(), "the last one is another"
+                assert info["reset_info"]["episode_step"] == 0
+                assert "episode_score" not in info["reset_info"]
+    assert ends
+
+
+@engines
+def test_infos_still_show_their_own_step_later(make_vec_env, make):
+    at_once, late = make_vec_env(make), make_vec_env(make)
+    for vec_env in (at_once, late):
+        vec_env.reset(seed=None if isinstance(vec_env.vector_env, EnvPoolMixin) else 1)
+    looked, kept = [], []
+    for actions in actions_for(late, STEPS):
+        looked.append(repr(at_once.step(actions)[-1]))
+        kept.append(late.step(actions)[-1])
+    assert any("reset_obs" in text for text in looked)
+    assert list(map(repr, kept)) == looked
+
+
+def test_cartpole_is_the_engine_stepped_by_hand(make_vec_env):
+    vec_env = make_vec_env(ENGINES["CartPoleVectorEnv"])
+    engine = cartpole(num_envs=NUM)
+    assert np.array_equal(vec_env.reset(seed=3)[0], engine.reset(seed=3)[0])
+    for actions in actions_for(vec_env, 100):
+        obs, rewards, terminated, truncated, infos = vec_env.step(actions)
+        expected = engine.step(actions)
+        assert np.array_equal(obs, expected[0])
+        assert rewards.tolist() == [1] * NUM, "a step that ends an episode has its reward"
+        assert np.array_equal(terminated, expected[2])
+        ended = np.flatnonzero(terminated | truncated)
+        if len(ended):
+            engine.state[:, ended] = engine.np_random.uniform(
+                engine.low, engine.high, (4, len(ended))
+            )
+            engine.steps[ended] = 0
+            engine.prev_done[:] = False
+            first = engine.state.T.astype(np.float32)
+            assert [infos[i]["reset_obs"].tolist() for i in ended] == first[ended].tolist()
+
+
+def test_the_atari_engine_gives_the_same_in_both_of_its_modes(make_vec_env):
+    one = make_vec_env(ENGINES["AtariVectorEnv"])
+    other = make_vec_env(ENGINES["AtariVectorEnv-same-step"])
+    assert np.array_equal(one.reset(seed=2)[0], other.reset(seed=2)[0])
+    for actions in actions_for(one, STEPS):
+        (obs, *flags, infos), (its, *its_flags, its_infos) = one.step(actions), other.step(actions)
+        assert np.array_equal(obs, its)
+        assert np.array_equal(flags, its_flags)
+        for i in np.flatnonzero(flags[1] | flags[2]):
+            assert np.array_equal(infos[i]["reset_obs"], its_infos[i]["reset_obs"])
+
+
+def test_last_observations_are_kept_where_gymnasium_keeps_them(make_vec_env):
+    vec_env = make_vec_env(ENGINES["SyncVectorEnv-same-step"])
+    by_hand = [InfoEnv(number, kind=1) for number in range(NUM)]
+    vec_env.reset()
+    for env in by_hand:
+        env.reset()
+    for actions in actions_for(vec_env, 30):
+        obs, *_, infos = vec_env.step(actions)
+        for i, env in enumerate(by_hand):
+            expected, _, *ended, info = env.step(0)
+            assert np.array_equal(obs[i], expected)
+            assert {key: infos[i][key] for key in info} == info
+            if any(ended):
+                first, info = env.reset()
+                assert np.array_equal(infos[i]["reset_obs"], first)
+                assert infos[i]["reset_info"]["int"] == info["int"]
+
+
+# --- what the contract says besides -------------------------------------------------------------
+
+
+def test_states_and_actions_are_checked(make_vec_env):
+    vec_env = make_vec_env(ENGINES["CartPoleVectorEnv"])
+    vec_env.reset(seed=0)
+    with pytest.raises(NotSteppingError):
+        vec_env.step_wait()
+    with pytest.raises(ValueError, match="expected shape"):
+        vec_env.step([0, 1])
+    vec_env.step_async([0] * NUM)
+    vec_env.reset(seed=0)
+    vec_env.close()
+    with pytest.raises(ClosedVecEnvError):
+        vec_env.step([0] * NUM)
+
+
+def test_an_engines_error_is_an_env_error_and_closes(make_vec_env):
+    vec_env = make_vec_env(ENGINES["CartPoleVectorEnv"])
+    vec_env.reset()
+    with pytest.raises(EnvError, match="CartPoleVectorEnv") as caught:
+        vec_env.step([0, 1, 2, 3, 4])
+    assert isinstance(caught.value.__cause__, AssertionError)
+    assert vec_env.closed
+
+
+def test_columns_of_infos_can_be_had(make_vec_env):
+    vec_env = make_vec_env(ENGINES["EnvPool"])
+    vec_env.reset()
+    *_, infos = vec_env.step([0] * NUM)
+    values, mask = infos.column("elapsed_step")
+    assert (values.tolist(), mask.all(), values.dtype) == ([1] * NUM, True, np.int32)
+    assert infos.column("episode_score")[0].tolist() == [1.0] * NUM
+
+
+def test_without_copies_views_are_returned(make_vec_env):
+    vec_env = make_vec_env(ENGINES["CartPoleVectorEnv"], copy=False)
+    first, _ = vec_env.reset(seed=0)
+    second, *_ = vec_env.step([0] * NUM)
+    assert not first.flags.writeable
+    assert np.array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    "name", ["CartPoleVectorEnv", "AtariVectorEnv", "AtariVectorEnv-same-step", "EnvPool"]
+)
+def test_some_can_be_reset(make_vec_env, name):
+    vec_env = make_vec_env(ENGINES[name])
+    vec_env.reset()
+    for _ in range(3):
+        obs, *_ = vec_env.step([1] * NUM)
+    first, infos = vec_env.reset(env_ids=[3, 1])
+    assert first.shape == (2, *vec_env.obs_shape)
+    assert [info["episode_step"] for info in infos] == [0, 0]
+    assert np.array_equal(vec_env.buf_obs[[3, 1]], first)
+    assert np.array_equal(vec_env.buf_obs[0], obs[0])
+    *_, infos = vec_env.step([1] * NUM)
+    assert [info["episode_step"] for info in infos] == [4, 1, 4, 1, 4]
+    assert all("episode_score" in info for info in infos)
+
+
+def test_a_seed_decides(make_vec_env):
+    vec_env = make_vec_env(ENGINES["CartPoleVectorEnv"], seed=4)
+    unseeded, _ = vec_env.reset()
+    continued, _ = vec_env.reset()
+    seeded, _ = vec_env.reset(seed=4)
+    assert np.array_equal(unseeded, seeded)
+    assert not np.array_equal(unseeded, continued)
+
+
+def test_atari_takes_a_seed_for_each(make_vec_env):
+    vec_env = make_vec_env(ENGINES["AtariVectorEnv"])
+    whole, _ = vec_env.reset(seed=3)
+    vec_env.step([1] * NUM)
+    part, _ = vec_env.reset(seed=3, env_ids=[2, 1])
+    assert np.array_equal(part, whole[[2, 1]])
+    listed, _ = vec_env.reset(seed=[3, 4, 5, 6, 7])
+    assert np.array_equal(listed, whole)
+
+
+REFUSED = {
+    "seeds-for-each": ("CartPoleVectorEnv", lambda e: e.reset(seed=[4, 1, 3, 2, 5]), "generator"),
+    "a-seed-for-some": ("CartPoleVectorEnv", lambda e: e.reset(seed=1, env_ids=[0]), "generator"),
+    "options-for-some": (
+        "CartPoleVectorEnv",
+        lambda e: e.reset(options={"low": 0}, env_ids=[0]),
+        "bounds",
+    ),
+    "seeds-for-some-of-all": (
+        "AtariVectorEnv",
+        lambda e: e.reset(seed=[1, None, 2, 3, 4]),
+        "a seed for each",
+    ),
+    "a-seed-for-a-pool": ("EnvPool", lambda e: e.reset(seed=1), "when it is made"),
+    "options-for-a-pool": ("EnvPool", lambda e: e.reset(options={"low": 0}), "no options"),
+    "call": ("CartPoleVectorEnv", lambda e: e.call("render"), "all of them at once"),
+    "get_attr": ("AtariVectorEnv", lambda e: e.get_attr("ale"), "all of them at once"),
+    "set_attr": ("EnvPool", lambda e: e.set_attr("x", 1), "all of them at once"),
+    "render": ("AtariVectorEnv", lambda e: e.render(), "render"),
+}
+
+
+@pytest.mark.parametrize(("name", "act", "reason"), REFUSED.values(), ids=REFUSED)
+def test_what_an_engine_cannot_do_is_refused_with_the_reason(make_vec_env, name, act, reason):
+    vec_env = make_vec_env(ENGINES[name])
+    vec_env.reset()
+    with pytest.raises(NotImplementedError, match=reason):
+        act(vec_env)
+    vec_env.step([0] * NUM)
+
+
+def test_frames(closing):
+    vec_env = closing(make_native("CartPole-v1", 2, render_mode="rgb_array"))
+    vec_env.reset(seed=0)
+    frames = vec_env.render()
+    assert [frame.shape for frame in frames] == [(400, 600, 3)] * 2
+    assert len(vec_env.render(env_ids=[1])) == 1
+
+
+# --- what is taken ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "reason"),
+    [
+        (lambda: 3, TypeError, "got 3"),
+        (lambda: gymnasium.make("CartPole-v1"), TypeError, "vector environment|VectorEnv"),
+        (lambda: RecordEpisodeStatistics(cartpole(num_envs=2)), TypeError, "wrapper"),
+        (partial(sync, AutoresetMode.NEXT_STEP), ValueError, "reset_obs"),
+        (partial(atari, batch_size=2), ValueError, "batch_size"),
+        (partial(envpool, "CartPole-v1", batch_size=2), ValueError, "batch_size"),
+    ],
+)
+def test_what_cannot_keep_the_contract_is_refused(make, error, reason):
+    engine = make()
+    with pytest.raises(error, match=reason):
+        from_gymnasium(engine)
+    if hasattr(engine, "close"):
+        engine.close()
+
+
+def test_an_environments_own_vectorized_form(closing):
+    vec_env = closing(make_native("CartPole-v1", 3, seed=2, sutton_barto_reward=True))
+    vec_env.reset()
+    assert vec_env.step([0, 1, 0])[1].tolist() == [0, 0, 0]
+    assert vec_env.max_episode_steps == 500
+    pong = closing(make_native("ALE/Pong-v5", 2))
+    assert pong.reset(seed=0)[0].shape == (2, 4, 84, 84)
+    with pytest.raises(ValueError, match="no vectorized form"):
+        make_native("Acrobot-v1", 2)

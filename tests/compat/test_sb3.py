@@ -1,0 +1,286 @@
+"""Our vector environments beside Stable-Baselines3's, and its algorithms and wrappers on them."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import OrderedDict
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from example_envs import NamedEnv, wrapped
+from gymnasium import spaces
+from gymnasium.utils.env_checker import data_equivalence
+from info_env import InfoEnv, SampleEnv
+from stable_baselines3 import DQN, PPO, SAC
+from stable_baselines3.common import vec_env as theirs
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+
+from xuance_envs.compat.sb3 import DummyVecEnv, SubprocVecEnv
+
+cartpole = partial(gymnasium.make, "CartPole-v1", max_episode_steps=40)
+# Other processes would import torch anew, and theirs the tests, too.
+Fork = partial(theirs.SubprocVecEnv, start_method="fork")
+OurFork = partial(SubprocVecEnv, start_method="fork")
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This process .* is multi-threaded", "ignore:context='fork' copies this process"
+)
+
+KINDS = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
+kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+PAIRS = {"dummy": (DummyVecEnv, theirs.DummyVecEnv), "subproc": (SubprocVecEnv, Fork)}
+with_torch = pytest.mark.parametrize("kind", [DummyVecEnv, OurFork], ids=KINDS)
+pairs = pytest.mark.parametrize(("kind", "own"), PAIRS.values(), ids=PAIRS)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Keeps torch from waiting for CPUs that are busy stepping."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def spaces_of_sb3():
+    some = OrderedDict(
+        discrete=spaces.Discrete(4),
+        many=spaces.MultiDiscrete([2, 3]),
+        bits=spaces.MultiBinary(3),
+        box=spaces.Box(0, 1, (2,)),
+    )
+    return [*some.values(), spaces.Dict(some), spaces.Tuple(list(some.values()))]
+
+
+# --- beside theirs ------------------------------------------------------------------------------
+
+
+def assert_alike(vec_env, own, steps):
+    for each in (vec_env, own):
+        assert each.seed(3) == [3, 4, 5]
+    assert data_equivalence(vec_env.reset(), own.reset())
+    assert data_equivalence(list(vec_env.reset_infos), list(own.reset_infos))
+    own.action_space.seed(0)
+    for _ in range(steps):
+        actions = np.array([own.action_space.sample() for _ in range(3)])
+        obs, rewards, dones, infos = vec_env.step(actions)
+        own_obs, own_rewards, own_dones, own_infos = own.step(actions)
+        assert data_equivalence(obs, own_obs, exact=True)
+        assert rewards.tolist() == own_rewards.tolist()
+        assert data_equivalence(dones, own_dones)
+        assert data_equivalence(infos, own_infos, exact=True), (infos, own_infos)
+        assert data_equivalence(list(vec_env.reset_infos), list(own.reset_infos))
+
+
+@pairs
+@pytest.mark.parametrize(
+    "env_id", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "MountainCarContinuous-v0"]
+)
+def test_steps_are_theirs(closing, kind, own, env_id):
+    functions = [partial(gymnasium.make, env_id, max_episode_steps=30)] * 3
+    assert_alike(closing(kind(functions)), closing(own(functions)), 200)
+
+
+@pairs
+def test_infos_of_every_kind_are_theirs(closing, kind, own):
+    functions = [partial(InfoEnv, number) for number in range(3)]
+    assert_alike(closing(kind(functions)), closing(own(functions)), 60)
+
+
+@pairs
+@pytest.mark.parametrize("space", spaces_of_sb3(), ids=lambda space: type(space).__name__)
+def test_observations_of_every_space_are_theirs(closing, kind, own, space):
+    functions = [partial(SampleEnv, space)] * 3
+    vec_env, other = closing(kind(functions)), closing(own(functions))
+    for each in (vec_env, other):
+        each.seed(5)
+    got, expected = vec_env.reset(), other.reset()
+    for _ in range(5):
+        assert type(got) is type(expected)
+        assert data_equivalence(plain(got), plain(expected))
+        actions = [space.sample() for _ in range(3)]
+        if kind is SubprocVecEnv and isinstance(space, spaces.Dict | spaces.Tuple):
+            break  # a batch of such actions is a list in both, but theirs passes it on as it is
+        got, expected = vec_env.step(actions)[0], other.step(actions)[0]
+
+
+def plain(obs):
+    return dict(obs) if isinstance(obs, dict) else obs
+
+
+@pairs
+def test_they_look_like_theirs(closing, kind, own):
+    functions = [partial(NamedEnv, name) for name in range(3)]
+    vec_env, other = closing(kind(functions)), closing(own(functions))
+    assert isinstance(vec_env, theirs.VecEnv)
+    assert isinstance(vec_env, getattr(theirs, type(vec_env).__name__))
+    for name in ("num_envs", "observation_space", "action_space", "render_mode", "metadata"):
+        assert getattr(vec_env, name) == getattr(other, name)
+    assert np.array_equal(vec_env.render(), other.render())
+    assert np.array_equal(vec_env.get_images(), other.get_images())
+    with pytest.warns(UserWarning, match="something_else"):
+        vec_env.render(mode="something_else")
+
+
+# --- reaching in --------------------------------------------------------------------------------
+
+
+@kinds
+def test_methods_and_attributes_of_some(closing, kind):
+    vec_env = closing(kind([partial(wrapped, name) for name in range(3)]))
+    assert vec_env.env_method("describe", "hi", mark="!") == ["hi 0!", "hi 1!", "hi 2!"]
+    assert vec_env.env_method("describe_layer", indices=[2, 0]) == ["wrapper of 2", "wrapper of 0"]
+    assert vec_env.get_attr("name") == [0, 1, 2]
+    assert vec_env.get_attr("name", indices=-1) == [2]
+    assert vec_env.set_attr("mark", 7, indices=[0, -1]) is None
+    assert vec_env.has_attr("name")
+    assert not vec_env.has_attr("mark"), "one has it not"
+    assert vec_env.get_attr("mark", indices=[0, 2, 0]) == [7, 7, 7]
+    with pytest.raises(AttributeError):
+        vec_env.get_attr("mark")
+
+
+@with_torch
+def test_wrappers_of_single_environments_are_found(closing, kind):
+    vec_env = closing(kind([cartpole, lambda: Monitor(cartpole())]))
+    assert vec_env.env_is_wrapped(Monitor) == [False, True]
+    assert vec_env.env_is_wrapped(gymnasium.wrappers.TimeLimit, indices=[1]) == [True]
+    assert vec_env.env_is_wrapped(gymnasium.Wrapper) == [True, True]
+
+
+@kinds
+def test_seeds_and_options_are_for_the_next_reset(closing, kind):
+    vec_env = closing(kind([partial(SampleEnv, spaces.Discrete(9))] * 2))
+    vec_env.seed(5)
+    vec_env.set_options([{"level": 1}, {}])
+    vec_env.reset()
+    assert [info["seed"] for info in vec_env.reset_infos] == [5, 6]
+    assert vec_env.get_attr("options") == [{"level": 1}, None]
+    vec_env.reset()
+    assert [info["seed"] for info in vec_env.reset_infos] == [None, None]
+    assert vec_env.get_attr("options") == [None, None]
+
+
+# --- the end, and what is refused ---------------------------------------------------------------
+
+
+def test_environments_of_one_dummy_are_distinct():
+    env = cartpole()
+    with pytest.raises(ValueError, match="object"):
+        DummyVecEnv([lambda: env] * 2)
+    with pytest.raises(ValueError, match="same instance"):
+        DummyVecEnv([lambda: gymnasium.Wrapper(env), lambda: gymnasium.Wrapper(env)])
+
+
+def test_what_is_no_gymnasium_environment_is_refused_by_their_rules():
+    with pytest.raises(ValueError, match="not a Gymnasium environment"):
+        DummyVecEnv([lambda: 3])
+
+
+def test_start_methods(closing):
+    for method in ("fork", "spawn", "forkserver"):
+        closing(SubprocVecEnv([cartpole], start_method=method)).reset()
+    with pytest.raises(ValueError, match="cannot find context for 'illegal_method'"):
+        SubprocVecEnv([cartpole], start_method="illegal_method")
+
+
+@kinds
+def test_closing_leaves_nothing(kind):
+    vec_env = kind([cartpole] * 3)
+    vec_env.reset()
+    vec_env.step_async(np.zeros(3, int))
+    vec_env.close()
+    vec_env.close()
+    assert multiprocessing.active_children() == []
+
+
+def test_an_error_in_a_worker_is_the_environments_own():
+    vec_env = SubprocVecEnv([cartpole] * 2)
+    vec_env.reset()
+    with pytest.raises(AssertionError, match="invalid"):
+        vec_env.step(np.array([0, 5]))
+    vec_env.close()
+
+
+def test_states_of_the_worker_processes_show(closing):
+    vec_env = closing(SubprocVecEnv([cartpole] * 3, in_series=2))
+    vec_env.reset()
+    assert (vec_env.waiting, vec_env.closed, len(vec_env.processes)) == (False, False, 2)
+    vec_env.step_async(np.zeros(3, int))
+    assert vec_env.waiting
+    vec_env.step_wait()
+
+
+# --- wrappers and algorithms --------------------------------------------------------------------
+
+
+WRAPPERS = {
+    "VecNormalize": theirs.VecNormalize,
+    "VecFrameStack": partial(theirs.VecFrameStack, n_stack=3),
+    "VecMonitor": theirs.VecMonitor,
+    "VecCheckNan": theirs.VecCheckNan,
+}
+
+
+@pairs
+@pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=WRAPPERS)
+def test_their_wrappers_do_the_same(closing, kind, own, wrapper):
+    envs = [closing(wrapper(each([cartpole] * 3))) for each in (kind, own)]
+    for each in envs:
+        each.seed(3)
+    assert data_equivalence(envs[0].reset(), envs[1].reset())
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        actions = rng.integers(2, size=3)
+        got, expected = (each.step(actions) for each in envs)
+        for *_, infos in (got, expected):
+            for info in infos:
+                info.get("episode", {}).pop("t", None)  # seconds
+        assert np.allclose(got[1], expected[1], atol=1e-6), "rewards are float32 in one of theirs"
+        assert data_equivalence([got[0], got[2], got[3]], [expected[0], expected[2], expected[3]])
+
+
+@kinds
+def test_videos_are_recorded(closing, kind, tmp_path):
+    functions = [partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array")]
+    vec_env = theirs.VecVideoRecorder(kind(functions), str(tmp_path), lambda step: step == 0, 5)
+    vec_env.reset()
+    for _ in range(8):
+        vec_env.step(np.zeros(1, int))
+    vec_env.close()
+    assert list(tmp_path.glob("*.mp4"))
+
+
+@with_torch
+def test_make_vec_env_takes_them(closing, kind):
+    vec_env = closing(make_vec_env("CartPole-v1", 3, seed=1, vec_env_cls=kind))
+    own = closing(make_vec_env("CartPole-v1", 3, seed=1))
+    assert np.array_equal(vec_env.reset(), own.reset())
+    assert vec_env.env_is_wrapped(Monitor) == [True] * 3
+
+
+ALGORITHMS = {
+    "PPO": partial(PPO, "MlpPolicy", n_steps=32, batch_size=32, n_epochs=2),
+    "DQN": partial(DQN, "MlpPolicy", learning_starts=20, train_freq=4),
+    "SAC": partial(SAC, "MlpPolicy", learning_starts=20, train_freq=4, batch_size=16),
+}
+
+
+@with_torch
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_their_algorithms_learn_alike_on_ours_and_on_theirs(closing, kind, name):
+    env_id = "Pendulum-v1" if name == "SAC" else "CartPole-v1"
+    weights = []
+    for each in (kind, theirs.DummyVecEnv):
+        vec_env = closing(make_vec_env(env_id, 2, seed=1, vec_env_cls=each))
+        model = ALGORITHMS[name](vec_env, seed=1, device="cpu").learn(160)
+        weights.append(torch.cat([p.detach().ravel() for p in model.policy.parameters()]))
+        if each is kind and name == "PPO":
+            mean, _ = evaluate_policy(model, vec_env, n_eval_episodes=2, warn=False)
+            assert mean > 0
+    assert torch.equal(*weights)

@@ -1,0 +1,92 @@
+"""Environments whose infos, or observations, are of all kinds that libraries treat differently."""
+
+from __future__ import annotations
+
+import copy
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+VALUES = [
+    lambda k: {"int": k},
+    lambda k: {"int": k, "float": k / 2, "bool": k % 2 == 0},
+    lambda k: {"float32": np.float32(k), "uint8": np.uint8(k % 200)},
+    lambda k: {"text": f"word {k}", "none": None},
+    lambda k: {"array": np.arange(3) + k, "int": k},
+    lambda k: {"nested": {"int": k, "deeper": {"float": k / 4, "array": np.ones(2) * k}}},
+    lambda k: {"numpy_bool": np.bool_(k % 2)},
+    lambda k: {"list": [k, k + 1], "_odd": k},
+    lambda k: {},
+]
+
+
+class InfoEnv(gymnasium.Env):
+    """Gives an info of another kind each time, or of one kind always.
+
+    Args:
+        number: makes environments differ.
+        length: steps of an episode.
+        kind: the only kind of info; None for all in turn.
+        shape: of its observations.
+    """
+
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, number=0, length=4, kind=None, shape=(2,)):
+        self.observation_space = spaces.Box(-1e6, 1e6, shape, np.float64)
+        self.number = number
+        self.length = length
+        self.kind = kind
+        self.calls = 0
+        self.count = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self._observe(), {**self._info(), "options": str(options)}
+
+    def step(self, action):
+        self.count += 1
+        ended = self.count == self.length + self.number
+        truncated = ended and self.calls % 2 == 0
+        return self._observe(), self.count / 3, ended and not truncated, truncated, self._info()
+
+    def _observe(self):
+        return np.full(self.observation_space.shape, self.calls + 100.0 * self.number)
+
+    def _info(self):
+        self.calls += 1
+        kind = self.calls + self.number if self.kind is None else self.kind
+        return VALUES[kind % len(VALUES)](self.calls)
+
+
+class SampleEnv(gymnasium.Env):
+    """Shows samples of a space of any kind, and is rendered in its colour.
+
+    Args:
+        space: of its observations and actions.
+        colour: of its frames.
+    """
+
+    def __init__(self, space, colour=0):
+        self.observation_space = copy.deepcopy(space)
+        self.action_space = space
+        self.render_mode = "rgb_array"
+        self.colour = colour
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.options = options
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.steps = 0
+        return self.observation_space.sample(), {"seed": seed}
+
+    def step(self, action):
+        self.steps += 1
+        truncated = self.steps == 3
+        return self.observation_space.sample(), 0.5, truncated, truncated, {}
+
+    def render(self):
+        return np.full((4, 4, 3), self.colour, np.uint8)

@@ -1,0 +1,139 @@
+"""A step's infos as Gymnasium's vector environments give them: one dict of arrays and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from xuance_envs.compat.stepping import Stepped
+from xuance_envs.engine.infos import InfoBatch
+
+__all__ = ["InfoBatcher"]
+
+AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
+Columns = dict[str, tuple[type, NDArray[Any], NDArray[np.bool_]]]
+
+
+class InfoBatcher:
+    """Puts the infos of all environments into one dict.
+
+    Numbers go from their columns into it without a look at single environments. Whatever else
+    there is (strings, arrays, dicts, keys of several types) is added by Gymnasium's own rules.
+
+    Args:
+        vector_env: whose infos they are; a class that adds infos by rules of its own is left to
+            do so.
+    """
+
+    def __init__(self, vector_env: VectorEnv) -> None:
+        self._every = np.arange(vector_env.num_envs)
+        self._by_its_own_rules = type(vector_env)._add_info is not VectorEnv._add_info
+
+    def of_reset(
+        self, infos: InfoBatch, envs: NDArray[np.intp], add_info: AddInfo
+    ) -> dict[str, Any]:
+        """The infos of a reset.
+
+        Args:
+            infos: of all environments.
+            envs: those that were reset; the others' are left out.
+            add_info: Gymnasium's ``VectorEnv._add_info``, which adds one environment's info.
+        """
+        columns = self._plain_columns(infos, self._every)
+        if columns is None:
+            return self._one_by_one(infos, envs, add_info)
+        reset = np.zeros(len(self._every), np.bool_)
+        reset[envs] = True
+        return _with_masks(columns, reset)
+
+    def of_step(self, step: Stepped, final_obs: list[Any], add_info: AddInfo) -> dict[str, Any]:
+        """The infos of a step.
+
+        Args:
+            step: what came of it.
+            final_obs: of the environments that were reset in it, the last observations.
+            add_info: as above.
+        """
+        envs, reset_infos = step.envs, step.reset_infos
+        columns = self._plain_columns(step.infos, self._every)
+        if envs is None or reset_infos is None:
+            if columns is None:
+                return self._one_by_one(step.infos, self._every, add_info)
+            return _with_masks(columns, None)
+        reset_columns = self._plain_columns(reset_infos, envs)
+        if columns is None or reset_columns is None or not _mix(columns, reset_columns):
+            return self._with_ends(step, final_obs, add_info)
+        ended = np.zeros(len(self._every), np.bool_)
+        ended[envs] = True
+        infos = _with_masks(columns, ~ended)
+        for key, (kind, values, mask) in reset_columns.items():
+            if key not in infos:
+                infos[key] = np.zeros(len(self._every), kind)
+                infos[f"_{key}"] = np.zeros(len(self._every), np.bool_)
+            infos[key][envs[mask]] = values[mask]
+            infos[f"_{key}"][envs[mask]] = True
+        last = np.full(len(self._every), None, dtype=object)
+        for env, observation in zip(envs.tolist(), final_obs, strict=True):
+            last[env] = observation
+        infos["final_obs"], infos["_final_obs"] = last, ended
+        infos["final_info"], infos["_final_info"] = _with_masks(columns, ended), ended.copy()
+        return infos
+
+    def _one_by_one(
+        self, batch: InfoBatch, envs: NDArray[np.intp], add_info: AddInfo
+    ) -> dict[str, Any]:
+        infos: dict[str, Any] = {}
+        for env in envs.tolist():
+            infos = add_info(infos, batch.build(env, env), env)
+        return infos
+
+    def _with_ends(self, step: Stepped, final_obs: list[Any], add_info: AddInfo) -> dict[str, Any]:
+        assert step.envs is not None
+        assert step.reset_infos is not None
+        infos: dict[str, Any] = {}
+        row_of = {env: row for row, env in enumerate(step.envs.tolist())}
+        for env in self._every.tolist():
+            info = step.infos.build(env, env)
+            row = row_of.get(env)
+            if row is not None:
+                final = {"final_obs": final_obs[row], "final_info": info}
+                infos = add_info(infos, final, env)
+                info = step.reset_infos.build(row, env)
+            infos = add_info(infos, info, env)
+        return infos
+
+    def _plain_columns(self, batch: InfoBatch, envs: NDArray[np.intp]) -> Columns | None:
+        """The columns, if Gymnasium makes nothing else of any of them than an array and a mask."""
+        columns = None if self._by_its_own_rules else batch.columns(envs)
+        for key, (kind, _, _) in (columns or {}).items():
+            if kind is np.bool_ or key.startswith("_") or key in ("final_obs", "final_info"):
+                return None
+        return columns
+
+
+def _mix(columns: Columns, reset_columns: Columns) -> bool:
+    """Whether the values of steps and of resets have the same types."""
+    return all(
+        [
+            key not in columns or columns[key][0] is kind
+            for key, (kind, _, _) in reset_columns.items()
+        ]
+    )
+
+
+def _with_masks(columns: Columns, wanted: NDArray[np.bool_] | None) -> dict[str, Any]:
+    """Arrays and masks for Gymnasium, of the environments that are wanted; None for all."""
+    infos: dict[str, Any] = {}
+    for key, (_, values, mask) in columns.items():
+        if wanted is None:
+            infos[key], infos[f"_{key}"] = values, mask
+            continue
+        mask = mask & wanted
+        if mask.any():
+            infos[key] = np.where(mask, values, values.dtype.type(0))
+            infos[f"_{key}"] = mask
+    return infos

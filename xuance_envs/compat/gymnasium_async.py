@@ -1,0 +1,379 @@
+"""Gymnasium's ``AsyncVectorEnv`` over groups of environments in worker processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import logger
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.async_vector_env import AsyncState
+from gymnasium.vector.utils import batch_space
+
+from xuance_envs.compat import in_env_process
+from xuance_envs.compat.batched_infos import InfoBatcher
+from xuance_envs.compat.in_env_process import PreparedFunction, own_registrations
+from xuance_envs.compat.stepping import (
+    ProcessStepper,
+    original_of,
+    originally,
+)
+from xuance_envs.compat.vector_arguments import (
+    AUTORESET,
+    ObservationMode,
+    as_batch,
+    batched_spaces,
+    check_max_concurrency,
+    check_observation_mode,
+    check_shareable,
+    check_spaces,
+    resets_of,
+    start_method,
+)
+from xuance_envs.compat.vector_results import StepResult, reset_result, step_result
+from xuance_envs.errors import EnvError
+
+__all__ = ["AsyncVectorEnv"]
+
+
+class AsyncVectorEnv(gymnasium.vector.AsyncVectorEnv):
+    """Many environments in worker processes, as :class:`gymnasium.vector.AsyncVectorEnv`.
+
+    Gymnasium starts a process for each environment; here a worker steps a share of them, and there
+    is one worker per CPU unless told otherwise.
+
+    Args:
+        env_fns: callables that make one environment each.
+        shared_memory: whether spaces that Gymnasium cannot lay out in shared memory are refused.
+        copy: whether the observations returned belong to the caller, or are arrays that the next
+            step overwrites.
+        context: how workers start: ``"spawn"``, ``"forkserver"`` or ``"fork"``. None is Python's
+            default, except that a process that cannot be forked safely is not.
+        daemon: Gymnasium's environments start processes of their own only where this is False;
+            here they always may.
+        worker: a function in place of Gymnasium's worker. Everything is then Gymnasium's: a process
+            per environment, and its speed.
+        observation_mode: as for :class:`SyncVectorEnv`.
+        autoreset_mode: as for :class:`SyncVectorEnv`.
+        max_concurrency: at most so many environments are stepped at the same time: the number of
+            workers.
+        **ours: as :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` takes them:
+            ``in_series``, ``caller_steps``, ``worker_threads`` and so on.
+
+    Raises:
+        RuntimeError: the environments' spaces do not go together.
+        ValueError: there is no such mode, or ``shared_memory`` with a custom space.
+        TypeError: ``shared_memory`` with a space of variable shape.
+    """
+
+    def __init__(
+        self,
+        env_fns: Iterable[Callable[[], gymnasium.Env[Any, Any]]],
+        shared_memory: bool = True,
+        copy: bool = True,
+        context: str | None = None,
+        daemon: bool = True,
+        worker: Callable[..., None] | None = None,
+        observation_mode: ObservationMode = "same",
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        max_concurrency: int | None = None,
+        **ours: Any,
+    ) -> None:
+        self._stepper: ProcessStepper | None = None
+        functions = list(env_fns)
+        if worker is not None:
+            if ours:
+                raise TypeError(f"a custom worker is Gymnasium's own, which takes no {list(ours)}")
+            limit: dict[str, Any] = {}
+            if max_concurrency is not None:
+                limit["max_concurrency"] = max_concurrency
+            super().__init__(
+                functions,
+                shared_memory,
+                copy,
+                context,
+                daemon,
+                worker,
+                observation_mode,  # type: ignore[arg-type]  # what else it may be is Gymnasium's to say
+                autoreset_mode,
+                **limit,
+            )
+            return
+        check_max_concurrency(max_concurrency)
+        check_observation_mode(observation_mode)
+        self.env_fns = functions
+        self.shared_memory = shared_memory
+        self.copy = copy
+        self.context = context
+        self.daemon = daemon
+        self.worker = None
+        self.observation_mode = observation_mode  # type: ignore[assignment]  # Gymnasium's is narrower
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.max_concurrency = max_concurrency
+        self.num_envs = len(functions)
+        if max_concurrency is not None:
+            if "in_series" in ours:
+                raise TypeError("max_concurrency and in_series both say how many workers there are")
+            ours["in_series"] = -(-self.num_envs // min(int(max_concurrency), self.num_envs))
+        specs = own_registrations(gymnasium.registry.values())
+        prepared = [PreparedFunction(function, specs) for function in functions]
+        ours["context"] = start_method(context)
+        mode = AUTORESET[self.autoreset_mode]
+        stepper = originally(lambda: ProcessStepper(prepared, mode, **ours))
+        try:
+            self._describe(stepper)
+        except BaseException:
+            stepper.close()
+            raise
+        self._stepper = stepper
+        self._batcher = InfoBatcher(self)
+        self._envs_reset = np.arange(self.num_envs)
+        self._state = AsyncState.DEFAULT
+
+    def _describe(self, stepper: ProcessStepper) -> None:
+        """Sets the spaces and what else is said of the environments, and checks that they agree."""
+        self.metadata = {**stepper.metadata, "autoreset_mode": self.autoreset_mode}
+        self.render_mode = stepper.render_mode
+        self.single_action_space = stepper.action_space
+        self.action_space = batch_space(stepper.action_space, self.num_envs)
+        spaces = stepper.apply(range(self.num_envs), in_env_process.spaces_of)
+        single, batch = batched_spaces(self.observation_mode, [space for space, _ in spaces])
+        self.single_observation_space, self.observation_space = single, batch
+        if self.shared_memory:
+            check_shareable(single)
+        check_spaces(self.observation_mode, single, self.single_action_space, spaces)
+
+    # -- reset ------------------------------------------------------------------------
+
+    def reset_async(
+        self,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        """Starts a reset: see :meth:`SyncVectorEnv.reset`.
+
+        Raises:
+            AlreadyPendingCallError: another call is pending.
+            ClosedEnvironmentError: it is closed.
+        """
+        if self._stepper is None:
+            super().reset_async(seed, options)  # type: ignore[arg-type]  # Gymnasium's is narrower
+            return
+        self._assert_is_running()
+        envs, seeds, options = resets_of(self.num_envs, seed, options, self._check_none_pending)
+        self._stepper.start_reset(envs.tolist(), seeds, [options] * len(envs))
+        self._envs_reset = envs
+        self._state = AsyncState.WAITING_RESET
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """Waits for the reset.
+
+        Args:
+            timeout: seconds to wait at most.
+
+        Raises:
+            NoAsyncCallError: none was started.
+            TimeoutError: it took longer (``multiprocessing.TimeoutError``).
+            ClosedEnvironmentError: it is closed.
+        """
+        if self._stepper is None:
+            return super().reset_wait(timeout)
+        infos = self._finish(AsyncState.WAITING_RESET, self._stepper.finish_reset, timeout)
+        return reset_result(
+            self._stepper, self._batcher, infos, self._envs_reset, self.copy, self._add_info
+        )
+
+    # -- step -------------------------------------------------------------------------
+
+    def step_async(self, actions: Any) -> None:
+        """Starts a step: see :meth:`SyncVectorEnv.step`.
+
+        Raises:
+            AlreadyPendingCallError: another call is pending.
+            ClosedEnvironmentError: it is closed.
+        """
+        stepper = self._stepper
+        if stepper is None:
+            super().step_async(actions)
+            return
+        self._assert_is_running()
+        if self._state is not AsyncState.DEFAULT:
+            self._check_none_pending("step_async")
+        if stepper.waiting:  # a step whose wait timed out
+            self._report(stepper.finish_step)
+        stepper.step_async(as_batch(self.single_action_space, actions))
+        self._state = AsyncState.WAITING_STEP
+
+    def step_wait(self, timeout: float | None = None) -> StepResult:
+        """Waits for the step.
+
+        Args:
+            timeout: seconds to wait at most.
+
+        Raises:
+            NoAsyncCallError: none was started.
+            TimeoutError: it took longer (``multiprocessing.TimeoutError``).
+            ClosedEnvironmentError: it is closed.
+        """
+        stepper = self._stepper
+        if stepper is None:
+            return super().step_wait(timeout)
+        step = self._finish(AsyncState.WAITING_STEP, stepper.finish_step, timeout)
+        return step_result(stepper, self._batcher, step, self.copy, self._add_info)
+
+    # -- calls ------------------------------------------------------------------------
+
+    def call_async(self, name: str, /, *args: object, **kwargs: object) -> None:
+        """Starts to call a method of each environment, or to read an attribute.
+
+        Raises:
+            AlreadyPendingCallError: another call is pending.
+            ClosedEnvironmentError: it is closed.
+        """
+        stepper = self._stepper
+        if stepper is None:
+            super().call_async(name, *args, **kwargs)
+            return
+        self._assert_is_running()
+        self._check_none_pending("call_async")
+        self._start_apply(in_env_process.call_wrapper_attr, [(name, args, kwargs)] * self.num_envs)
+        self._state = AsyncState.WAITING_CALL
+
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """Waits for the calls; what each returned.
+
+        Args:
+            timeout: seconds to wait at most.
+
+        Raises:
+            NoAsyncCallError: none was started.
+            TimeoutError: they took longer (``multiprocessing.TimeoutError``).
+            ClosedEnvironmentError: it is closed.
+        """
+        if self._stepper is None:
+            return super().call_wait(timeout)
+        results: tuple[Any, ...] = self._finish(
+            AsyncState.WAITING_CALL, self._stepper.finish_apply, timeout
+        )
+        return results
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Sets an attribute: a list or tuple gives each environment its own value.
+
+        Raises:
+            ValueError: a list or tuple of another length.
+            AlreadyPendingCallError: a call is pending.
+            ClosedEnvironmentError: it is closed.
+        """
+        stepper = self._stepper
+        if stepper is None:
+            super().set_attr(name, values)
+            return
+        self._assert_is_running()
+        if not isinstance(values, list | tuple):
+            values = [values] * self.num_envs
+        if len(values) != self.num_envs:
+            raise ValueError(
+                "Values must be a list or tuple with length equal to the number of environments. "
+                f"Got `{len(values)}` values for {self.num_envs} environments."
+            )
+        self._check_none_pending("set_attr")
+        self._start_apply(in_env_process.set_wrapper_attr, [(name, value) for value in values])
+        self._report(stepper.finish_apply)
+
+    def _start_apply(self, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+        assert self._stepper is not None
+        if self._stepper.waiting:  # a step whose wait timed out
+            self._report(self._stepper.finish_step)
+        self._stepper.start_apply(function, arguments)
+
+    # -- waiting, and the end ---------------------------------------------------------
+
+    def _finish(self, state: AsyncState, finish: Callable[[], Any], timeout: float | None) -> Any:
+        """Waits for what was started, if it is what should have been."""
+        self._assert_is_running()
+        if self._state is not state:
+            raise NoAsyncCallError(
+                f"Calling `{state.value}_wait` without any prior call to `{state.value}_async`.",
+                state.value,
+            )
+        assert self._stepper is not None
+        if timeout is not None and not self._stepper.ready(timeout):
+            self._state = AsyncState.DEFAULT
+            raise multiprocessing.TimeoutError(
+                f"The call to `{state.value}_wait` has timed out after {timeout} second(s)."
+            )
+        result = self._report(finish)
+        self._state = AsyncState.DEFAULT
+        return result
+
+    def _report(self, finish: Callable[[], Any]) -> Any:
+        """Waits, and raises what an environment raised, with the warnings Gymnasium gives."""
+        try:
+            return finish()
+        except EnvError as error:
+            failure = error
+        except Exception:
+            self._state = AsyncState.DEFAULT
+            raise
+        self._state = AsyncState.DEFAULT
+        logger.error(
+            f"Received the following error from Worker-{failure.env_index} - Shutting it down"
+        )
+        logger.error("%s", failure.env_traceback)
+        logger.error("Raising the last exception back to the main process.")
+        raise original_of(failure)
+
+    def _check_none_pending(self, what: str) -> None:
+        if self._state is not AsyncState.DEFAULT:
+            pending = str(self._state.value)
+            raise AlreadyPendingCallError(
+                f"Calling `{what}` while waiting for a pending call to `{pending}` to complete.",
+                pending,
+            )
+
+    def _assert_is_running(self) -> None:
+        if self.closed or (self._stepper is not None and self._stepper.closed):
+            raise ClosedEnvironmentError(
+                f"Trying to operate on `{type(self).__name__}`, after a call to `close()`."
+            )
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """Closes the environments, and ends the workers.
+
+        Args:
+            timeout: seconds to wait for a call that is pending.
+            terminate: whether to end the workers whatever they are doing.
+        """
+        stepper = self._stepper
+        if stepper is None:
+            super().close_extras(timeout, terminate)
+            return
+        if self._state is not AsyncState.DEFAULT and not stepper.closed:
+            logger.warn(
+                f"Calling `close` while waiting for a pending call to `{self._state.value}` to "
+                "complete."
+            )
+            try:
+                getattr(self, f"{self._state.value}_wait")(0 if terminate else timeout)
+            except multiprocessing.TimeoutError:
+                terminate = True
+        if terminate:
+            stepper.terminate()
+        else:
+            stepper.close()
+
+    @property
+    def processes(self) -> list[Any]:
+        """The worker processes, of which there are fewer than environments; none once closed."""
+        if self._stepper is None:
+            return self._own_processes
+        return self._stepper.processes
+
+    @processes.setter
+    def processes(self, processes: list[Any]) -> None:
+        self._own_processes = processes

@@ -1,0 +1,129 @@
+"""Gymnasium's ``SyncVectorEnv`` over a group of environments in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium import Space
+from gymnasium.error import ClosedEnvironmentError
+from gymnasium.vector import AutoresetMode
+
+from xuance_envs.compat.batched_infos import InfoBatcher
+from xuance_envs.compat.in_env_process import Giving
+from xuance_envs.compat.stepping import (
+    SerialStepper,
+    originally,
+)
+from xuance_envs.compat.vector_arguments import (
+    AUTORESET,
+    ObservationMode,
+    as_batch,
+    resets_of,
+)
+from xuance_envs.compat.vector_results import StepResult, reset_result, step_result
+
+__all__ = ["SyncVectorEnv"]
+
+
+class SyncVectorEnv(gymnasium.vector.SyncVectorEnv):
+    """Many environments in this process, as :class:`gymnasium.vector.SyncVectorEnv`.
+
+    Args:
+        env_fns: callables that make one environment each.
+        copy: whether the observations returned belong to the caller, or are arrays that the next
+            step overwrites.
+        observation_mode: ``"same"`` if all observation spaces are the same; ``"different"`` if only
+            their shapes and dtypes are; or the space of all environments' observations, alone or in
+            a tuple with the space of one's.
+        autoreset_mode: when an environment whose episode ended is reset: an ``AutoresetMode`` or
+            its value.
+
+    Raises:
+        RuntimeError: the environments' spaces do not go together.
+        ValueError: there is no such mode.
+
+    Example:
+        >>> import gymnasium
+        >>> from xuance_envs.compat.gymnasium import SyncVectorEnv
+        >>> envs = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 3)
+        >>> observations, infos = envs.reset(seed=42)
+        >>> observations, rewards, terminated, truncated, infos = envs.step([0, 1, 0])
+        >>> rewards
+        array([1., 1., 1.])
+        >>> envs.close()
+    """
+
+    def __init__(
+        self,
+        env_fns: Iterable[Callable[[], gymnasium.Env[Any, Any]]],
+        copy: bool = True,
+        observation_mode: ObservationMode = "same",
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+    ) -> None:
+        autoreset = AUTORESET[AutoresetMode(autoreset_mode)]
+        self._stepper: SerialStepper = originally(SerialStepper, env_fns, autoreset)
+        envs = self._stepper.envs
+        mode: Any = observation_mode
+        if isinstance(mode, Space):
+            mode = (mode, envs[0].observation_space)
+        try:
+            super().__init__([Giving(env) for env in envs], copy, mode, autoreset_mode)
+        except BaseException:
+            self._stepper.close()
+            raise
+        self.env_fns = env_fns  # type: ignore[assignment]  # as Gymnasium, whatever came
+        self.observation_mode = observation_mode  # type: ignore[assignment]  # Gymnasium's is narrower
+        self._batcher = InfoBatcher(self)
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Resets all environments, or those of ``options["reset_mask"]``.
+
+        Args:
+            seed: an int gives environment i ``seed + i``; a list gives each its own.
+            options: passed to the environments, without ``"reset_mask"``, a bool array.
+
+        Returns:
+            All environments' observations, and the infos of those that were reset.
+        """
+        self._check_open()
+        envs, seeds, options = resets_of(self.num_envs, seed, options)
+        originally(self._stepper.start_reset, envs.tolist(), seeds, [options] * len(envs))
+        infos = originally(self._stepper.finish_reset)
+        return reset_result(self._stepper, self._batcher, infos, envs, self.copy, self._add_info)
+
+    def step(self, actions: Any) -> StepResult:
+        """Steps all environments once.
+
+        Args:
+            actions: a batch of actions, as ``action_space`` has it.
+
+        Returns:
+            Observations, rewards ``(num_envs,)`` float64, terminations and truncations
+            ``(num_envs,)`` bool, and infos: arrays by key, each with a mask under ``_key``.
+        """
+        stepper = self._stepper
+        pending = stepper.arrays.pending
+        if self.autoreset_mode is AutoresetMode.DISABLED and pending.any():
+            raise AssertionError(f"self._autoreset_envs={pending!r}")
+        self._check_open()
+        stepper.step_async(as_batch(self.single_action_space, actions))
+        step = originally(stepper.finish_step)
+        return step_result(stepper, self._batcher, step, self.copy, self._add_info)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Closes the environments."""
+        if hasattr(self, "_stepper"):
+            self._stepper.close()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedEnvironmentError(
+                f"Trying to operate on `{type(self).__name__}`, after a call to `close()`."
+            )

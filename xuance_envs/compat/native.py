@@ -1,0 +1,407 @@
+"""Environments that are vectorized already, as a :class:`VecEnv`.
+
+Such an environment steps all its copies in one call, in NumPy or C++, faster than any process
+could. :func:`from_gymnasium` gives it the contract of
+:class:`~xuance_envs.vector_envs.vector_env.VecEnv`: last observations, ``reset_obs``,
+``episode_step`` and ``episode_score``, checks of states and actions.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from numpy.typing import NDArray
+
+from xuance_envs.compat.native_engines import EngineStep, Infos, NativeEngine, engine_of
+from xuance_envs.engine.bulk_infos import BulkInfoWriter, RowRests
+from xuance_envs.engine.env_group import DONE, ENDED, Outcome, Reset, Rest
+from xuance_envs.engine.infos import StepInfos
+from xuance_envs.engine.space_rows import EVERY, SpaceRows
+from xuance_envs.engine.step_arrays import StepArrays
+from xuance_envs.engine.step_clock import StepClock, StepTimes
+from xuance_envs.errors import EnvError
+from xuance_envs.vector_envs.results import Outcomes, Results
+from xuance_envs.vector_envs.vector_env import VecEnv
+
+__all__ = ["NativeVecEnv", "from_gymnasium", "make_native"]
+
+logger = logging.getLogger("xuance_envs")
+
+
+def from_gymnasium(
+    vector_env: Any,
+    *,
+    seed: int | None = None,
+    copy: bool = True,
+    check_actions: bool = False,
+) -> NativeVecEnv:
+    """Makes a :class:`VecEnv` of an environment that is vectorized already.
+
+    It takes Gymnasium's ``CartPoleVectorEnv``, ale-py's ``AtariVectorEnv``, an EnvPool in its
+    Gymnasium form, and any ``gymnasium.vector.VectorEnv`` whose ``autoreset_mode`` is
+    ``SAME_STEP`` (with ``final_obs``) or ``DISABLED`` (with ``reset_mask``).
+
+    Such environments draw their random numbers in ways of their own. What one of them cannot do
+    (seeds for each environment, resets of some, ``call`` and its like) raises a
+    :class:`NotImplementedError` that says why, and changes nothing.
+
+    Args:
+        vector_env: the environment; it is closed with the :class:`VecEnv`.
+        seed: the first ``reset`` without a seed is then one with this.
+        copy: whether the arrays returned belong to the caller; otherwise they are read-only views
+            that the next step overwrites.
+        check_actions: whether every action is checked to be in its space.
+
+    Raises:
+        TypeError: it is no vector environment, or a wrapper of one.
+        ValueError: it has no way of giving ``reset_obs``.
+
+    Example:
+        >>> import gymnasium
+        >>> from xuance_envs.compat import from_gymnasium
+        >>> engine = gymnasium.make_vec(
+        ...     "CartPole-v1", num_envs=64, vectorization_mode="vector_entry_point"
+        ... )
+        >>> with from_gymnasium(engine) as envs:
+        ...     obs, infos = envs.reset(seed=0)
+        ...     obs, rewards, terminated, truncated, infos = envs.step([0, 1] * 32)
+        >>> infos[0]
+        {'episode_step': 1, 'episode_score': 1.0}
+    """
+    return NativeVecEnv(engine_of(vector_env), seed=seed, copy=copy, check_actions=check_actions)
+
+
+def make_native(
+    env_id: str | EnvSpec,
+    num_envs: int,
+    *,
+    seed: int | None = None,
+    copy: bool = True,
+    check_actions: bool = False,
+    **kwargs: Any,
+) -> NativeVecEnv:
+    """Makes a :class:`VecEnv` of an environment's own vectorized form.
+
+    Args:
+        env_id: as ``gymnasium.make_vec`` takes it.
+        num_envs: how many environments.
+        seed: as for :func:`from_gymnasium`.
+        copy: as for :func:`from_gymnasium`.
+        check_actions: as for :func:`from_gymnasium`.
+        **kwargs: for the environment.
+
+    Raises:
+        ValueError: the environment has no vectorized form, or one that cannot give ``reset_obs``.
+    """
+    spec = env_id if isinstance(env_id, EnvSpec) else gymnasium.spec(env_id)
+    if spec.vector_entry_point is None:
+        raise ValueError(
+            f"{spec.id} has no vectorized form of its own (no vector_entry_point is registered): "
+            "step copies of it with DummyVecEnv or SubprocVecEnv"
+        )
+    vector_env = gymnasium.make_vec(
+        env_id, num_envs=num_envs, vectorization_mode="vector_entry_point", **kwargs
+    )
+    try:
+        return from_gymnasium(vector_env, seed=seed, copy=copy, check_actions=check_actions)
+    except BaseException:
+        vector_env.close()
+        raise
+
+
+class NativeVecEnv(VecEnv):
+    """An engine as a vector environment; see :func:`from_gymnasium`.
+
+    Args:
+        engine: steps the environments.
+        seed: of the first reset that is given none.
+        copy: whether the arrays returned belong to the caller.
+        check_actions: whether every action is checked to be in its space.
+    """
+
+    def __init__(
+        self,
+        engine: NativeEngine,
+        *,
+        seed: int | None = None,
+        copy: bool = True,
+        check_actions: bool = False,
+    ) -> None:
+        description = engine.describe()
+        spaces = description.observation_space, description.action_space
+        arrays = StepArrays.allocate(*spaces, engine.num_envs)
+        for name, rows in (("observation", arrays.observations), ("action", arrays.actions)):
+            if rows.layout.has_objects:
+                raise ValueError(f"the {name} space {rows.layout.space} does not fit arrays")
+        self._engine = engine
+        self._pending_seed = seed
+        self._driver = NativeDriver(engine, arrays)
+        super().__init__(
+            [self._driver], description, arrays, copy=copy, check_actions=check_actions
+        )
+        self._results = NativeResults(self._driver, arrays)
+
+    @property
+    def vector_env(self) -> Any:
+        """The environment that steps all of them."""
+        return self._engine.env
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+        env_ids: Sequence[int] | None = None,
+    ) -> tuple[Any, StepInfos]:
+        """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`.
+
+        Raises:
+            NotImplementedError: the environment cannot reset like this; says why.
+        """
+        if seed is None and env_ids is None:
+            seed = self._pending_seed
+        result = super().reset(seed=seed, options=options, env_ids=env_ids)
+        self._pending_seed = None
+        return result
+
+    def close_extras(self) -> None:
+        """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
+        try:
+            self._engine.close()
+        except Exception:
+            logger.warning("an environment did not close", exc_info=True)
+
+
+class NativeResults(Results):
+    """Makes infos of what an engine left behind, without a look at single environments.
+
+    Args:
+        driver: of the engine.
+        arrays: what it steps into.
+    """
+
+    def __init__(self, driver: NativeDriver, arrays: StepArrays) -> None:
+        super().__init__([driver], arrays)
+        self._driver = driver
+
+    def infos(self, outcomes: Outcomes, envs: NDArray[np.intp] | None = None) -> StepInfos:
+        """See :class:`~xuance_envs.vector_envs.results.Results`."""
+        outcomes = list(outcomes)
+        self.forget(outcomes)
+        rests, reset_rests = self._driver.rests
+        ended = any([outcome.ended for _, outcome in outcomes])
+        ends = self._ends(reset_rests, envs) if ended else None
+        batch = self._infos.batch(self._group_of, rests, envs)
+        return StepInfos(batch, self._every_env if envs is None else envs, ends)
+
+
+class NativeDriver:
+    """All environments of an engine, which work when the result is asked for; a driver.
+
+    Args:
+        engine: the engine.
+        arrays: what it steps into.
+
+    Attributes:
+        rests: by environment, what does not fit the columns of an info, and the same for the infos
+            of the resets.
+    """
+
+    def __init__(self, engine: NativeEngine, arrays: StepArrays) -> None:
+        self.lo = 0
+        self.hi = engine.num_envs
+        self.tag = 0
+        self.fds: tuple[int, ...] = ()
+        self.due: float | None = None
+        self._engine = engine
+        self._arrays = arrays
+        self._every = np.arange(engine.num_envs)
+        self._none = RowRests({}, self._every[:0])
+        self.rests = self._none, self._none
+        self._infos = BulkInfoWriter(arrays.infos)
+        self._infos.write("episode_step", int, 0)
+        self._infos.write("episode_score", float, 0.0)
+        # Counted where the infos are taken from.
+        self._steps = arrays.infos.cells.view(np.int64)[0]
+        self._scores, self._score_kinds = arrays.infos.cells[1], arrays.infos.kinds[1]
+        self._score_kind = int(self._score_kinds[0])
+        self._has_scores = True
+        self._reset_infos = BulkInfoWriter(arrays.reset_infos)
+        self._reset_infos.write("episode_step", int, 0)
+        self._ended = self._every[:0]
+        self._known_keys = 0
+        self._clock = StepClock(engine.num_envs)
+        self._request: tuple[str, Sequence[Any]] | None = None
+        self._stepped: EngineStep | None = None
+        self._result: Any = None
+
+    def pack_actions(self, actions: list[list[Any]]) -> None:
+        """See :class:`~xuance_envs.engine.driver.Driver`; there are none."""
+
+    def ask_step(self, tag: int, actions: None) -> None:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        self._request, self.tag = ("step", ()), tag
+
+    def pack(self, command: str, *arguments: Any) -> tuple[str, Sequence[Any]]:
+        """See :class:`~xuance_envs.engine.driver.Driver`.
+
+        Raises:
+            NotImplementedError: the engine cannot do it.
+        """
+        if command == "reset":
+            resets: Sequence[Reset] = arguments[0]
+            seeds = [seed for _, seed, _ in resets]
+            options = resets[0][2] if resets else None
+            self._engine.check_reset(seeds, options, len(resets) < self.hi)
+        elif command != "render":
+            raise NotImplementedError(
+                f"{command} reaches into single environments, and {self._engine.name} has none: it "
+                "steps all of them at once"
+            )
+        return command, arguments
+
+    def ask(self, tag: int, packed: tuple[str, Sequence[Any]]) -> None:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        self._request, self.tag = packed, tag
+
+    def result(self, deadline: float | None = None) -> Any:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        if self._request is not None:
+            command, arguments = self._request
+            try:
+                self._result = getattr(self, f"_{command}")(*arguments)
+            except NotImplementedError:
+                self._request = None
+                raise
+            except Exception as error:
+                text = "".join(traceback.format_exception(error))
+                reason = f"{type(error).__name__}: {error} (in {self._engine.name}, of them all)"
+                raise EnvError(0, command, reason, text) from error
+            self._request = None
+        return self._result
+
+    def discard(self) -> Any:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        if self._request is None:
+            return self._result
+        self._request = None
+        return None
+
+    def thaw(self, frozen: Any) -> Any:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        return frozen
+
+    def times(self) -> StepTimes:
+        """See :class:`~xuance_envs.engine.driver.Driver`; no environment is timed by itself."""
+        times = StepTimes.read(self._clock.memory)
+        return replace(times, slowest=None, slowest_time=np.nan)
+
+    # -- commands ---------------------------------------------------------------------
+
+    def _step(self) -> Outcome:
+        began = perf_counter()
+        arrays = self._arrays
+        if self._stepped is None:  # else an interrupt came after it had been
+            flat = arrays.actions.flat
+            actions = arrays.actions.as_batch() if flat is None else flat
+            self._stepped = self._count(self._engine.step(actions))
+        step = self._stepped
+        store(arrays.observations, step.observations, self._every)
+        arrays.rewards[:] = step.rewards
+        arrays.terminated[:] = step.terminated
+        arrays.truncated[:] = step.truncated
+        rests = reset_rests = self._none
+        if step.infos:
+            rests = self._write(self._infos, step.infos, self._every)
+        has_ends = len(step.ended) > 0
+        if has_ends:
+            store(arrays.reset_observations, step.reset_observations, step.ended)
+            if step.reset_infos:
+                reset_rests = self._write(self._reset_infos, step.reset_infos, step.ended)
+        self.rests = rests, reset_rests
+        self._stepped = None
+        self._clock.stop(began)
+        return self._outcome(has_ends)
+
+    def _count(self, step: EngineStep) -> EngineStep:
+        """Adds a step to the episodes' lengths and scores."""
+        if len(self._ended):
+            self._steps[self._ended] = 0
+            self._scores[self._ended] = 0
+        if not self._has_scores:
+            self._score_kinds[:] = self._score_kind
+            self._has_scores = True
+        self._ended = step.ended
+        self._steps += 1
+        self._scores += step.rewards
+        return step
+
+    def _reset(self, resets: Sequence[Reset]) -> Outcome:
+        self._stepped = None
+        envs = np.array([env for env, *_ in resets], np.intp)
+        order = envs.argsort()
+        envs = envs[order]
+        seeds = [resets[k][1] for k in order.tolist()]
+        if len(envs) == self.hi:
+            observations, infos = self._engine.reset(seeds, resets[0][2])
+        else:
+            observations, infos = self._engine.reset_some(envs, seeds)
+        store(self._arrays.observations, observations, envs)
+        self._infos.clear(envs)
+        self._infos.write("episode_step", int, 0, envs)
+        self._scores[envs] = 0
+        self._has_scores = False
+        self._ended = np.setdiff1d(self._ended, envs)
+        self.rests = self._write(self._infos, infos, envs), self._none
+        return self._outcome(False)
+
+    def _render(self, places: Sequence[int], mode: str | None) -> list[Any]:
+        if mode is not None and mode != self._engine.env.render_mode:
+            raise NotImplementedError(
+                f"{self._engine.name} was made with render_mode={self._engine.env.render_mode!r}"
+            )
+        return self._engine.render(places)
+
+    def _write(self, writer: BulkInfoWriter, infos: Infos, envs: NDArray[np.intp]) -> RowRests:
+        """Writes an engine's infos into columns; returns what does not fit them."""
+        at: Any = EVERY if len(envs) == self.hi else envs
+        rests = {}
+        for key, part in infos.items():
+            if (key.startswith("_") and key[1:] in infos) or not isinstance(part, np.ndarray):
+                continue
+            mask = infos.get(f"_{key}")
+            if part.ndim != 1 or not writer.write(key, part.dtype.type, part, at, mask):
+                rests[key] = np.array(part), mask
+        return RowRests(rests, envs) if rests else self._none
+
+    def _outcome(self, ended: bool) -> Outcome:
+        known = len(self._infos.keys) + len(self._reset_infos.keys)
+        if known == self._known_keys and self.rests == (self._none, self._none):
+            return ENDED if ended else DONE
+        rest = Rest()
+        if known != self._known_keys:
+            self._known_keys = known
+            rest.keys = tuple(self._infos.keys)
+            rest.reset_keys = tuple(self._reset_infos.keys)
+        return Outcome(ended, rest)
+
+
+def store(rows: SpaceRows, batch: Any, envs: NDArray[np.intp]) -> None:
+    """Stores a batch of values of some environments, or all."""
+    flat = rows.flat
+    every = len(envs) == len(rows)
+    if flat is not None and type(batch) is np.ndarray and batch.dtype == flat.dtype:
+        if every:
+            flat[...] = batch
+        else:
+            flat[envs] = batch
+    else:
+        rows.put(batch, EVERY if every else envs, len(envs))

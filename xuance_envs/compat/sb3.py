@@ -1,0 +1,260 @@
+"""Stable-Baselines3's vector environments over these groups: change the import, and nothing else.
+
+Both classes derive from Stable-Baselines3's own of the same name. What differs is listed in the
+documentation, under "Coming from Stable-Baselines3".
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+try:
+    from stable_baselines3.common import vec_env as sb3
+except ImportError as error:
+    raise ImportError(
+        "xuance_envs.compat.sb3 needs Stable-Baselines3: pip install 'xuance_envs[sb3]'"
+    ) from error
+
+from xuance_envs.compat import in_env_process
+from xuance_envs.compat.in_env_process import PreparedFunction, own_registrations
+from xuance_envs.compat.stepping import ProcessStepper, SerialStepper, Stepped, Stepper, originally
+from xuance_envs.compat.vector_results import take_final
+from xuance_envs.engine.env_group import Autoreset
+from xuance_envs.engine.infos import InfoBatch
+
+__all__ = ["DummyVecEnv", "SubprocVecEnv"]
+
+Indices = int | Iterable[int] | None
+LIMIT = "TimeLimit.truncated"
+
+
+class DummyVecEnv(sb3.DummyVecEnv):
+    """Many environments in this process, as Stable-Baselines3's ``DummyVecEnv``.
+
+    Args:
+        env_fns: callables that make one environment each.
+
+    Raises:
+        ValueError: two callables returned the same environment.
+
+    Example:
+        >>> import gymnasium
+        >>> from xuance_envs.compat.sb3 import DummyVecEnv
+        >>> envs = DummyVecEnv([lambda: gymnasium.make("CartPole-v1")] * 3)
+        >>> observations = envs.reset()
+        >>> observations, rewards, dones, infos = envs.step([0, 1, 0])
+        >>> infos[0]
+        {'TimeLimit.truncated': False}
+        >>> envs.close()
+    """
+
+    def __init__(self, env_fns: Iterable[Callable[[], Any]]) -> None:
+        functions = [in_env_process.GymnasiumOnly(function) for function in env_fns]
+        self._stepper: SerialStepper = originally(SerialStepper, functions, Autoreset.SAME_STEP)
+        envs = self._stepper.envs
+        try:
+            super().__init__([in_env_process.Giving(env) for env in envs])
+        except BaseException:
+            self._stepper.close()
+            raise
+
+    def step_wait(self) -> Any:
+        """Steps all environments with the actions of ``step_async``.
+
+        Returns:
+            Observations, rewards ``(num_envs,)`` float32, dones ``(num_envs,)`` bool, and a list of
+            info dicts. Where an episode ended, the observation is the first one of the next, and
+            the last one is ``infos[i]["terminal_observation"]``.
+        """
+        self._stepper.step_async(self.actions)
+        step = originally(self._stepper.finish_step)
+        rewards = self._stepper.arrays.rewards.astype(np.float32)
+        dones, infos = ends_and_infos(self._stepper, step, self.reset_infos)
+        return self._batch(), rewards, dones, infos
+
+    def reset(self) -> Any:
+        """Resets all environments, with the seeds and options that were set; the observations."""
+        self.reset_infos = reset_all(self._stepper, self._seeds, self._options)
+        self._reset_seeds()
+        self._reset_options()
+        return self._batch()
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._stepper.close()
+
+    def _batch(self) -> Any:
+        batch = self._stepper.arrays.observations.copy()
+        return OrderedDict(batch) if isinstance(batch, dict) else batch
+
+
+class SubprocVecEnv(sb3.SubprocVecEnv):
+    """Many environments in worker processes, as Stable-Baselines3's ``SubprocVecEnv``.
+
+    Stable-Baselines3 starts a process for each environment; here a worker steps a share of them,
+    and there is one worker per CPU unless told otherwise.
+
+    Args:
+        env_fns: callables that make one environment each.
+        start_method: ``"forkserver"``, ``"spawn"`` or ``"fork"``; None is the first where the
+            system has it, else the second.
+        **ours: as :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` takes them:
+            ``in_series``, ``caller_steps``, ``worker_threads`` and so on.
+
+    Raises:
+        ValueError: there is no such start method.
+    """
+
+    def __init__(
+        self,
+        env_fns: Iterable[Callable[[], Any]],
+        start_method: str | None = None,
+        **ours: Any,
+    ) -> None:
+        self.closed = False
+        if start_method is None:
+            methods = multiprocessing.get_all_start_methods()
+            start_method = "forkserver" if "forkserver" in methods else "spawn"
+        multiprocessing.get_context(start_method)  # says what is wrong with it
+        specs = own_registrations(gymnasium.registry.values())
+        functions = [
+            PreparedFunction(in_env_process.GymnasiumOnly(function), specs) for function in env_fns
+        ]
+        self._stepper: ProcessStepper = originally(
+            lambda: ProcessStepper(functions, Autoreset.SAME_STEP, context=start_method, **ours)
+        )
+        try:
+            sb3.VecEnv.__init__(
+                self,
+                self._stepper.num_envs,
+                self._stepper.observation_space,
+                self._stepper.action_space,
+            )
+        except BaseException:
+            self._stepper.close()
+            raise
+
+    @property
+    def waiting(self) -> bool:  # type: ignore[override]  # a plain attribute in theirs
+        """Whether a step is pending."""
+        return self._stepper.waiting
+
+    @property
+    def processes(self) -> list[Any]:  # type: ignore[override]  # a plain attribute in theirs
+        """The worker processes, of which there are fewer than environments; none once closed."""
+        return self._stepper.processes
+
+    def step_async(self, actions: Any) -> None:
+        """Starts a step of all environments."""
+        self._stepper.step_async(actions)
+
+    def step_wait(self) -> Any:
+        """Waits for the step.
+
+        Returns:
+            Observations, rewards ``(num_envs,)`` float64, dones ``(num_envs,)`` bool, and a tuple
+            of info dicts. Where an episode ended, the observation is the first one of the next,
+            and the last one is ``infos[i]["terminal_observation"]``.
+        """
+        stepper = self._stepper
+        step = originally(stepper.finish_step)
+        dones, infos = ends_and_infos(stepper, step, self.reset_infos)
+        arrays = stepper.arrays
+        return arrays.observations.copy(), arrays.rewards.copy(), dones, tuple(infos)
+
+    def reset(self) -> Any:
+        """Resets all environments, with the seeds and options that were set; the observations."""
+        self.reset_infos = reset_all(self._stepper, self._seeds, self._options)
+        self._reset_seeds()
+        self._reset_options()
+        return self._stepper.arrays.observations.copy()
+
+    def close(self) -> None:
+        """Closes the environments, and ends the workers."""
+        self.closed = True
+        self._stepper.close()
+
+    def get_images(self) -> Sequence[Any]:
+        """A frame of each environment, None each if they do not render arrays."""
+        if self.render_mode != "rgb_array":
+            warnings.warn(
+                f"The render mode is {self.render_mode}, but this method assumes it is "
+                "`rgb_array` to obtain images.",
+                stacklevel=2,
+            )
+            return [None] * self.num_envs
+        return self._stepper.render()
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Whether all environments have an attribute."""
+        return all(self._apply(None, in_env_process.has_wrapper_attr, attr_name))
+
+    def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
+        """An attribute of some environments, wherever in their wrappers it is."""
+        return self._apply(indices, in_env_process.get_wrapper_attr, attr_name)
+
+    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
+        """Sets an attribute of some environments, on the outermost wrapper."""
+        self._apply(indices, in_env_process.set_own_attr, attr_name, value)
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Calls a method of some environments, wherever in their wrappers it is."""
+        return self._apply(
+            indices, in_env_process.call_method, method_name, method_args, method_kwargs
+        )
+
+    def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:
+        """Whether some environments are wrapped in a wrapper of this class."""
+        wrapper = wrapper_class.__module__, wrapper_class.__qualname__
+        return self._apply(indices, in_env_process.is_wrapped, wrapper)
+
+    def _apply(self, indices: Indices, function: Callable[..., Any], *args: Any) -> list[Any]:
+        ids = [range(self.num_envs)[index] for index in self._get_indices(indices)]
+        results: list[Any] = originally(self._stepper.apply, ids, function, *args)
+        return results
+
+
+def ends_and_infos(
+    stepper: Stepper, step: Stepped, reset_infos: list[dict[str, Any]]
+) -> tuple[NDArray[np.bool_], list[dict[str, Any]]]:
+    """The flags and infos of a step, as Stable-Baselines3 has them.
+
+    Args:
+        stepper: has been stepped; where episodes ended, its observations become the first ones of
+            the next.
+        step: what came of it.
+        reset_infos: by environment, the info of its last reset, which is brought up to date.
+    """
+    arrays = stepper.arrays
+    infos = step.infos.dicts(np.arange(stepper.num_envs))
+    limits = (arrays.truncated & ~arrays.terminated).tolist()
+    for info, limit in zip(infos, limits, strict=True):
+        info[LIMIT] = limit
+    if step.envs is not None and step.reset_infos is not None:
+        final = take_final(stepper, step.envs)
+        for row, env in enumerate(step.envs.tolist()):
+            infos[env]["terminal_observation"] = final[row]
+            reset_infos[env] = step.reset_infos.build(row, env)
+    return arrays.terminated | arrays.truncated, infos
+
+
+def reset_all(
+    stepper: Stepper,
+    seeds: Sequence[int | None],
+    options: Sequence[dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """Resets all environments, each with its seed and options; their infos."""
+    given = [each or None for each in options]
+    originally(stepper.start_reset, range(stepper.num_envs), seeds, given)
+    infos: InfoBatch = originally(stepper.finish_reset)
+    return infos.dicts(np.arange(stepper.num_envs))

@@ -1,0 +1,195 @@
+"""What the caller gives to Gymnasium's vector environments, checked as Gymnasium checks it."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from gymnasium.error import CustomSpaceError
+from gymnasium.spaces.utils import is_space_dtype_shape_equiv
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_differing_spaces, batch_space, create_shared_memory
+from numpy.typing import NDArray
+
+from xuance_envs.engine.env_group import Autoreset
+from xuance_envs.vector_envs.subproc_vec_env import danger_of_fork
+
+__all__ = [
+    "AUTORESET",
+    "ObservationMode",
+    "as_batch",
+    "batched_spaces",
+    "check_max_concurrency",
+    "check_observation_mode",
+    "check_shareable",
+    "check_spaces",
+    "resets_of",
+    "start_method",
+]
+
+ObservationMode = str | Space[Any] | tuple[Space[Any], Space[Any]]
+AUTORESET = {
+    AutoresetMode.NEXT_STEP: Autoreset.NEXT_STEP,
+    AutoresetMode.SAME_STEP: Autoreset.SAME_STEP,
+    AutoresetMode.DISABLED: Autoreset.DISABLED,
+}
+Resets = tuple[NDArray[np.intp], list[int | None], dict[str, Any] | None]
+
+
+def resets_of(
+    num_envs: int,
+    seed: int | Sequence[int | None] | None,
+    options: dict[str, Any] | None,
+    check_state: Callable[[str], None] | None = None,
+) -> Resets:
+    """Which environments to reset, the seed of each, and the options for all.
+
+    Args:
+        num_envs: how many there are.
+        seed: an int is counted up by the environment's index.
+        options: ``"reset_mask"`` says which are reset, the rest is for the environments.
+        check_state: called between the checks of the two, as Gymnasium does.
+
+    Raises:
+        ValueError: a list of seeds of another length, or a mask of another shape or of nothing.
+        TypeError: the mask is no bool array.
+    """
+    if seed is None:
+        seeds: Sequence[int | None] = [None] * num_envs
+    elif isinstance(seed, int | np.integer):
+        seeds = [int(seed) + env for env in range(num_envs)]
+    else:
+        seeds = seed
+    if len(seeds) != num_envs:
+        raise ValueError(
+            f"If seeds are passed as a list the length must match num_envs={num_envs} but got "
+            f"length={len(seeds)}."
+        )
+    if check_state is not None:
+        check_state("reset_async")
+    envs = np.arange(num_envs)
+    if options is not None and "reset_mask" in options:
+        options = dict(options)
+        envs = np.flatnonzero(_checked_mask(options.pop("reset_mask"), num_envs))
+    return envs, [seeds[env] for env in envs.tolist()], options
+
+
+def _checked_mask(mask: Any, num_envs: int) -> NDArray[np.bool_]:
+    name = "`options['reset_mask']`"
+    if not isinstance(mask, np.ndarray):
+        raise TypeError(f"{name} must be a numpy array, got {type(mask)}")
+    if mask.shape != (num_envs,):
+        raise ValueError(f"{name} must have shape `({num_envs},)`, got {mask.shape}")
+    if mask.dtype != np.bool_:
+        raise TypeError(f"{name} must have `dtype=np.bool_`, got {mask.dtype}")
+    if not mask.any():
+        raise ValueError(
+            f"{name} must contain a boolean array with at least one True value, got "
+            f"reset_mask={mask}"
+        )
+    return mask
+
+
+def as_batch(space: Space[Any], actions: Any) -> Any:
+    """A batch of actions; for a Tuple space, Gymnasium takes a list of batches for it, too."""
+    if isinstance(actions, list) and isinstance(space, spaces.Tuple):
+        return tuple(actions)
+    return actions
+
+
+def check_max_concurrency(value: Any) -> None:
+    """Raises a ValueError unless it is a positive int or None."""
+    if value is None:
+        return
+    if not isinstance(value, int | np.integer):
+        raise ValueError(f"`max_concurrency` must be an integer or None, got {type(value)}.")
+    if value < 1:
+        raise ValueError(f"`max_concurrency` must be a positive or None, got {value}.")
+
+
+def check_observation_mode(mode: Any) -> None:
+    """Raises unless there is such a mode.
+
+    Raises:
+        TypeError: a pair of something else than spaces.
+        ValueError: anything else.
+    """
+    if isinstance(mode, tuple) and len(mode) == 2:
+        if not all([isinstance(space, Space) for space in mode]):
+            raise TypeError(
+                f"Expected both elements of observation_mode to be Spaces, got {type(mode[0])} and "
+                f"{type(mode[1])}"
+            )
+    elif not isinstance(mode, Space) and mode not in ("same", "different"):
+        raise ValueError(
+            "Invalid `observation_mode`, expected: 'same' or 'different' or tuple of single and "
+            f"batch observation space, actual got {mode}"
+        )
+
+
+def batched_spaces(
+    mode: ObservationMode, each: Sequence[Space[Any]]
+) -> tuple[Space[Any], Space[Any]]:
+    """The space of one environment's observations, and that of all together."""
+    if isinstance(mode, Space):
+        return each[0], mode
+    if isinstance(mode, tuple):
+        return mode[1], mode[0]
+    if mode == "same":
+        return each[0], batch_space(each[0], len(each))
+    return each[0], batch_differing_spaces(each)
+
+
+def check_spaces(
+    mode: ObservationMode,
+    single: Space[Any],
+    single_action_space: Space[Any],
+    each: Sequence[tuple[Space[Any], Space[Any]]],
+) -> None:
+    """Raises a RuntimeError if environments cannot be put together in this mode."""
+    for space, action_space in each:
+        if mode == "same":
+            if space != single:
+                raise RuntimeError(
+                    "AsyncVectorEnv(..., observation_mode='same') however some of the "
+                    "sub-environments observation spaces are not equivalent. If this is "
+                    "intentional, use `observation_mode='different'` instead."
+                )
+        elif not is_space_dtype_shape_equiv(single, space):
+            raise RuntimeError(
+                "AsyncVectorEnv(..., observation_mode='different' or custom space) however the "
+                "sub-environment's observation spaces do not share a common shape and dtype."
+            )
+        if action_space != single_action_space:
+            raise RuntimeError(
+                "Some environments have an action space different from "
+                f"`{single_action_space}`. In order to batch actions, the action spaces from all "
+                "environments must be equal."
+            )
+
+
+def check_shareable(space: Space[Any]) -> None:
+    """Raises what Gymnasium does for a space that it cannot lay out in shared memory.
+
+    Raises:
+        ValueError: a custom space.
+        TypeError: a space of variable shape.
+    """
+    try:
+        create_shared_memory(space, n=1)
+    except CustomSpaceError as error:
+        raise ValueError(
+            "Using `AsyncVector(..., shared_memory=True)` caused an error, you can disable this "
+            "feature with `shared_memory=False` however this is slower."
+        ) from error
+
+
+def start_method(context: str | None) -> str:
+    """How to start workers: Python's own choice for None, unless that is to fork and unsafe."""
+    if context is not None:
+        return context
+    method = multiprocessing.get_start_method()
+    return "spawn" if method == "fork" and danger_of_fork() is not None else method
