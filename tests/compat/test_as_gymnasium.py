@@ -8,12 +8,12 @@ import gymnasium
 import numpy as np
 import pytest
 from backends import make
+from compat_envs import InfoEnv
 from example_envs import EchoEnv, NamedEnv
 from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector as wrappers
-from info_env import InfoEnv
 
 from xuance_envs.compat import to_gymnasium
 from xuance_envs.compat.native import make_native

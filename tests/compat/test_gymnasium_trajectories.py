@@ -7,9 +7,9 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
+from compat_envs import VALUES, InfoEnv
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode
-from info_env import VALUES, InfoEnv
 
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
 

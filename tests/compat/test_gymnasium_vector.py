@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import inspect
 import multiprocessing
-import os
 import re
 import time
 import warnings
@@ -16,13 +15,13 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from example_envs import PLAIN, CustomSpace, EchoEnv, NamedEnv, wrapped
+from compat_envs import FailingEnv, InfoEnv, ParentEnv, SlowEnv
+from example_envs import CustomSpace, EchoEnv, NamedEnv, wrapped
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as wrappers
-from info_env import InfoEnv
 
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
 
@@ -35,48 +34,6 @@ KINDS = {
     "no-shared-memory": partial(Quick, shared_memory=False),
 }
 kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-
-
-class SlowEnv(NamedEnv):
-    """Sleeps as long as its name says, in reset and step."""
-
-    def reset(self, *, seed=None, options=None):
-        time.sleep(self.name)
-        return super().reset(seed=seed, options=options)
-
-    def step(self, action):
-        self.sleep()
-        return super().step(action)
-
-    def sleep(self):
-        time.sleep(self.name)
-
-
-class FailingEnv(gymnasium.Env):
-    """Raises when it is reset with an odd seed, or when its action is not 0."""
-
-    observation_space, action_space = PLAIN, spaces.Discrete(5)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        if seed and seed % 2:
-            raise ZeroDivisionError("odd 100% of the time")
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action):
-        if action:
-            raise ZeroDivisionError(f"action {action}")
-        return np.zeros(2, np.float32), 0.0, False, False, {}
-
-
-class ParentEnv(NamedEnv):
-    """Starts a process of its own."""
-
-    def reset(self, *, seed=None, options=None):
-        child = multiprocessing.get_context("fork").Process(target=os.getpid)
-        child.start()
-        child.join()
-        return super().reset(seed=seed, options=options)
 
 
 # --- what they are ------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ import gymnasium
 import numpy as np
 import pytest
 from ale_py.vector_env import AtariVectorEnv
+from compat_envs import InfoEnv
 from envpool import make as make_envpool
 from envpool.python.envpool import EnvPoolMixin
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
-from info_env import InfoEnv
 
 from xuance_envs.compat import from_gymnasium
 from xuance_envs.compat.native import make_native

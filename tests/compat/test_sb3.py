@@ -10,10 +10,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from compat_envs import InfoEnv, SampleEnv
 from example_envs import NamedEnv, wrapped
 from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
-from info_env import InfoEnv, SampleEnv
 from stable_baselines3 import DQN, PPO, SAC
 from stable_baselines3.common import vec_env as theirs
 from stable_baselines3.common.env_util import make_vec_env

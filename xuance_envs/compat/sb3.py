@@ -236,10 +236,8 @@ def ends_and_infos(
         reset_infos: by environment, the info of its last reset, which is brought up to date.
     """
     arrays = stepper.arrays
-    infos = step.infos.dicts(np.arange(stepper.num_envs))
     limits = (arrays.truncated & ~arrays.terminated).tolist()
-    for info, limit in zip(infos, limits, strict=True):
-        info[LIMIT] = limit
+    infos = step.infos.dicts(np.arange(stepper.num_envs), {LIMIT: limits})
     if step.envs is not None and step.reset_infos is not None:
         final = take_final(stepper, step.envs)
         for row, env in enumerate(step.envs.tolist()):
@@ -257,4 +255,4 @@ def reset_all(
     given = [each or None for each in options]
     originally(stepper.start_reset, range(stepper.num_envs), seeds, given)
     infos: InfoBatch = originally(stepper.finish_reset)
-    return infos.dicts(np.arange(stepper.num_envs))
+    return infos.dicts(np.arange(stepper.num_envs), {})

@@ -77,8 +77,10 @@ def take_final(stepper: Stepper, envs: NDArray[np.intp]) -> list[Any]:
     last = arrays.observations.take(envs)
     arrays.observations.assign(envs, arrays.reset_observations)
     # Environments return Discrete observations as ints, and these go to the caller one by one.
-    parts = [
-        part.tolist() if isinstance(leaf.space, spaces.Discrete) else part
+    columns = [
+        part.tolist() if isinstance(leaf.space, spaces.Discrete) else list(part)
         for part, leaf in zip(last.parts, last.layout.leaves, strict=True)
     ]
-    return [last.layout.unflatten([part[row] for part in parts]) for row in range(len(envs))]
+    if last.layout.flat:
+        return columns[0]
+    return [last.layout.unflatten(row) for row in zip(*columns, strict=True)]

@@ -307,15 +307,30 @@ class InfoBatch:
     def _all_keys(self) -> dict[str, None]:
         return dict.fromkeys(key for keys in self.keys for key in keys)
 
-    def dicts(self, envs: NDArray[np.intp]) -> list[dict[Any, Any]]:
-        """The info dicts of all environments of the batch."""
+    def dicts(
+        self, envs: NDArray[np.intp], extra: Mapping[str, Sequence[Any]]
+    ) -> list[dict[Any, Any]]:
+        """The info dicts of all environments of the batch.
+
+        Args:
+            envs: the environments at the batch's positions.
+            extra: what they are to have besides, by key one value for each.
+        """
         columns = self.columns(envs)
         if columns is None or not all([mask.all() for _, _, mask in columns.values()]):
-            return [self.build(position, env) for position, env in enumerate(envs.tolist())]
-        if not columns:
+            dicts = [self.build(position, env) for position, env in enumerate(envs.tolist())]
+            for key, values in extra.items():
+                for info, value in zip(dicts, values, strict=True):
+                    info[key] = value
+            return dicts
+        keys = (*columns, *extra)
+        if len(keys) == 1 and extra:
+            (key,) = keys
+            return [{key: value} for value in extra[key]]
+        if not keys:
             return [{} for _ in range(len(envs))]
-        values = [_scalars(kind, array) for kind, array, _ in columns.values()]
-        return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
+        rows = zip(*[_scalars(*column[:2]) for column in columns.values()], *extra.values())
+        return [dict(zip(keys, row, strict=True)) for row in rows]
 
     def _gather(
         self, key: str, envs: NDArray[np.intp]

@@ -1,11 +1,15 @@
-"""Environments whose infos, or observations, are of all kinds that libraries treat differently."""
+"""Environments for what other libraries say of theirs; workers import nothing heavy for them."""
 
 from __future__ import annotations
 
 import copy
+import multiprocessing
+import os
+import time
 
 import gymnasium
 import numpy as np
+from example_envs import PLAIN, NamedEnv
 from gymnasium import spaces
 
 VALUES = [
@@ -90,3 +94,45 @@ class SampleEnv(gymnasium.Env):
 
     def render(self):
         return np.full((4, 4, 3), self.colour, np.uint8)
+
+
+class SlowEnv(NamedEnv):
+    """Sleeps as long as its name says, in reset and step."""
+
+    def reset(self, *, seed=None, options=None):
+        time.sleep(self.name)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        self.sleep()
+        return super().step(action)
+
+    def sleep(self):
+        time.sleep(self.name)
+
+
+class FailingEnv(gymnasium.Env):
+    """Raises when it is reset with an odd seed, or when its action is not 0."""
+
+    observation_space, action_space = PLAIN, spaces.Discrete(5)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed and seed % 2:
+            raise ZeroDivisionError("odd 100% of the time")
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        if action:
+            raise ZeroDivisionError(f"action {action}")
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+class ParentEnv(NamedEnv):
+    """Starts a process of its own."""
+
+    def reset(self, *, seed=None, options=None):
+        child = multiprocessing.get_context("fork").Process(target=os.getpid)
+        child.start()
+        child.join()
+        return super().reset(seed=seed, options=options)

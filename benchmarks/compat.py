@@ -1,0 +1,204 @@
+"""What do other libraries' interfaces over these environments cost, and what do they bring?"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from tqdm import tqdm
+
+from benchmarks.peers import PEERS, Entry, LeftOut, Peer, make_peer
+from benchmarks.record import describe_run, save, summary
+from xuance_envs.measure import (
+    Runner,
+    StepLoop,
+    Throughput,
+    measure,
+    progress_ticks,
+    sample_actions,
+)
+from xuance_envs.report import markdown_table
+
+Maker = Callable[[Entry], StepLoop]
+
+
+def ours(path: str, **options: Any) -> Maker:
+    """A contender of ours, over the ``gymnasium.make`` environments that the libraries step.
+
+    Args:
+        path: module and name of its class.
+        **options: for the class.
+    """
+    module, _, name = path.rpartition(".")
+
+    def make(entry: Entry) -> StepLoop:
+        vec_env = getattr(importlib.import_module(module), name)(entry.env_fns(), **options)
+        entry.stack.callback(vec_env.close)
+        vec_env.reset()
+        return StepLoop(vec_env, entry.num_envs, entry.actions)
+
+    return make
+
+
+def engine(entry: Entry) -> StepLoop:
+    """Gymnasium's own vectorized form of the environment."""
+    bare = gymnasium.make_vec(
+        entry.env_id, num_envs=entry.num_envs, vectorization_mode="vector_entry_point"
+    )
+    entry.stack.callback(bare.close)
+    bare.reset(seed=0)
+    return StepLoop(bare, entry.num_envs, entry.actions)
+
+
+def native(entry: Entry) -> StepLoop:
+    """The same through ``from_gymnasium``."""
+    from xuance_envs.compat.native import make_native
+
+    made = make_native(entry.env_id, entry.num_envs)
+    entry.stack.callback(made.close)
+    made.reset(seed=0)
+    return StepLoop(made, entry.num_envs, entry.actions)
+
+
+def panels() -> dict[str, tuple[list[int], dict[str, Maker], str]]:
+    """By topic: numbers of environments, contenders, and the one the others are divided by."""
+    peer = {name: known.make for name, known in PEERS.items()}
+    return {
+        "gymnasium": (
+            [64],
+            {
+                "Gymnasium AsyncVectorEnv": peer["gymnasium-async"],
+                "compat AsyncVectorEnv": ours("xuance_envs.compat.gymnasium.AsyncVectorEnv"),
+                "compat AsyncVectorEnv, same step": ours(
+                    "xuance_envs.compat.gymnasium.AsyncVectorEnv", autoreset_mode="SameStep"
+                ),
+                "SubprocVecEnv": ours("xuance_envs.SubprocVecEnv"),
+                "compat SyncVectorEnv, same step": ours(
+                    "xuance_envs.compat.gymnasium.SyncVectorEnv", autoreset_mode="SameStep"
+                ),
+                "DummyVecEnv": ours("xuance_envs.DummyVecEnv"),
+            },
+            "Gymnasium AsyncVectorEnv",
+        ),
+        "sb3": (
+            [8, 64],
+            {
+                "SB3 SubprocVecEnv": peer["sb3-subproc"],
+                "compat SubprocVecEnv": ours("xuance_envs.compat.sb3.SubprocVecEnv"),
+                "compat SubprocVecEnv, caller_steps": ours(
+                    "xuance_envs.compat.sb3.SubprocVecEnv", caller_steps=True
+                ),
+                "SubprocVecEnv": ours("xuance_envs.SubprocVecEnv"),
+            },
+            "SB3 SubprocVecEnv",
+        ),
+        "native": (
+            [64, 1024],
+            {
+                "bare engine": engine,
+                "from_gymnasium": native,
+                "EnvPool": peer["envpool"],
+            },
+            "bare engine",
+        ),
+    }
+
+
+TOPICS = ("gymnasium", "sb3", "native")
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compat", description=__doc__)
+    add = parser.add_argument
+    add("topics", nargs="*", metavar="TOPIC", help=f"of {', '.join(TOPICS)} (default: all)")
+    add("--num-envs", type=int, nargs="+", metavar="N", help="instead of those of the topic")
+    add("--rounds", type=int, default=7, help="timed runs of each contender, interleaved")
+    add("--seconds", type=float, default=0.5, help="how long each of them lasts")
+    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
+    args = parser.parse_args(argv)
+    unknown = set(args.topics) - set(TOPICS)
+    if unknown:
+        parser.error(f"no such topic: {', '.join(sorted(unknown))}")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    warnings.filterwarnings("ignore", module="gymnasium")  # EnvPool's spaces
+    run = describe_run()
+    print(summary(run), flush=True)
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for topic, (sizes, makers, base) in panels().items():
+        if args.topics and topic not in args.topics:
+            continue
+        for num_envs in args.num_envs or sizes:
+            measured = measure_size(args, makers, num_envs, notes)
+            rows += [record(topic, result, measured.get(base)) for result in measured.values()]
+    print(f"\nCartPole-v1, random actions, {args.rounds} rounds of {args.seconds:g} s\n")
+    header = ("topic", "environments", "contender", "steps/s", "× the first")
+    print(
+        markdown_table(
+            header,
+            [
+                [
+                    row["topic"],
+                    str(row["environments"]),
+                    row["contender"],
+                    f"{row['steps_per_second']:,.0f}",
+                    "" if row["ratio"] is None else f"{row['ratio']:.2f}",
+                ]
+                for row in rows
+            ],
+        )
+    )
+    for note in notes:
+        print(f"- {note}")
+    if args.json:
+        settings = {name: getattr(args, name) for name in ("rounds", "seconds")}
+        save(args.json, __doc__, run, settings=settings, notes=notes, results=rows)
+
+
+def measure_size(
+    args: argparse.Namespace, makers: dict[str, Maker], num_envs: int, notes: list[str]
+) -> dict[str, Throughput]:
+    """Time contenders over so many environments; they live side by side meanwhile."""
+
+    def show(name: str, rate: float) -> None:
+        bar.set_description(f"{num_envs} × {name}", refresh=False)
+        bar.update()
+
+    with tqdm(desc=f"{num_envs} × starting", unit="run") as bar, ExitStack() as stack:
+        with gymnasium.make("CartPole-v1") as env:
+            actions = sample_actions(env.action_space, num_envs)
+        entry = Entry("CartPole-v1", num_envs, actions, stack, notes.append)
+        runners: dict[str, Runner] = {}
+        for name, make in makers.items():
+            try:
+                runners[name] = make_peer(Peer(name, make), entry)
+            except LeftOut as reason:
+                notes.append(f"{num_envs} × {name} is left out: {reason}.")
+        bar.reset(total=progress_ticks(len(runners), args.rounds))
+        return measure(runners, rounds=args.rounds, seconds=args.seconds, progress=show)
+
+
+def record(topic: str, result: Throughput, base: Throughput | None) -> dict[str, Any]:
+    """A row of the results."""
+    return {
+        "topic": topic,
+        "contender": result.name,
+        "environments": result.num_envs,
+        "steps_per_second": result.median,
+        "rounds": result.rates,
+        "ratio": None if base is None else result.relative_to(base),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""The scripts for newcomers, each run for a moment."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+
+
+def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", ["cleanrl_style_ppo.py", "sb3_ppo.py"])
+def test_it_learns_for_a_moment(name: str) -> None:
+    result = run(name, "--timesteps", "1024", "--num-envs", "4")
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"mean return.*: \d+ \D+ \d+ \D*$", result.stdout)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["cleanrl_style_ppo.py", "sb3_ppo.py"])
+def test_it_learns_cartpole(name: str) -> None:
+    result = run(name)
+    assert result.returncode == 0, result.stderr
+    first, last = map(int, re.findall(r"(\d+) (?:at first|before|at last|after)", result.stdout))
+    assert first < 60
+    assert last > 300
+
+
+def test_that_of_xuance_says_what_it_needs() -> None:
+    if importlib.util.find_spec("xuance") is not None:
+        pytest.skip("XuanCe is here, and its training takes minutes")
+    result = run("xuance_dqn.py")
+    assert result.returncode == 1
+    assert "pip install xuance" in result.stderr
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_each_says_how_it_is_run(example: Path) -> None:
+    text = example.read_text(encoding="utf-8")
+    assert f"Run: python examples/{example.name}" in text
+    result = run(example.name, "--help")
+    assert result.returncode == 0, result.stderr
+    assert "--timesteps" in result.stdout
