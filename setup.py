@@ -37,6 +37,7 @@ EXTRAS["docs"] = ["sphinx>=7.2", "furo>=2024.1.29", "myst-parser>=3"]
 EXTRAS["dev"] = [
     "array-api-compat>=1.11",  # Gymnasium's NumpyToTorch, in tests
     "build>=1.2",
+    'envpool>=1.1; sys_platform == "linux" and python_version >= "3.11"',  # in tests
     "gymnasium[classic-control]>=1.1",  # rendering, in tests
     "hypothesis>=6.100",
     "moviepy>=1.0.3",  # Stable-Baselines3's VecVideoRecorder, in tests

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from compat_envs import FailingEnv, InfoEnv, ParentEnv, SlowEnv
+from compat_envs import FailingEnv, InfoEnv, LethalEnv, ParentEnv, SlowEnv
 from example_envs import CustomSpace, EchoEnv, NamedEnv, wrapped
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
@@ -462,6 +462,31 @@ def test_reserved_names_are_not_called(closing):
     envs = closing(Quick([cartpole] * 2))
     with pytest.raises(ValueError, match="use `reset` directly"):
         expecting_reports(envs.call, "reset")
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_a_lost_worker_is_replaced_if_asked_for(closing, mode):
+    envs = closing(
+        Quick([LethalEnv] * 2, in_series=1, autoreset_mode=mode, on_worker_failure="restart")
+    )
+    envs.reset(seed=0)
+    envs.step([0, 0])
+    obs, rewards, terminated, truncated, infos = envs.step([0, 1])
+    assert (rewards.tolist(), terminated.tolist(), truncated.tolist()) == (
+        [1, 0],
+        [False, False],
+        [False, True],
+    )
+    if mode is AutoresetMode.SAME_STEP:
+        assert obs[:, 0].tolist() == [2, 0]
+        assert infos["final_obs"][1].tolist() == [1, 1]
+        assert infos["final_info"]["worker_restarted"].tolist() == [False, True]
+    else:
+        assert obs[:, 0].tolist() == [2, 1], "the last one that is known"
+        assert infos["worker_restarted"].tolist() == [False, True]
+    if mode is AutoresetMode.DISABLED:
+        envs.reset(options={"reset_mask": truncated})
+    assert envs.step([0, 0])[0][:, 0].tolist() == [3, 0 if mode is AutoresetMode.NEXT_STEP else 1]
 
 
 @kinds

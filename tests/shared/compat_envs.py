@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import os
+import signal
 import time
 
 import gymnasium
@@ -136,3 +137,18 @@ class ParentEnv(NamedEnv):
         child.start()
         child.join()
         return super().reset(seed=seed, options=options)
+
+
+class LethalEnv(NamedEnv):
+    """Observes the number of its steps; the action 1 kills the process it lives in."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        if action:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.steps += 1
+        return np.full(2, self.steps, np.float32), 1.0, False, False, {}

@@ -329,7 +329,9 @@ class InfoBatch:
             return [{key: value} for value in extra[key]]
         if not keys:
             return [{} for _ in range(len(envs))]
-        rows = zip(*[_scalars(*column[:2]) for column in columns.values()], *extra.values())
+        rows = zip(
+            *[_scalars(*column[:2]) for column in columns.values()], *extra.values(), strict=True
+        )
         return [dict(zip(keys, row, strict=True)) for row in rows]
 
     def _gather(

@@ -1,0 +1,77 @@
+"""Infos that come as arrays: into columns, and what does not fit them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from xuance_envs.engine.bulk_infos import BulkInfoWriter, RowRests
+from xuance_envs.engine.infos import MAX_COLUMNS, InfoArrays, InfoColumns, StepInfos
+
+NUM = 3
+
+
+class Infos:
+    """A writer, and a look at what it wrote."""
+
+    def __init__(self):
+        arrays = InfoArrays(*(np.zeros(shape, dtype) for dtype, shape in InfoArrays.shapes(NUM)))
+        self.writer = BulkInfoWriter(arrays)
+        self.columns = InfoColumns(arrays, 1)
+
+    @property
+    def all(self):
+        self.columns.set_keys(0, tuple(self.writer.keys))
+        batch = self.columns.batch(np.zeros(NUM, int), {})
+        return list(StepInfos(batch, np.arange(NUM)))
+
+
+@pytest.fixture
+def infos():
+    return Infos()
+
+
+@pytest.mark.parametrize("kind", [int, float, bool, np.int32, np.uint8, np.float32, np.bool_])
+def test_values_come_back_in_their_type(infos, kind):
+    assert infos.writer.write("key", kind, np.array([0, 1, 1]))
+    values = [info["key"] for info in infos.all]
+    assert values == [0, 1, 1]
+    assert {type(value) for value in values} == {kind}
+
+
+def test_some_can_be_written_and_cleared(infos):
+    infos.writer.write("a", int, np.arange(NUM))
+    infos.writer.write("b", float, 0.5, np.array([0, 2]))
+    assert infos.all == [{"a": 0, "b": 0.5}, {"a": 1}, {"a": 2, "b": 0.5}]
+    infos.writer.clear(np.array([0]))
+    assert infos.all == [{}, {"a": 1}, {"a": 2, "b": 0.5}]
+    infos.writer.write("a", int, np.arange(NUM))
+    assert infos.all[0] == {"a": 0}
+
+
+def test_a_mask_says_who_has_a_key(infos):
+    infos.writer.write("a", int, np.arange(NUM), mask=np.array([True, False, True]))
+    assert infos.all == [{"a": 0}, {}, {"a": 2}]
+    infos.writer.write("a", int, np.arange(NUM))
+    assert infos.all[1] == {"a": 1}
+
+
+def test_what_has_no_column_is_left_to_the_caller(infos):
+    assert not infos.writer.write("text", np.str_, np.array(["a"] * NUM))
+    for number in range(MAX_COLUMNS):
+        assert infos.writer.write(str(number), int, number)
+    assert not infos.writer.write("one more", int, 1)
+
+
+def test_rests_are_made_when_they_are_looked_at():
+    parts = {
+        "ram": (np.arange(6).reshape(2, 3), None),
+        "b": (np.arange(2), np.array([True, False])),
+    }
+    rests = RowRests(parts, np.array([1, 4]))
+    assert (list(rests), len(rests), 0 in rests, 4 in rests) == ([1, 4], 2, False, True)
+    thaw, frozen = rests[4]
+    assert thaw(frozen)["ram"].tolist() == [3, 4, 5]
+    assert "b" not in thaw(frozen)
+    assert not np.shares_memory(thaw(frozen)["ram"], parts["ram"][0])
+    assert not RowRests({}, np.arange(3))
