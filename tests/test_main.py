@@ -138,3 +138,18 @@ def test_the_command_line_loads_plotting_only_to_plot() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert answer.stdout.strip() == "[]"
+
+
+def test_bench_shows_a_table_and_what_to_take() -> None:
+    lines = run("bench", "CartPole-v1", "--num-envs", "1", "2").stdout.splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert sum("take this" in line for line in table) == 2
+    assert {line.split("|")[2].strip() for line in table[2:]} == {"1", "2"}
+    assert any(line.startswith("A step of one environment takes") for line in lines)
+
+
+def test_bench_of_what_there_is_not_is_an_error() -> None:
+    result = run("bench", "NoSuchEnv-v0")
+    assert result.returncode == 2
+    assert "NoSuchEnv" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -58,6 +58,7 @@ PUBLIC_NAMES = [
     "__version__",
     "autotune",
     "create_student_gym_env_vectorized",
+    "make_vec",
 ]
 
 # From the ground up: a module imports from floors below its own only, and from its own room.

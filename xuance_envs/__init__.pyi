@@ -26,6 +26,7 @@ from xuance_envs.gym.gym_vec_env import DummyVecEnv_Atari as DummyVecEnv_Atari
 from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym as DummyVecEnv_Gym
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Atari as SubprocVecEnv_Atari
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym as SubprocVecEnv_Gym
+from xuance_envs.making import make_vec as make_vec
 from xuance_envs.remote.client import StudentGymEnvVectorized as StudentGymEnvVectorized
 from xuance_envs.remote.client import (
     create_student_gym_env_vectorized as create_student_gym_env_vectorized,

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
+from xuance_envs import tuning
+from xuance_envs.errors import EnvError
 from xuance_envs.gym.atari_games import UnknownGameError, full_id
 from xuance_envs.gym.gym_env import Atari_Env, Gym_Env
 from xuance_envs.gym.gym_vec_env import (
@@ -27,6 +29,7 @@ from xuance_envs.gym.gym_vec_env import (
 from xuance_envs.measure import StepLoop, Throughput, measure, progress_ticks, sample_actions
 from xuance_envs.remote.command import ServeError, add_serve_arguments, run_serve
 from xuance_envs.report import markdown_table, plot_throughput
+from xuance_envs.tuning import autotune
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -256,6 +259,60 @@ def _demo_row(result: Throughput, serial: Throughput, episodes: Episodes) -> lis
     ]
 
 
+def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what ``bench`` takes."""
+    parser.add_argument("id", metavar="ID", help="any Gymnasium id, or an Atari game")
+    parser.add_argument(
+        "--num-envs",
+        type=_positive(int),
+        nargs="+",
+        default=[8, 64],
+        metavar="N",
+        help="numbers of environments to try, one after another (default: 8 64)",
+    )
+
+
+def run_bench(args: argparse.Namespace) -> None:
+    """Measure every backend over environments of one id, and say which to take."""
+    _require("bench", "plot", "tqdm")
+    from tqdm import tqdm
+
+    make_env = _demo_of(args.id).env_fn
+    sizes = list(dict.fromkeys(args.num_envs))
+    results = []
+    with tqdm(total=len(sizes) * progress_ticks(3, tuning.ROUNDS) + len(sizes), unit="run") as bar:
+        for num_envs in sizes:
+
+            def show(name: str, rate: float, num_envs: int = num_envs) -> None:
+                bar.set_description(f"{num_envs} × {name}", refresh=False)
+                bar.set_postfix_str(f"{rate:,.0f} steps/s", refresh=False)
+                bar.update()
+
+            bar.set_description(f"{num_envs} environments: starting")
+            try:
+                results.append(autotune(make_env, num_envs, progress=show))
+            except EnvError as error:
+                raise CommandError(f"cannot measure {args.id!r}: {error}") from error
+        bar.total = bar.n  # what could not be the fastest was not measured
+    header = ("backend", "envs", "steps/s", "figure", "choice")
+    rows = [
+        [
+            each.name,
+            str(result.num_envs),
+            f"{each.steps_per_second:,.0f}",
+            "measured" if each.measured else "estimated",
+            "take this" if each == result.choice else "",
+        ]
+        for result in results
+        for each in result.candidates
+    ]
+    print(f"\n{markdown_table(header, rows)}\n")
+    for result in results:
+        print(f"{result.num_envs}: {result.reason}")
+    print(f"\nA step of one environment takes {results[-1].step_time * 1e6:,.1f} µs, ", end="")
+    print(f"{results[-1].cpu_fraction:.0%} of it on a CPU.")
+
+
 def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
     """An argparse type: a number of this kind above zero."""
 
@@ -284,6 +341,11 @@ COMMANDS = {
         "watch an agent learn, and see how fast each backend steps real environments",
         add_demo_arguments,
         run_demo,
+    ),
+    "bench": Command(
+        "measure which backend is fastest for an environment",
+        add_bench_arguments,
+        run_bench,
     ),
     "serve": Command(
         "host environments behind HTTP, for RemoteVecEnv and for notebooks",

@@ -151,7 +151,7 @@ def autotune(
     Example:
         >>> import gymnasium
         >>> from xuance_envs import autotune
-        >>> tuned = autotune(lambda: gymnasium.make("CartPole-v1"), 2)
+        >>> tuned = autotune(lambda: gymnasium.make("CartPole-v1"), 1)
         >>> tuned.choice.backend
         'dummy'
     """

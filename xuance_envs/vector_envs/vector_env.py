@@ -81,6 +81,8 @@ class VecEnv(ABC):
         buf_dones: the last step's ``terminated``, as returned.
         buf_truncations: the last step's ``truncated``, as returned.
         buf_infos: the last step's infos, as returned.
+        autotuned (Autotuned | None): what :func:`~xuance_envs.making.make_vec` found out before it
+            chose this backend by itself.
     """
 
     # For other libraries' interfaces, which promise other things.
@@ -116,6 +118,7 @@ class VecEnv(ABC):
         self.metadata = description.metadata
         self.closed = False
         self.waiting = False
+        self.autotuned: Any = None
 
         self._group_of = np.repeat(
             np.arange(len(drivers)), [driver.hi - driver.lo for driver in drivers]

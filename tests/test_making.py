@@ -1,0 +1,123 @@
+"""make_vec: many environments by their id."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gymnasium
+import pytest
+
+from xuance_envs import Atari_Env, DummyVecEnv, Gym_Env, SubprocVecEnv, make_vec, making, tuning
+from xuance_envs.tuning import Autotuned, Candidate
+
+
+@pytest.mark.parametrize(("backend", "kind"), [("dummy", DummyVecEnv), ("subproc", SubprocVecEnv)])
+def test_the_backend_is_the_one_asked_for(backend: str, kind: type) -> None:
+    with make_vec("CartPole-v1", 3, backend=backend, seed=7) as envs:
+        assert type(envs) is kind
+        assert envs.autotuned is None
+        obs, infos = envs.reset()
+        assert infos[0] == {"episode_step": 0}
+    for i in range(3):
+        assert obs[i].tobytes() == Gym_Env("CartPole-v1").reset(seed=7 + i)[0].tobytes()
+
+
+def test_options_go_to_the_backend_and_arguments_to_the_environments() -> None:
+    with make_vec(
+        "FrozenLake-v1",
+        2,
+        backend="subproc",
+        render_mode="rgb_array",
+        vector_kwargs={"in_series": 1, "context": "forkserver"},
+        is_slippery=False,
+    ) as envs:
+        assert isinstance(envs, SubprocVecEnv)
+        assert len(envs.pids) == 2
+        envs.reset(seed=0)
+        assert envs.render()[0].shape[2] == 3
+        for action, expected in ((1, 4), (1, 8), (2, 9)):
+            assert envs.step([action] * 2)[0].tolist() == [expected] * 2
+
+
+def test_auto_measures_and_tells_what_it_found() -> None:
+    with make_vec("CartPole-v1", 2) as envs:
+        assert isinstance(envs.autotuned, Autotuned)
+        assert envs.autotuned.num_envs == envs.num_envs == 2
+        kind = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}[envs.autotuned.choice.backend]
+        assert type(envs) is kind
+        assert envs.autotuned.step_time > 0
+
+
+def test_auto_takes_the_choice_with_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = Candidate("subproc", {"in_series": 1}, 1.0)
+    tuned = Autotuned(3, 1.0, 1.0, (choice,), choice, "so it is")
+    monkeypatch.setattr(making, "autotune", lambda *_, **__: tuned)
+    with make_vec("CartPole-v1", 3, backend="auto", seed=1) as envs:
+        assert isinstance(envs, SubprocVecEnv)
+        assert len(envs.pids) == 3
+        assert envs.autotuned is tuned
+
+
+@pytest.mark.parametrize(
+    ("env_id", "expected"),
+    [
+        ("CartPole-v1", Gym_Env),
+        ("Breakout", Atari_Env),
+        ("Breakout-v5", Atari_Env),
+        ("ALE/Breakout-v5", Atari_Env),
+        ("gymnasium:CartPole-v1", Gym_Env),
+    ],
+)
+def test_the_wrapper_follows_from_the_id(env_id: str, expected: type) -> None:
+    with make_vec(env_id, 1, backend="dummy") as envs:
+        assert isinstance(envs, DummyVecEnv)
+        assert type(envs.envs[0]) is expected
+
+
+def test_the_native_form_of_an_environment() -> None:
+    with make_vec("CartPole-v1", 4, backend="native", seed=3) as envs:
+        obs, _ = envs.reset()
+        assert obs.shape == (4, 4)
+        assert envs.step([0] * 4)[4][0] == {"episode_step": 1, "episode_score": 1.0}
+
+
+def test_auto_takes_the_native_form_only_where_that_is_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+
+    def told(env_fn: Any, num_envs: int, others: Any) -> Autotuned:
+        asked.append(sorted(others))
+        choice = Candidate(sorted(others)[0] if others else "dummy", {}, math.nan)
+        return Autotuned(num_envs, 1.0, 1.0, (choice,), choice, "so it is")
+
+    monkeypatch.setattr(making, "autotune", told)
+    make_vec("CartPole-v1", 2).close()
+    with make_vec("CartPole-v1", 2, allow_native=True) as envs:
+        assert not isinstance(envs, DummyVecEnv)
+    make_vec("MountainCar-v0", 2, allow_native=True).close()
+    assert asked == [[], ["native"], []]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"num_envs": 0}, ValueError, "num_envs: expected at least 1, got 0"),
+        ({"num_envs": 1.5}, TypeError, "integer"),
+        ({"backend": "threads"}, ValueError, "backend: expected one of 'auto', .*got 'threads'"),
+        ({"vector_kwargs": {"copy": False}}, ValueError, "vector_kwargs: expected none"),
+        ({"env_id": "MountainCar-v0", "backend": "native"}, ValueError, "no vectorized form"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(arguments: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        make_vec(**{"env_id": "CartPole-v1", "num_envs": 2, **arguments})
+
+
+def test_an_unknown_id_is_told_by_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "available_cpus", lambda: 1)
+    with pytest.raises(Exception, match="NoSuchGame") as caught:
+        make_vec("NoSuchGame-v7", 2)
+    cause = caught.value if caught.value.__cause__ is None else caught.value.__cause__
+    assert isinstance(cause, gymnasium.error.Error)
