@@ -197,7 +197,9 @@ class FirstReady:
         """Groups that may have answered, or should have by now."""
         groups = set()
         for fd, _ in poll():
-            k = self._group_of[fd]
+            k = self._group_of.get(fd)
+            if k is None:  # the other descriptor of a process that has ended
+                continue
             groups.add(k)
             if k not in self._asked or k in self._ready:
                 self._unwatch(k)  # its process has ended, which is told when it is asked
