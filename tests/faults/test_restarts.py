@@ -369,6 +369,61 @@ def test_a_constructor_that_fails_for_a_restart_closes_unless_asked_otherwise(tm
     assert envs.closed
 
 
+# --- send and recv ------------------------------------------------------------------------------
+
+
+def test_lost_after_being_sent_it_is_received_truncated():
+    with make([FaultyEnv] * 4) as envs:
+        envs.async_reset(seed=1)
+        first = envs.recv(4)
+        kill(envs, 1)
+        envs.send([0] * 4, range(4))
+        batch = envs.recv(4)
+        assert batch.truncated.tolist() == [False, False, True, True]
+        assert batch.obs[2:].tolist() == first.obs[2:].tolist()
+        assert batch.rewards.tolist() == [1, 1, 0, 0]
+        assert [batch.infos[i]["reset_obs"][0] for i in (2, 3)] == [0, 0]
+        assert [info.get("worker_restarted", False) for info in batch.infos] == [0, 0, 1, 1]
+        envs.send([0] * 4, range(4))
+        assert envs.recv(4).obs[:, 0].tolist() == [2, 2, 1, 1]
+
+
+def test_lost_while_half_of_its_environments_are_sent_it_is_truncated_when_all_are():
+    with make([FaultyEnv] * 4) as envs:
+        envs.async_reset(seed=1)
+        envs.recv(4)
+        envs.send([0, 0, 0], [0, 1, 2])
+        kill(envs, 1)
+        assert envs.recv().env_ids.tolist() == [0, 1]
+        envs.send([0], [3])
+        batch = envs.recv()
+        assert (batch.env_ids.tolist(), batch.truncated.tolist()) == ([2, 3], [True, True])
+
+
+def test_lost_in_an_async_reset_it_is_reset_all_the_same(tmp_path):
+    with make(faulty("reset", "is killed", tmp_path)) as envs:
+        envs.async_reset(seed=1)
+        batch = envs.recv(6)
+        assert batch.obs[:, 0].tolist() == [0] * 6
+        assert not batch.truncated.any()
+
+
+def test_a_recv_that_times_out_meanwhile_may_be_called_again():
+    class Slow(FaultyEnv):
+        def __init__(self):
+            super().__init__()
+            time.sleep(0.5)
+
+    with make([Slow] * 2) as envs:
+        envs.async_reset(seed=1)
+        envs.recv(2)
+        kill(envs, 0)
+        envs.send([0, 0], [0, 1])
+        with pytest.raises(WorkerTimeoutError, match="none of environments 0, 1 answered"):
+            envs.recv(timeout=0.1)
+        assert envs.recv(2).truncated.all()
+
+
 # --- how often ----------------------------------------------------------------------------------
 
 

@@ -264,3 +264,20 @@ def test_looking_at_environments_does_not_touch_what_the_step_returned(make):
     assert rewards.tolist() == [1] * 5
     assert (terminated | truncated).all()
     assert infos[3]["reset_obs"].tolist() == [2, 0, -1]
+
+
+@pytest.mark.parametrize("how", ["set_attr", "call"])
+def test_a_step_that_is_replaced_is_the_one_that_is_called(make, how):
+    envs = make([partial(NamedEnv, i) for i in range(5)])
+    envs.reset()
+    envs.step([0] * 5)
+    step = partial(replaced_step, np.full(2, 7, np.float32))
+    if how == "set_attr":
+        envs.set_attr("step", step)
+    else:
+        envs.call("__setattr__", "step", step)
+    assert envs.step([0] * 5)[1].tolist() == [3] * 5
+
+
+def replaced_step(observation, action):
+    return observation, 3.0, False, False, {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -37,6 +38,20 @@ def test_nothing_is_left_behind_by_200_of_them(context: str) -> None:
         if turn == 4:
             before = held()
     assert held() == before
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver", "fork"])
+def test_nothing_is_left_behind_by_100_restarts(context: str) -> None:
+    options = {"context": context, "on_worker_failure": "restart", "max_restarts": None}
+    with SubprocVecEnv_Gym(CARTPOLES, in_series=2, **options) as envs:
+        envs.reset()
+        for turn in range(105):
+            os.kill(envs.pids[turn % 2], signal.SIGKILL)
+            envs.step([0] * 4)
+            if turn == 4:
+                before, memory = held(), resident_mib(os.getpid())
+        assert held() == before
+        assert resident_mib(os.getpid()) < memory + 2
 
 
 @pytest.mark.parametrize("kind", [DummyVecEnv_Gym, SubprocVecEnv_Gym])

@@ -511,6 +511,8 @@ class EnvGroup:
         finally:
             self._doing = doing
             self._at[0] = NOWHERE
+            if command in ("call", "set_attr"):  # which may have replaced them
+                self._steps = [env.step for env in self.envs]
         return results
 
     def _failure(self, i: int, error: BaseException, result: Any = None) -> EnvError:
