@@ -17,6 +17,8 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xuance_envs.engine.infos import InfoArrays, InfoBatch, InfoWriter, StepInfos
+from xuance_envs.remote.commands import _step_infos_to_wire
 from xuance_envs.remote.wire import (
     DTYPES,
     Form,
@@ -24,6 +26,8 @@ from xuance_envs.remote.wire import (
     array_from_wire,
     dumps,
     from_wire,
+    info_table_from_wire,
+    infos_from_wire,
     loads,
     to_wire,
 )
@@ -398,3 +402,74 @@ def test_no_tree_does_anything_but_decode_or_be_refused(tree: Any) -> None:
 def test_a_timestamp_is_refused() -> None:
     with pytest.raises(WireError):
         from_wire(loads(msgpack.packb(msgpack.Timestamp(1)), Form.MSGPACK))
+
+
+# --- infos --------------------------------------------------------------------------------------
+
+INFOS = [
+    [{"a": 1, "b": 0.5}, {"a": 2, "b": math.inf}],
+    [{"a": True}, {}],
+    [{"a": np.float32(1.5), "b": np.bool_(True), "c": 2**40}, {"a": np.float32(2)}],
+    [{}, {}],
+    [{"a": 1, "t": "text"}, {"a": 2}],
+    [{"a": 1}, {"a": 1.0}],
+    [{"a": None}, {"a": None}],
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+@pytest.mark.parametrize("infos", INFOS, ids=str)
+def test_infos_are_the_same_through_both_forms(form: Form, infos: list[dict[str, Any]]) -> None:
+    node = loads(dumps(_step_infos_to_wire(step_infos(infos)), form), form)
+    assert_same(infos_from_wire(node, 2), infos)
+    assert isinstance(node, list) == (form is Form.JSON or infos in INFOS[4:])
+
+
+@pytest.mark.parametrize("infos", INFOS, ids=str)
+def test_columns_of_infos_are_written_as_the_infos_are(infos: list[dict[str, Any]]) -> None:
+    form = Form.MSGPACK
+    node = loads(dumps(_step_infos_to_wire(step_infos(infos)), form), form)
+    table = info_table_from_wire(node, 2)
+    if table is not None:
+        # Where something else was before, in other places than they now are.
+        before = [{"z": 1}, {"a": "x", "z": 2}, {"q": 1.5}]
+        assert_same(list(step_infos([{}, *before], table.columns))[1::2], infos)
+
+
+def step_infos(infos: list[dict[str, Any]], columns: Any = None) -> StepInfos:
+    """Infos as a step gives them; columns are written over every second one."""
+    count = len(infos)
+    arrays = InfoArrays(*(np.zeros(shape, dtype) for dtype, shape in InfoArrays.shapes(count)))
+    writer = InfoWriter(arrays, lambda rest: rest)
+    for place, info in enumerate(infos):
+        writer.write(place, info)
+    if columns is not None:
+        writer.rest.clear()
+        writer.write_columns(range(1, count, 2), columns)
+    rest = {i: ((lambda value: value), frozen) for i, frozen in writer.rest.items()}
+    numbers = arrays.first(len(writer.keys))
+    batch = InfoBatch(numbers, [tuple(writer.keys)], np.zeros(count, np.intp), rest)
+    return StepInfos(batch, np.arange(count))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        None,
+        [{}],
+        [1, 2],
+        {"$": "infos"},
+        {"$": "infos", "count": 3, "columns": []},
+        {"$": "infos", "count": 2, "columns": {}},
+        {"$": "infos", "count": 2, "columns": [1]},
+        {"$": "infos", "count": 2, "columns": [[1, "int", [1, 2], None]]},
+        {"$": "infos", "count": 2, "columns": [["a", "object", [1, 2], None]]},
+        {"$": "infos", "count": 2, "columns": [["a", ["int"], [1, 2], None]]},
+        {"$": "infos", "count": 2, "columns": [["a", "int", [1], None]]},
+        {"$": "infos", "count": 2, "columns": [["a", "int", [1, 2], [True]]]},
+    ],
+    ids=ascii,
+)
+def test_infos_that_are_none_are_refused(node: Any) -> None:
+    with pytest.raises(WireError):
+        infos_from_wire(node, 2)

@@ -18,6 +18,7 @@ from xuance_envs.engine.space_layout import BadValueError
 
 __all__ = [
     "MAX_COLUMNS",
+    "Columns",
     "Ends",
     "Frozen",
     "InfoArrays",
@@ -96,6 +97,9 @@ class InfoArrays:
         return InfoArrays(self.cells.take(envs, axis=1), self.kinds.take(envs, axis=1))
 
 
+Columns = Mapping[str, tuple[type, NDArray[Any], NDArray[np.bool_]]]
+"""By key, the type of some infos' values, the values, and where there are any."""
+
 _Layout = tuple[tuple[str, type, Any], ...]
 
 
@@ -117,6 +121,7 @@ class InfoWriter:
         self.rest: dict[int, Any] = {}
         self._freeze = freeze
         self._slots: dict[str, int] = {}
+        self._arrays = arrays
         self._kinds = arrays.kinds
         integers = arrays.cells.view(np.int64)
         # One row of the arrays each, as what an int or a float is most quickly stored into.
@@ -172,6 +177,30 @@ class InfoWriter:
         if rest:
             self.rest[i] = self._freeze(rest)
 
+    def write_columns(self, places: Sequence[int], columns: Columns) -> None:
+        """Stores the infos of some environments, which are numbers of one type by key.
+
+        Args:
+            places: the environments.
+            columns: as :meth:`InfoBatch.columns` gives them, in that order.
+        """
+        at = np.asarray(places)
+        self._arrays.kinds[:, at] = 0
+        for i in places:
+            self._layouts[i] = ()
+        rests: dict[int, dict[str, Any]] = {}
+        for key, (kind, values, mask) in columns.items():
+            slot = self._slot(key)
+            if slot is None:
+                for position in mask.nonzero()[0].tolist():
+                    (value,) = _scalars(kind, values[position : position + 1])
+                    rests.setdefault(places[position], {})[key] = value
+                continue
+            cells = _as_stored(self._arrays.cells, _CODES[kind])
+            cells[slot, at] = values
+            self._arrays.kinds[slot, at] = mask * np.uint8(_CODES[kind])
+        self.rest.update((i, self._freeze(rest)) for i, rest in rests.items())
+
     def _slot(self, key: Any) -> int | None:
         slot = self._slots.get(key)
         if slot is None and type(key) is str and len(self.keys) < MAX_COLUMNS:
@@ -220,30 +249,6 @@ class InfoBatch:
             thaw, frozen = self.rest[env]
             info.update(thaw(frozen))
         return info
-
-    def build_all(self, envs: NDArray[np.intp]) -> list[dict[Any, Any]]:
-        """All infos; ``envs`` are the environments at the batch's positions."""
-        infos: list[dict[Any, Any]] = [{} for _ in range(len(envs))]
-        groups = self.group_of[envs]
-        for group, keys in enumerate(self.keys):
-            (positions,) = (groups == group).nonzero()
-            for slot, key in enumerate(keys[: len(self.numbers.kinds)]):
-                for position, value in self._values(slot, positions):
-                    infos[position][key] = value
-        for position, env in enumerate(envs.tolist() if self.rest else ()):
-            if env in self.rest:
-                thaw, frozen = self.rest[env]
-                infos[position].update(thaw(frozen))
-        return infos
-
-    def _values(self, slot: int, positions: NDArray[np.intp]) -> Iterator[tuple[int, Any]]:
-        """The positions out of these that have a value in one column, and it."""
-        kinds = self.numbers.kinds[slot, positions]
-        for code in np.unique(kinds).tolist():
-            if code:
-                mine = positions[kinds == code]
-                cells = _as_stored(self.numbers.cells, code)[slot, mine].tolist()
-                yield from zip(mine.tolist(), map(_RESTORE[code], cells), strict=True)
 
     def column(self, key: str, envs: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """One key of all infos; ``envs`` are the environments at the batch's positions."""
@@ -515,7 +520,7 @@ class StepInfos(Sequence[dict[Any, Any]]):
     def __iter__(self) -> Iterator[dict[Any, Any]]:
         """All dicts: those not looked at before are built together, which is quicker."""
         if len(self._built) < len(self):
-            for position, info in enumerate(self._batch.build_all(self._envs)):
+            for position, info in enumerate(self._batch.dicts(self._envs, {})):
                 if position not in self._built:
                     if self._ends is not None:
                         self._ends.add_to(info, int(self._envs[position]))

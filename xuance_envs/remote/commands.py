@@ -9,10 +9,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.engine.infos import StepInfos
 from xuance_envs.engine.space_layout import SpaceLayout
 from xuance_envs.engine.space_rows import EVERY, SpaceRows
 from xuance_envs.errors import EnvError
-from xuance_envs.remote.wire import WireError, from_wire, to_wire
+from xuance_envs.remote.wire import InfoTable, WireError, from_wire, to_wire
 from xuance_envs.remote.wire_spaces import batch_from_wire, batch_to_wire, space_to_wire, stack
 from xuance_envs.vector_envs.vector_env import StepResult, VecEnv
 
@@ -71,7 +72,7 @@ def step_answer(vec_env: VecEnv, result: StepResult, rewards: NDArray[np.float64
         "rewards": rewards,
         "terminated": terminated,
         "truncated": truncated,
-        "infos": _infos_to_wire(range(vec_env.num_envs), infos, "step"),
+        "infos": _step_infos_to_wire(infos),
         "resets": {
             "episode_ids": ended,
             "observations": first,
@@ -135,6 +136,14 @@ def reach(
         arguments = [from_wire(argument) for argument in args]
         results = vec_env.call(name, *arguments, env_ids=envs, **keywords)
     return {"results": _each_to_wire(envs, results, operation, "what it returned")}, results
+
+
+def _step_infos_to_wire(infos: StepInfos) -> Any:
+    """The infos of every environment, in columns where they are numbers, as most are."""
+    columns = infos.parts[0].columns(np.arange(len(infos)))
+    if columns is None:
+        return _infos_to_wire(range(len(infos)), infos, "step")
+    return InfoTable(columns, len(infos))
 
 
 def _infos_to_wire(envs: Sequence[int], infos: Any, command: str) -> list[Any]:

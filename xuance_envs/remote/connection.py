@@ -63,8 +63,6 @@ class Connection:
     def __init__(self, base_url: str, token: str | None, timeout: float) -> None:
         self.server = base_url.rstrip("/")
         headers = {
-            "Accept": Form.MSGPACK.value,
-            "Accept-Encoding": "identity",
             "Content-Type": Form.MSGPACK.value,
         }
         if token is not None:

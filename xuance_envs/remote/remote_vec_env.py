@@ -26,6 +26,7 @@ from xuance_envs.remote.wire import (
     WireError,
     array_from_wire,
     from_wire,
+    info_table_from_wire,
     infos_from_wire,
     to_wire,
 )
@@ -337,6 +338,10 @@ class RemoteDriver:
         rows.put(batch_from_wire(self._space, node, count), at, count)
 
     def _write_infos(self, writer: InfoWriter, places: Sequence[int], node: Any) -> None:
+        table = info_table_from_wire(node, len(places))
+        if table is not None:
+            writer.write_columns(places, table.columns)
+            return
         for place, info in zip(places, infos_from_wire(node, len(places)), strict=True):
             writer.write(place, info)
 

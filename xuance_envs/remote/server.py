@@ -107,6 +107,8 @@ class Server:
             log_config=None,
             access_log=False,  # it would log query strings
             proxy_headers=False,
+            server_header=False,
+            date_header=False,
             ws="none",
             lifespan="on",
             timeout_keep_alive=75,

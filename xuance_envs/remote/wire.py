@@ -27,12 +27,16 @@ import numpy as np
 from gymnasium.spaces import GraphInstance
 from numpy.typing import NDArray
 
+from xuance_envs.engine.infos import Columns
+
 __all__ = [
     "Form",
+    "InfoTable",
     "WireError",
     "array_from_wire",
     "dumps",
     "from_wire",
+    "info_table_from_wire",
     "infos_from_wire",
     "loads",
     "to_wire",
@@ -55,6 +59,14 @@ DTYPES = {
 """The dtypes that travel, by the names they have in messages."""
 
 _TAG = "$"
+_PYTHONS: dict[type, type] = {int: np.int64, float: np.float64, bool: np.bool_}
+_KINDS: dict[str, type] = {
+    **{kind.__name__: kind for kind in _PYTHONS},
+    **{f"numpy.{name}": dtype.type for name, dtype in DTYPES.items()},
+}
+"""The types of infos in a table, by their names in messages."""
+
+_KIND_NAMES = {kind: name for name, kind in _KINDS.items()}
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 _INTS = range(-(2**63), 2**64)
@@ -78,6 +90,30 @@ class Tagged:
 
     def __init__(self, array: NDArray[Any]) -> None:
         self.array = array
+
+
+class InfoTable:
+    """Infos that are numbers of one type by key: a list of dicts in JSON, columns in msgpack.
+
+    Args:
+        columns: by key, the values' type, the values, and where there are any.
+        count: how many infos they are.
+    """
+
+    __slots__ = ("columns", "count")
+
+    def __init__(self, columns: Columns, count: int) -> None:
+        self.columns = columns
+        self.count = count
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """The infos."""
+        infos: list[dict[str, Any]] = [{} for _ in range(self.count)]
+        for key, (kind, values, mask) in self.columns.items():
+            scalars = values.tolist() if kind in _PYTHONS else list(values)
+            for position in mask.nonzero()[0].tolist():
+                infos[position][key] = scalars[position]
+        return infos
 
 
 # -- messages ---------------------------------------------------------------------------
@@ -139,6 +175,8 @@ def _json_part(value: Any) -> Any:
         return {**_array_head(value.array), "data": _as_nested_list(value.array)}
     if isinstance(value, bytes):
         return {_TAG: "bytes", "data": base64.b64encode(value).decode()}
+    if isinstance(value, InfoTable):
+        return [to_wire(info) for info in value.dicts()]
     raise TypeError(f"a {type(value).__name__} in a message")
 
 
@@ -148,6 +186,12 @@ def _msgpack_part(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         little = value.astype(value.dtype.newbyteorder("<"), order="C", copy=False)
         return {**_array_head(value), "data": little.tobytes()}
+    if isinstance(value, InfoTable):
+        columns = [
+            [key, _KIND_NAMES[kind], values, None if mask.all() else mask]
+            for key, (kind, values, mask) in value.columns.items()
+        ]
+        return {_TAG: "infos", "count": value.count, "columns": columns}
     raise TypeError(f"a {type(value).__name__} in a message")
 
 
@@ -391,12 +435,41 @@ def from_wire(node: Any, depth: int = 0) -> Any:
     return _DECODERS[tag](node, depth + 1)
 
 
+def info_table_from_wire(node: Any, count: int) -> InfoTable | None:
+    """The table of infos that are sent as columns; None for infos sent as dicts.
+
+    Raises:
+        WireError: it is not a table of so many infos.
+    """
+    if not isinstance(node, dict):
+        return None
+    _check_fields(node, "infos", "count", "columns")
+    if node["count"] != count or not isinstance(node["columns"], list):
+        raise WireError(f"expected columns of {count} infos")
+    columns = {}
+    for column in node["columns"]:
+        if not isinstance(column, list) or len(column) != 4 or not isinstance(column[0], str):
+            raise WireError("expected a key, a type, values and a mask for each column of infos")
+        key, name, values, mask = column
+        if not isinstance(name, str) or name not in _KINDS:
+            raise WireError(f"expected a type out of {', '.join(_KINDS)}, got {_shown(name)}")
+        kind = _KINDS[name]
+        dtype = np.dtype(_PYTHONS.get(kind, kind))
+        present = np.ones(count, np.bool_)
+        if mask is not None:
+            present = array_from_wire(mask, np.dtype(np.bool_), (count,))
+        columns[key] = kind, array_from_wire(values, dtype, (count,)), present
+    return InfoTable(columns, count)
+
+
 def infos_from_wire(node: Any, count: int) -> list[dict[Any, Any]]:
     """The infos of a message.
 
     Raises:
-        WireError: they are not a list of so many dicts.
+        WireError: they are not so many dicts, or columns of so many infos.
     """
+    if (table := info_table_from_wire(node, count)) is not None:
+        return table.dicts()
     if not isinstance(node, list) or len(node) != count:
         raise WireError(f"expected a list of {count} infos")
     infos = [from_wire(info) for info in node]
