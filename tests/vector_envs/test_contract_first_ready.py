@@ -113,6 +113,10 @@ def test_environments_may_be_sent_in_parts_and_in_any_order(make):
     envs.send([3, 2, 1], (3, 2, 1))
     seen = {env: batch.obs[i, 2] for env, (batch, i) in receive(envs, 5).items()}
     assert seen == {0: 0, 1: 1, 2: 2, 3: 3, 4: 4}
+    envs.send(np.array([14, 10]), np.array([4, 0], np.uint8))
+    envs.send(np.array([13, 12, 11]), np.array([3, 2, 1], np.int16))
+    seen = {env: batch.obs[i, 2] for env, (batch, i) in receive(envs, 5).items()}
+    assert seen == {0: 10, 1: 11, 2: 12, 3: 13, 4: 14}
 
 
 def test_what_was_received_stays_as_it_was(make):
@@ -219,6 +223,12 @@ BAD_SENDS = {
     "twice": (([0, 0], [1, 1]), "at most once"),
     "wrong shape": ((np.zeros((2, 3), int), [0, 1]), "actions for 2 environments"),
     "not ids": (([0], 1), "expected a sequence of ints"),
+    "no such environment in an array": ((np.zeros(1, int), np.array([5])), "from 0 to 4, got 5"),
+    "below the first": ((np.zeros(1, int), np.array([-1])), "from 0 to 4, got -1"),
+    "far beyond": ((np.zeros(1, int), np.array([2**64 - 2], np.uint64)), "from 0 to 4, got 18446"),
+    "twice in an array": ((np.zeros(2, int), np.array([1, 1])), "at most once"),
+    "a mask": ((np.zeros(1, int), np.array([True])), "expected a sequence of ints"),
+    "two axes": ((np.zeros(1, int), np.array([[1]])), "expected a sequence of ints"),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["checked_env_ids", "checked_functions", "seeds_of"]
+__all__ = ["checked_env_ids", "checked_functions", "env_indices", "seeds_of"]
 
 
 def checked_functions(
@@ -60,6 +60,22 @@ def checked_env_ids(
     if len(set(ids)) != len(ids):
         raise ValueError(f"env_ids: expected each environment at most once, got {ids}")
     return ids
+
+
+def env_indices(
+    env_ids: Sequence[int] | NDArray[np.integer[Any]], num_envs: int
+) -> NDArray[np.intp]:
+    """The environments asked for, as an index of arrays; quick for an array of integers.
+
+    Raises:
+        ValueError: one does not exist, or is there twice.
+    """
+    if type(env_ids) is np.ndarray and env_ids.dtype.kind in "iu" and env_ids.ndim == 1:
+        indices: NDArray[np.intp] = env_ids.astype(np.intp)
+        exist = len(indices) and indices.min() >= 0 and env_ids.max() < num_envs
+        if exist and np.bincount(indices).max() == 1:
+            return indices
+    return np.array(checked_env_ids(env_ids, num_envs), dtype=np.intp)
 
 
 def seeds_of(seed: int | Sequence[int | None] | None, ids: Sequence[int]) -> list[int | None]:

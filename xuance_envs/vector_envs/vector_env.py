@@ -30,7 +30,7 @@ from xuance_envs.errors import (
     WorkerTimeoutError,
     name_envs,
 )
-from xuance_envs.vector_envs.arguments import checked_env_ids, seeds_of
+from xuance_envs.vector_envs.arguments import checked_env_ids, env_indices, seeds_of
 from xuance_envs.vector_envs.first_ready import FirstReady, StepBatch
 from xuance_envs.vector_envs.results import Results
 from xuance_envs.vector_envs.statistics import WorkerStatistics
@@ -120,9 +120,6 @@ class VecEnv(ABC):
         self.waiting = False
         self.autotuned: Any = None
 
-        self._group_of = np.repeat(
-            np.arange(len(drivers)), [driver.hi - driver.lo for driver in drivers]
-        )
         self._results = Results(self._drivers, arrays)
         self._first_ready = FirstReady(self._drivers, spin)
         self._flat_actions = arrays.actions.flat
@@ -251,6 +248,8 @@ class VecEnv(ABC):
         if self.waiting or self.closed or self._unfinished or self._first_ready.active:
             self._check_idle("step_async")
         self._put_actions(actions)
+        if self._flat_actions is None and self._arrays.actions.layout.has_objects:
+            self._packed_actions = {driver: self._packed(driver) for driver in self._drivers}
         self._tag += 1
         self._all_asked = False
         self.waiting = True
@@ -288,22 +287,20 @@ class VecEnv(ABC):
             raise
         return outcomes
 
-    def _put_actions(self, actions: Any) -> None:
+    def _put_actions(self, actions: Any, envs: NDArray[np.intp] | None = None) -> None:
         flat = self._flat_actions
         if (
             flat is not None
             and type(actions) is np.ndarray
             and actions.dtype == flat.dtype
-            and actions.shape == flat.shape
+            and actions.shape == (flat.shape if envs is None else (len(envs), *flat.shape[1:]))
             and not self._check_actions
         ):
-            flat[...] = actions
+            flat[... if envs is None else envs] = actions
         else:
-            self._put_any_actions(actions)
-            if self._arrays.actions.layout.has_objects:
-                self._packed_actions = {driver: self._packed(driver) for driver in self._drivers}
+            self._put_any_actions(actions, envs)
 
-    def _put_any_actions(self, actions: Any, envs: NDArray[np.intp] | None = None) -> None:
+    def _put_any_actions(self, actions: Any, envs: NDArray[np.intp] | None) -> None:
         storage = self._arrays.actions
         ids = range(self.num_envs) if envs is None else envs.tolist()
         try:
@@ -408,15 +405,15 @@ class VecEnv(ABC):
             ClosedVecEnvError: it is closed.
         """
         self._check_not_stepping("send")
-        envs = np.array(checked_env_ids(env_ids, self.num_envs), dtype=np.intp)
-        flying = envs[self._first_ready.in_flight[envs]].tolist()
-        if flying:
+        envs = env_indices(env_ids, self.num_envs)
+        flying = self._first_ready.in_flight[envs]
+        if flying.any():
             raise AlreadySteppingError(
-                f"send: {name_envs(flying)} have been sent before and not received since: "
-                "receive them with recv first"
+                f"send: {name_envs(envs[flying].tolist())} have been sent before and not received "
+                "since: receive them with recv first"
             )
-        self._put_any_actions(actions, envs)
-        groups = self._first_ready.completed_by(envs, np.unique(self._group_of[envs]).tolist())
+        self._put_actions(actions, envs)
+        groups = self._first_ready.completed_by(envs)
         packed = None
         if self._arrays.actions.layout.has_objects:
             packed = {k: self._packed(self._drivers[k]) for k in groups}
@@ -462,8 +459,8 @@ class VecEnv(ABC):
         if not ready:
             assert timeout is not None
             raise WorkerTimeoutError(first_ready.started(), None, timeout, "recv")
-        arrays, drivers = self._arrays, self._drivers
-        envs = np.concatenate([np.arange(drivers[k].lo, drivers[k].hi) for k in ready])
+        arrays = self._arrays
+        envs = first_ready.envs_of(ready)
         infos = self._results.infos(ready.items(), envs)
         batch = StepBatch(
             arrays.observations.copy(envs),
