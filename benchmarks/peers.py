@@ -38,6 +38,7 @@ class Entry:
         actions: an array per vector step, the same for every contender.
         stack: closes what the adapter registers with it.
         note: takes a sentence for the report.
+        functions: what makes each environment; None for ``gymnasium.make``.
     """
 
     env_id: str
@@ -45,8 +46,11 @@ class Entry:
     actions: Sequence[Any]
     stack: ExitStack
     note: Callable[[str], None]
+    functions: Sequence[Callable[[], Any]] | None = None
 
     def env_fns(self) -> list[Callable[[], Any]]:
+        if self.functions is not None:
+            return list(self.functions)
         return [partial(gymnasium.make, self.env_id)] * self.num_envs
 
     def need_processes(self) -> None:

@@ -1,0 +1,230 @@
+"""How good is the choice that backend="auto" makes?
+
+For each kind of environment autotune is asked several times, then what it chose is measured
+beside the fixed choices: how many of the best one's steps does it make? make_vec(backend="auto")
+takes autotune's choice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from benchmarks.envs import SleepingEnv
+from benchmarks.record import describe_run, save, summary
+from xuance_envs.gym.gym_env import Gym_Env
+from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
+from xuance_envs.measure import (
+    Runner,
+    StepLoop,
+    Throughput,
+    measure,
+    progress_ticks,
+    sample_actions,
+)
+from xuance_envs.report import markdown_table
+from xuance_envs.tuning import Autotuned, Candidate, autotune
+
+SLEEP_SECONDS = 0.5e-3
+
+
+def make_game() -> Any:
+    """Breakout as XuanCe steps it."""
+    from xuance_envs.gym.atari_env import Atari_Env
+
+    return Atari_Env("ALE/Breakout-v5", image_size=84)
+
+
+COMMON = (
+    Candidate("dummy"),
+    Candidate("subproc"),
+    Candidate("subproc", {"caller_steps": True}),
+)
+SHARED = tuple(Candidate("subproc", {"in_series": k}) for k in (1, 2, 4))
+
+
+@dataclass(frozen=True)
+class Case:
+    """Environments to choose for.
+
+    Attributes:
+        title: what they are.
+        env_fn: makes one.
+        num_envs: how many.
+        fixed: what there is to choose from.
+    """
+
+    title: str
+    env_fn: Callable[[], Any]
+    num_envs: int
+    fixed: tuple[Candidate, ...] = COMMON
+
+
+CASES = {
+    **{
+        f"cartpole-{n}": Case("CartPole-v1", partial(Gym_Env, "CartPole-v1"), n)
+        for n in (2, 64, 512)
+    },
+    "halfcheetah-16": Case("HalfCheetah-v5", partial(Gym_Env, "HalfCheetah-v5"), 16),
+    "breakout-8": Case("ALE/Breakout-v5", make_game, 8),
+    "sleeping-16": Case(
+        f"sleeping {SLEEP_SECONDS * 1e3:g} ms",
+        partial(SleepingEnv, SLEEP_SECONDS),
+        16,
+        COMMON + SHARED,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What was chosen, and what the choices are worth.
+
+    Attributes:
+        case: for which environments.
+        choices: what autotune said, each time.
+        seconds: how long it took, each time.
+        measured: the choices and the fixed ones, by name.
+    """
+
+    case: Case
+    choices: tuple[Autotuned, ...]
+    seconds: tuple[float, ...]
+    measured: dict[str, Throughput]
+
+    @property
+    def best(self) -> Throughput:
+        """The best of the fixed choices."""
+        return max(
+            (self.measured[each.name] for each in self.case.fixed), key=lambda each: each.median
+        )
+
+    @property
+    def ratios(self) -> list[float]:
+        """How many of its steps each choice makes, round by round."""
+        return [self.measured[each.choice.name].relative_to(self.best) for each in self.choices]
+
+    def row(self) -> list[str]:
+        chosen = Counter(each.choice.name for each in self.choices)
+        names = [f"{name} ({count}×)" for name, count in chosen.most_common()]
+        return [
+            f"{self.case.num_envs} × {self.case.title}",
+            "; ".join(names),
+            self.best.name,
+            f"{self.best.median:,.0f}",
+            f"{self.best.spread:.0%}",
+            f"{np.median(self.ratios):.2f}",
+            f"{min(self.ratios):.2f}",
+            f"{np.median(self.seconds):.1f}",
+        ]
+
+    def record(self) -> dict[str, Any]:
+        """Everything that was measured, for the JSON file."""
+        return {
+            "environments": self.case.num_envs,
+            "what": self.case.title,
+            "best": self.best.name,
+            "choices": [
+                {
+                    "choice": each.choice.name,
+                    "reason": each.reason,
+                    "candidates": {other.name: other.steps_per_second for other in each.candidates},
+                    "seconds": seconds,
+                    "of_the_best": ratio,
+                }
+                for each, seconds, ratio in zip(
+                    self.choices, self.seconds, self.ratios, strict=True
+                )
+            ],
+            "measured": {name: result.rates for name, result in self.measured.items()},
+        }
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.choice",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--cases",
+        nargs="+",
+        choices=CASES,
+        default=list(CASES),
+        metavar="CASE",
+        help=", ".join(CASES),
+    )
+    add("--times", type=int, default=5, help="how often autotune is asked (default: %(default)s)")
+    add("--rounds", type=int, default=7, help="timed runs of each contender, interleaved")
+    add("--seconds", type=float, default=0.5, help="how long each of them lasts")
+    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    run = describe_run()
+    print(summary(run), flush=True)
+    judged, notes = [], []
+    for name in dict.fromkeys(args.cases):
+        try:
+            judged.append(judge(args, CASES[name]))
+        except Exception as error:  # an extra that is missing must not end the run
+            notes.append(f"{name}: left out, {error}".splitlines()[0])
+    header = ("environments", "chosen", "best fixed choice", "steps/s", "spread")
+    header += ("of the best", "at worst", "s to choose")
+    print(f"\n{args.rounds} rounds of {args.seconds:g} s\n")
+    print(markdown_table(header, [each.row() for each in judged], words=3))
+    for note in notes:
+        print(f"- {note}")
+    if args.json:
+        settings = {name: getattr(args, name) for name in ("times", "rounds", "seconds")}
+        results = [each.record() for each in judged]
+        save(args.json, __doc__, run, settings=settings, notes=notes, results=results)
+
+
+def judge(args: argparse.Namespace, case: Case) -> Judged:
+    """Has autotune choose, and measures what it chose beside the fixed choices."""
+    choices, seconds = [], []
+    with tqdm(desc=f"{case.num_envs} × {case.title}", unit="run", dynamic_ncols=True) as bar:
+        for _ in range(args.times):
+            start = time.perf_counter()
+            choices.append(autotune(case.env_fn, case.num_envs))
+            seconds.append(time.perf_counter() - start)
+        contenders = {each.name: each for each in case.fixed}
+        contenders |= {each.choice.name: each.choice for each in choices}
+        bar.reset(total=progress_ticks(len(contenders), args.rounds))
+
+        def show(name: str, rate: float) -> None:
+            bar.set_postfix_str(f"{name}: {rate:,.0f} steps/s", refresh=False)
+            bar.update()
+
+        with ExitStack() as stack:
+            runners = {name: make_runner(case, each, stack) for name, each in contenders.items()}
+            measured = measure(runners, rounds=args.rounds, seconds=args.seconds, progress=show)
+    return Judged(case, tuple(choices), tuple(seconds), measured)
+
+
+def make_runner(case: Case, candidate: Candidate, stack: ExitStack) -> Runner:
+    """The environments, stepped in one way; the stack closes them."""
+    backend = {"dummy": DummyVecEnv_Gym, "subproc": SubprocVecEnv_Gym}[candidate.backend]
+    vec_env = backend([case.env_fn] * case.num_envs, **candidate.options)
+    stack.enter_context(vec_env)
+    vec_env.reset(seed=0)
+    actions = sample_actions(vec_env.action_space, case.num_envs)
+    return StepLoop(vec_env, case.num_envs, actions)
+
+
+if __name__ == "__main__":
+    main()

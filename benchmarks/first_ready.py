@@ -1,0 +1,307 @@
+"""What does it bring to receive first what is ready first?
+
+Three parts, each a table:
+
+- ``slow``: environments that sleep for 0.5 ms a step, and one among them that sleeps for 50 ms.
+  Counted are the steps of the others, which should be as many as without the slow one.
+- ``waiting``: environments that sleep for 5 ms a step, many more of them than cores.
+- ``unequal``: CartPole, while another process keeps one core half busy. A synchronous step waits
+  for the slower half of the environments, ``send`` and ``recv`` need not.
+
+Who uses ``send`` and ``recv`` sends back at once whatever it receives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from benchmarks.busy_core import BusyCore, Disturbed
+from benchmarks.envs import IdleEnv, SleepingEnv
+from benchmarks.ours import BACKENDS, WRAPPERS
+from benchmarks.peers import PEERS, Entry, LeftOut, make_peer
+from benchmarks.record import describe_run, save, summary
+from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym
+from xuance_envs.measure import (
+    Runner,
+    StepLoop,
+    Throughput,
+    measure,
+    progress_ticks,
+    sample_actions,
+)
+from xuance_envs.report import markdown_table
+from xuance_envs.vector_envs.vector_env import VecEnv
+
+SLOW_ENVS, QUICK_SECONDS, SLOW_SECONDS, MIN_ENVS = 16, 0.5e-3, 50e-3, 8
+WAITING_ENVS, WAITING_SECONDS = 32, 5e-3
+UNEQUAL_ENVS = 64
+SYNCHRONOUS_PEERS = ("gymnasium-async", "sb3-subproc")
+
+
+@dataclass
+class Part:
+    """What one part found out.
+
+    Attributes:
+        title: what was stepped.
+        measured: the contenders, by name.
+        ratios: what the table says of each besides, by column.
+        notes: what a reader must know, in sentences.
+    """
+
+    title: str
+    measured: dict[str, Throughput] = field(default_factory=dict)
+    ratios: dict[str, dict[str, float]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def table(self) -> str:
+        rows = [
+            [
+                name,
+                f"{result.median:,.0f}",
+                f"{result.spread:.0%}",
+                *(
+                    f"{column[name]:.2f}" if name in column else "-"
+                    for column in self.ratios.values()
+                ),
+            ]
+            for name, result in self.measured.items()
+        ]
+        return markdown_table(["contender", "steps/s", "spread", *self.ratios], rows)
+
+    def record(self) -> dict[str, Any]:
+        """Everything that was measured, for the JSON file."""
+        results = [
+            {
+                "contender": name,
+                "steps_per_second": result.median,
+                "spread": result.spread,
+                "rounds": result.rates,
+                "ratios": {
+                    title: column[name] for title, column in self.ratios.items() if name in column
+                },
+            }
+            for name, result in self.measured.items()
+        ]
+        return {"title": self.title, "notes": self.notes, "results": results}
+
+
+class SendRecvLoop:
+    """A runner that gives back actions at once for whatever it receives.
+
+    Args:
+        vec_env: the environments; they are reset.
+        actions: an array per vector step, of which each environment takes its own row.
+        min_envs: what ``recv`` is given.
+        counted: the environments whose steps count; None for all.
+    """
+
+    def __init__(
+        self,
+        vec_env: VecEnv,
+        actions: Iterable[Any],
+        *,
+        min_envs: int | None = None,
+        counted: range | None = None,
+    ) -> None:
+        counted = range(vec_env.num_envs) if counted is None else counted
+        self.num_envs = len(counted)
+        self._vec_env = vec_env
+        self._actions = itertools.cycle(actions)
+        self._min_envs = min_envs
+        self._counts = np.zeros(vec_env.num_envs, np.int64)
+        self._counts[counted] = 1
+        vec_env.async_reset(seed=0)
+
+    def run(self, steps: int) -> float:
+        """Step until so many steps of each counted environment are there, on average."""
+        recv, send, counts = self._vec_env.recv, self._vec_env.send, self._counts
+        wanted, done = steps * self.num_envs, 0
+        start = perf_counter()
+        while done < wanted:
+            env_ids = recv(self._min_envs).env_ids
+            send(next(self._actions)[env_ids], env_ids)
+            done += int(counts[env_ids].sum())
+        return (perf_counter() - start) * wanted / done
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.first_ready",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    add("--peers", action="store_true", help="beside other libraries, as far as installed")
+    add("--rounds", type=int, default=7, help="timed runs of each contender, interleaved")
+    add("--seconds", type=float, default=1.0, help="how long each of them lasts")
+    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    run = describe_run()
+    print(summary(run), flush=True)
+    parts = {name: PARTS[name](args) for name in dict.fromkeys(args.parts)}
+    for part in parts.values():
+        print(f"\n{part.title}, {args.rounds} rounds of {args.seconds:g} s\n\n{part.table()}")
+        for note in part.notes:
+            print(f"- {note}")
+    if args.json:
+        settings = {name: getattr(args, name) for name in ("rounds", "seconds")}
+        records = {name: part.record() for name, part in parts.items()}
+        save(args.json, __doc__, run, settings=settings, results=records)
+
+
+def timed(args: argparse.Namespace, runners: dict[str, Runner]) -> dict[str, Throughput]:
+    """Time them round by round, with a progress bar."""
+    ticks = progress_ticks(len(runners), args.rounds)
+    with tqdm(total=ticks, unit="run", dynamic_ncols=True) as bar:
+
+        def show(name: str, rate: float) -> None:
+            bar.set_description(name, refresh=False)
+            bar.set_postfix_str(f"{rate:,.0f} steps/s", refresh=False)
+            bar.update()
+
+        return measure(runners, rounds=args.rounds, seconds=args.seconds, progress=show)
+
+
+def measure_slow(args: argparse.Namespace) -> Part:
+    """One environment takes a hundred times as long as the others."""
+    others = range(SLOW_ENVS - 1)
+    quick = [partial(SleepingEnv, QUICK_SECONDS)] * len(others)
+    mixed = [*quick, partial(SleepingEnv, SLOW_SECONDS)]
+    actions = sample_actions(IdleEnv.action_space, SLOW_ENVS)
+    make = partial(SubprocVecEnv_Gym, in_series=1)
+    part = Part(
+        f"{len(others)} environments that sleep {QUICK_SECONDS * 1e3:g} ms, in_series=1, "
+        f"without and with one that sleeps {SLOW_SECONDS * 1e3:g} ms; steps of the {len(others)}"
+    )
+    receive = f"send, recv({MIN_ENVS})"
+    without = f"{receive}, without the slow one"
+    with ExitStack() as stack:
+        loop = partial(SendRecvLoop, min_envs=MIN_ENVS, counted=others)
+        alone = stack.enter_context(make(quick))
+        runners: dict[str, Runner] = {
+            without: loop(alone, [batch[: len(others)] for batch in actions])
+        }
+        runners[receive] = loop(stack.enter_context(make(mixed)), actions)
+        runners["step"] = stepped(stack.enter_context(make(mixed)), actions, len(others))
+        runners |= peers(args, mixed, actions, len(others), stack, part)
+        part.measured = timed(args, runners)
+    part.ratios["of those without it"] = relative(part.measured, without)
+    return part
+
+
+def measure_waiting(args: argparse.Namespace) -> Part:
+    """Environments that wait, in a process each."""
+    functions = [partial(SleepingEnv, WAITING_SECONDS)] * WAITING_ENVS
+    actions = sample_actions(IdleEnv.action_space, WAITING_ENVS)
+    ideal = WAITING_ENVS / WAITING_SECONDS
+    part = Part(
+        f"{WAITING_ENVS} environments that sleep {WAITING_SECONDS * 1e3:g} ms, in_series=1: "
+        f"{ideal:,.0f} steps/s would be ideal"
+    )
+    make = partial(SubprocVecEnv_Gym, functions, in_series=1)
+    with ExitStack() as stack:
+        runners: dict[str, Runner] = {
+            "step": stepped(stack.enter_context(make()), actions, WAITING_ENVS)
+        }
+        for min_envs in (1, MIN_ENVS):
+            envs = stack.enter_context(make())
+            runners[f"send, recv({min_envs})"] = SendRecvLoop(envs, actions, min_envs=min_envs)
+        runners |= peers(args, functions, actions, WAITING_ENVS, stack, part)
+        part.measured = timed(args, runners)
+    part.ratios["of the ideal"] = {
+        name: result.median / ideal for name, result in part.measured.items()
+    }
+    return part
+
+
+def measure_unequal(args: argparse.Namespace) -> Part:
+    """One core is half as fast as the others."""
+    functions = [partial(WRAPPERS["gym_env"], "CartPole-v1")] * UNEQUAL_ENVS
+    actions = sample_actions(IdleEnv.action_space, UNEQUAL_ENVS)
+    part = Part(f"{UNEQUAL_ENVS} × CartPole-v1, with and without a core that is half busy")
+    waits, gets = "step", "send, recv()"
+    with ExitStack() as stack:
+        busy = BusyCore()
+        stack.callback(busy.close)
+        quiet: dict[str, Runner] = {}
+        for name, options in {
+            "subproc": {},
+            "caller": {},
+            "unpinned": {"pin_workers": False},
+        }.items():
+            backend = BACKENDS["subproc" if name == "unpinned" else name]
+            envs = stack.enter_context(backend.make(functions, **options))
+            title = {"subproc": waits, "caller": f"{waits}, caller_steps"}
+            quiet[title.get(name, f"{waits}, pin_workers=False")] = stepped(
+                envs, actions, UNEQUAL_ENVS
+            )
+        for groups in ({}, {"in_series": 16}, {"in_series": 8}):
+            envs = stack.enter_context(SubprocVecEnv_Gym(functions, **groups))
+            title = ", ".join([gets, *(f"{k}={v}" for k, v in groups.items())])
+            quiet[title] = SendRecvLoop(envs, actions)
+        disturbed = {f"{name}, half busy": Disturbed(each, busy) for name, each in quiet.items()}
+        part.measured = timed(args, quiet | disturbed)
+        share = np.mean([each.share for each in disturbed.values()])
+    part.notes.append(f"the busy process got {share:.0%} of CPU {busy.cpu} on average")
+    return part
+
+
+def stepped(envs: VecEnv, actions: Sequence[Any], counted: int) -> StepLoop:
+    """A runner that steps them synchronously, and counts the steps of the first few."""
+    envs.reset(seed=0)
+    return StepLoop(envs, counted, actions)
+
+
+def peers(
+    args: argparse.Namespace,
+    functions: Sequence[Callable[[], Any]],
+    actions: Sequence[Any],
+    counted: int,
+    stack: ExitStack,
+    part: Part,
+) -> dict[str, Runner]:
+    """Other libraries with a process per environment, if they are asked for."""
+    runners: dict[str, Runner] = {}
+    for name in SYNCHRONOUS_PEERS if args.peers else ():
+        peer = PEERS[name]
+        entry = Entry("", len(functions), actions, stack, part.notes.append, functions)
+        try:
+            runner = make_peer(peer, entry)
+        except LeftOut as reason:
+            part.notes.append(f"{peer.title}: left out, {reason}.")
+            continue
+        runner.num_envs = counted
+        runners[peer.title] = runner
+    return runners
+
+
+def relative(measured: dict[str, Throughput], other: str) -> dict[str, float]:
+    return {name: result.relative_to(measured[other]) for name, result in measured.items()}
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], Part]] = {
+    "slow": measure_slow,
+    "waiting": measure_waiting,
+    "unequal": measure_unequal,
+}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""What does an environment step cost the calling process itself?
+
+The environments do nothing, so what is left is the way of a step: actions into shared memory, a
+byte to each worker, a byte back, results copied out. Counted is the CPU time of the calling thread
+(time.thread_time), not the time on the clock. A process that spins while it waits uses CPU time
+that it has no work for, so nobody spins here: to wait costs the caller what it takes to be put to
+sleep and to be woken, and that is counted. On a busy machine the figures are higher, since others
+clear the caches, but not by the time that others take.
+
+Each figure is the median of the rounds, in microseconds per environment step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from tqdm import tqdm
+
+from benchmarks.envs import IdleEnv
+from benchmarks.record import describe_run, save, summary
+from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym
+from xuance_envs.measure import sample_actions
+from xuance_envs.report import markdown_table
+from xuance_envs.vector_envs import subproc_vec_env
+from xuance_envs.vector_envs.vector_env import VecEnv
+
+TARGET = 0.3
+"""What it should cost at most with 1,024 environments; a line in the picture."""
+
+
+def step_all(vec_env: VecEnv, actions: Any, steps: int) -> None:
+    """Steps every environment so many times."""
+    for _ in range(steps):
+        vec_env.step(actions)
+
+
+def send_and_receive(vec_env: VecEnv, actions: Any, steps: int) -> None:
+    """The same with send and recv, of whatever is ready."""
+    wanted, done = steps * vec_env.num_envs, 0
+    while done < wanted:
+        env_ids = vec_env.recv().env_ids
+        done += len(env_ids)
+        vec_env.send(actions[env_ids], env_ids)
+
+
+CALLS: dict[str, tuple[Callable[..., Any], Callable[[VecEnv, Any, int], None]]] = {
+    "step": (VecEnv.reset, step_all),
+    "send-recv": (VecEnv.async_reset, send_and_receive),
+}
+"""How each way of stepping begins, and how it goes on."""
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.parent_cost",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--num-envs", type=int, nargs="+", default=[64, 256, 1024, 4096], metavar="N")
+    add("--workers", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64], metavar="W")
+    add("--calls", nargs="+", choices=CALLS, default=list(CALLS), help="ways to step them")
+    add("--rounds", type=int, default=7, help="timed runs of each combination")
+    add("--steps", type=int, default=100, help="vector steps in each of them")
+    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
+    add("--png", type=Path, metavar="FILE", help="draw the first way of stepping")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    run = describe_run()
+    print(summary(run), flush=True)
+    results = measure_costs(args)
+    for call in args.calls:
+        print(f"\n{call}: µs of the caller's CPU time per environment step\n")
+        print(table([row for row in results if row["call"] == call]))
+    if args.json:
+        settings = {name: getattr(args, name) for name in ("rounds", "steps")}
+        save(args.json, __doc__, run, settings=settings, results=results)
+    if args.png:
+        draw(args.png, run, [row for row in results if row["call"] == args.calls[0]])
+
+
+def measure_costs(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Every number of environments with every number of workers that it can have."""
+    sizes = [(n, w) for n in args.num_envs for w in args.workers if n % w == 0]
+    results = []
+    with tqdm(total=len(sizes), unit="size", dynamic_ncols=True) as bar:
+        for num_envs, workers in sizes:
+            bar.set_description(f"{num_envs} in {workers}", refresh=True)
+            results += measure_size(args, num_envs, workers)
+            bar.update()
+    return results
+
+
+def measure_size(args: argparse.Namespace, num_envs: int, workers: int) -> list[dict[str, Any]]:
+    """The cost of each way of stepping so many environments in so many workers."""
+    rounds: dict[str, list[float]] = {call: [] for call in args.calls}
+    with (
+        mock.patch.object(subproc_vec_env, "SPIN", 0.0),
+        SubprocVecEnv_Gym([IdleEnv] * num_envs, in_series=num_envs // workers) as vec_env,
+    ):
+        actions = sample_actions(vec_env.action_space, num_envs)[0]
+        for _ in range(args.rounds):
+            for call, microseconds in rounds.items():
+                begin, go_on = CALLS[call]
+                begin(vec_env, seed=0)
+                microseconds.append(cpu_microseconds(go_on, vec_env, actions, args.steps))
+    return [
+        {
+            "call": call,
+            "environments": num_envs,
+            "workers": workers,
+            "microseconds": statistics.median(microseconds),
+            "rounds": microseconds,
+        }
+        for call, microseconds in rounds.items()
+    ]
+
+
+def cpu_microseconds(
+    go_on: Callable[[VecEnv, Any, int], None], vec_env: VecEnv, actions: Any, steps: int
+) -> float:
+    """What an environment step costs this thread, after a few that do not count."""
+    go_on(vec_env, actions, max(1, steps // 10))
+    start = time.thread_time()
+    go_on(vec_env, actions, steps)
+    return (time.thread_time() - start) / (steps * vec_env.num_envs) * 1e6
+
+
+def table(results: Sequence[dict[str, Any]]) -> str:
+    """Environments down, workers across."""
+    cost = {(row["environments"], row["workers"]): row["microseconds"] for row in results}
+    workers = sorted({w for _, w in cost})
+    rows = [
+        [f"{n:,}", *(f"{cost[n, w]:.3f}" if (n, w) in cost else "-" for w in workers)]
+        for n in sorted({n for n, _ in cost})
+    ]
+    header = ["environments", *(f"{w} worker{'s' if w != 1 else ''}" for w in workers)]
+    return markdown_table(header, rows, words=0)
+
+
+def draw(path: Path, run: dict[str, Any], results: Sequence[dict[str, Any]]) -> None:
+    """The cost against the number of environments, and against that of workers."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    machine = run["machine"]
+    figure.suptitle(
+        f"CPU time of the caller, environments that do nothing; {machine['cores']} cores of "
+        f"{machine['cpu']}"
+    )
+    axes = [("environments", "workers"), ("workers", "environments")]
+    for place, (along, other) in enumerate(axes, start=1):
+        axis = figure.add_subplot(1, 2, place)
+        for value in sorted({row[other] for row in results}):
+            mine = [row for row in results if row[other] == value]
+            points = sorted((row[along], row["microseconds"]) for row in mine)
+            name = other if value != 1 else other.removesuffix("s")
+            axis.plot(*zip(*points, strict=True), marker="o", label=f"{value:,} {name}")
+        axis.axhline(TARGET, color="#b03030", linestyle="--", linewidth=1)
+        axis.set(xscale="log", yscale="log", xlabel=along, ylabel="µs per environment step")
+        ticks = sorted({row[along] for row in results})
+        axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        axis.minorticks_off()
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(frameon=False, fontsize="small")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    main()
