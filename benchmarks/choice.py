@@ -21,7 +21,7 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.envs import SleepingEnv
-from benchmarks.record import describe_run, save, summary
+from benchmarks.record import describe_run, replace_between, save, summary
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
 from xuance_envs.measure import (
@@ -169,6 +169,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--rounds", type=int, default=7, help="timed runs of each contender, interleaved")
     add("--seconds", type=float, default=0.5, help="how long each of them lasts")
     add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
+    add("--readme", type=Path, metavar="FILE", help="put the table between the file's markers")
     return parser.parse_args(argv)
 
 
@@ -185,13 +186,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     header = ("environments", "chosen", "best fixed choice", "steps/s", "spread")
     header += ("of the best", "at worst", "s to choose")
     print(f"\n{args.rounds} rounds of {args.seconds:g} s\n")
-    print(markdown_table(header, [each.row() for each in judged], words=3))
+    text = markdown_table(header, [each.row() for each in judged], words=3)
+    print(text)
     for note in notes:
         print(f"- {note}")
     if args.json:
         settings = {name: getattr(args, name) for name in ("times", "rounds", "seconds")}
         results = [each.record() for each in judged]
         save(args.json, __doc__, run, settings=settings, notes=notes, results=results)
+    if args.readme:
+        replace_between(args.readme, "choice table", text)
 
 
 def judge(args: argparse.Namespace, case: Case) -> Judged:

@@ -28,9 +28,9 @@ from tqdm import tqdm
 
 from benchmarks.busy_core import BusyCore, Disturbed
 from benchmarks.envs import IdleEnv, SleepingEnv
-from benchmarks.ours import BACKENDS, WRAPPERS
 from benchmarks.peers import PEERS, Entry, LeftOut, make_peer
-from benchmarks.record import describe_run, save, summary
+from benchmarks.record import describe_run, replace_between, save, summary
+from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym
 from xuance_envs.measure import (
     Runner,
@@ -46,6 +46,16 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 SLOW_ENVS, QUICK_SECONDS, SLOW_SECONDS, MIN_ENVS = 16, 0.5e-3, 50e-3, 8
 WAITING_ENVS, WAITING_SECONDS = 32, 5e-3
 UNEQUAL_ENVS = 64
+STEPPED: dict[str, Callable[..., VecEnv]] = {
+    "step": SubprocVecEnv_Gym,
+    "step, pin_workers=False": partial(SubprocVecEnv_Gym, pin_workers=False),
+    "step, caller_steps": partial(SubprocVecEnv_Gym, caller_steps=True),
+}
+RECEIVED: dict[str, Callable[..., VecEnv]] = {
+    "send, recv()": SubprocVecEnv_Gym,
+    "send, recv(), in_series=16": partial(SubprocVecEnv_Gym, in_series=16),
+    "send, recv(), in_series=8": partial(SubprocVecEnv_Gym, in_series=8),
+}
 SYNCHRONOUS_PEERS = ("gymnasium-async", "sb3-subproc")
 
 
@@ -65,7 +75,7 @@ class Part:
     ratios: dict[str, dict[str, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def table(self) -> str:
+    def __str__(self) -> str:
         rows = [
             [
                 name,
@@ -78,7 +88,9 @@ class Part:
             ]
             for name, result in self.measured.items()
         ]
-        return markdown_table(["contender", "steps/s", "spread", *self.ratios], rows)
+        table = markdown_table(["contender", "steps/s", "spread", *self.ratios], rows)
+        notes = "".join(f"\n\n{note[0].upper()}{note[1:]}." for note in self.notes)
+        return f"{self.title}:\n\n{table}{notes}"
 
     def record(self) -> dict[str, Any]:
         """Everything that was measured, for the JSON file."""
@@ -148,6 +160,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--rounds", type=int, default=7, help="timed runs of each contender, interleaved")
     add("--seconds", type=float, default=1.0, help="how long each of them lasts")
     add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
+    add("--readme", type=Path, metavar="FILE", help="put the tables between the file's markers")
     return parser.parse_args(argv)
 
 
@@ -157,13 +170,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(summary(run), flush=True)
     parts = {name: PARTS[name](args) for name in dict.fromkeys(args.parts)}
     for part in parts.values():
-        print(f"\n{part.title}, {args.rounds} rounds of {args.seconds:g} s\n\n{part.table()}")
-        for note in part.notes:
-            print(f"- {note}")
+        print(f"\n{part}")
+    print(f"\n{args.rounds} rounds of {args.seconds:g} s")
     if args.json:
         settings = {name: getattr(args, name) for name in ("rounds", "seconds")}
         records = {name: part.record() for name, part in parts.items()}
         save(args.json, __doc__, run, settings=settings, results=records)
+    if args.readme:
+        text = "\n\n".join(map(str, parts.values()))
+        replace_between(args.readme, "first ready tables", text)
 
 
 def timed(args: argparse.Namespace, runners: dict[str, Runner]) -> dict[str, Throughput]:
@@ -233,33 +248,30 @@ def measure_waiting(args: argparse.Namespace) -> Part:
 
 def measure_unequal(args: argparse.Namespace) -> Part:
     """One core is half as fast as the others."""
-    functions = [partial(WRAPPERS["gym_env"], "CartPole-v1")] * UNEQUAL_ENVS
+    functions = [partial(Gym_Env, "CartPole-v1")] * UNEQUAL_ENVS
     actions = sample_actions(IdleEnv.action_space, UNEQUAL_ENVS)
-    part = Part(f"{UNEQUAL_ENVS} × CartPole-v1, with and without a core that is half busy")
-    waits, gets = "step", "send, recv()"
+    part = Part(f"{UNEQUAL_ENVS} × CartPole-v1, and the same while one core is half busy")
     with ExitStack() as stack:
         busy = BusyCore()
         stack.callback(busy.close)
-        quiet: dict[str, Runner] = {}
-        for name, options in {
-            "subproc": {},
-            "caller": {},
-            "unpinned": {"pin_workers": False},
-        }.items():
-            backend = BACKENDS["subproc" if name == "unpinned" else name]
-            envs = stack.enter_context(backend.make(functions, **options))
-            title = {"subproc": waits, "caller": f"{waits}, caller_steps"}
-            quiet[title.get(name, f"{waits}, pin_workers=False")] = stepped(
-                envs, actions, UNEQUAL_ENVS
-            )
-        for groups in ({}, {"in_series": 16}, {"in_series": 8}):
-            envs = stack.enter_context(SubprocVecEnv_Gym(functions, **groups))
-            title = ", ".join([gets, *(f"{k}={v}" for k, v in groups.items())])
-            quiet[title] = SendRecvLoop(envs, actions)
-        disturbed = {f"{name}, half busy": Disturbed(each, busy) for name, each in quiet.items()}
-        part.measured = timed(args, quiet | disturbed)
-        share = np.mean([each.share for each in disturbed.values()])
-    part.notes.append(f"the busy process got {share:.0%} of CPU {busy.cpu} on average")
+        alone: dict[str, Runner] = {}
+        for name, make in STEPPED.items():
+            envs = stack.enter_context(make(functions))
+            alone[name] = stepped(envs, actions, UNEQUAL_ENVS)
+        for name, make in RECEIVED.items():
+            envs = stack.enter_context(make(functions))
+            alone[name] = SendRecvLoop(envs, actions)
+        beside = {f"{name}, half busy": Disturbed(each, busy) for name, each in alone.items()}
+        part.measured = timed(args, alone | beside)
+        share = float(np.mean([each.share for each in beside.values()]))
+    part.notes.append(f"the other process got {share:.0%} of its core")
+    pairs = zip(beside, alone, strict=True)
+    part.ratios["of its own undisturbed"] = {
+        name: part.measured[name].relative_to(part.measured[other]) for name, other in pairs
+    }
+    step, *_ = beside
+    relatives = relative(part.measured, step)
+    part.ratios["× step, half busy"] = {name: relatives[name] for name in beside}
     return part
 
 
@@ -285,7 +297,7 @@ def peers(
         try:
             runner = make_peer(peer, entry)
         except LeftOut as reason:
-            part.notes.append(f"{peer.title}: left out, {reason}.")
+            part.notes.append(f"{peer.title}: left out, {reason}")
             continue
         runner.num_envs = counted
         runners[peer.title] = runner

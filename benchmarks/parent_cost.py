@@ -23,7 +23,7 @@ from unittest import mock
 from tqdm import tqdm
 
 from benchmarks.envs import IdleEnv
-from benchmarks.record import describe_run, save, summary
+from benchmarks.record import describe_run, replace_between, save, summary
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym
 from xuance_envs.measure import sample_actions
 from xuance_envs.report import markdown_table
@@ -70,6 +70,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--steps", type=int, default=100, help="vector steps in each of them")
     add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
     add("--png", type=Path, metavar="FILE", help="draw the first way of stepping")
+    add("--readme", type=Path, metavar="FILE", help="put its table between the file's markers")
     return parser.parse_args(argv)
 
 
@@ -78,14 +79,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     run = describe_run()
     print(summary(run), flush=True)
     results = measure_costs(args)
-    for call in args.calls:
-        print(f"\n{call}: µs of the caller's CPU time per environment step\n")
-        print(table([row for row in results if row["call"] == call]))
+    tables = {call: table([row for row in results if row["call"] == call]) for call in args.calls}
+    for call, text in tables.items():
+        print(f"\n{call}: µs of the caller's CPU time per environment step\n\n{text}")
     if args.json:
         settings = {name: getattr(args, name) for name in ("rounds", "steps")}
         save(args.json, __doc__, run, settings=settings, results=results)
     if args.png:
         draw(args.png, run, [row for row in results if row["call"] == args.calls[0]])
+    if args.readme:
+        replace_between(args.readme, "parent cost table", tables[args.calls[0]])
 
 
 def measure_costs(args: argparse.Namespace) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ import pytest
 from gymnasium import spaces
 
 from xuance_envs import DummyVecEnv, EnvError, autotune, tuning
+from xuance_envs.measure import Runner, Throughput
 from xuance_envs.tuning import Autotuned
 
 
@@ -98,6 +99,32 @@ def test_what_takes_long_to_make_is_not_made_for_measuring() -> None:
     assert not any(each.measured for each in tuned.candidates)
     assert tuned.choice.backend == "subproc"
     assert "not measured" in tuned.reason
+
+
+@pytest.mark.parametrize("faster", ["dummy", "subproc", "subproc, caller_steps"])
+def test_what_takes_a_while_to_make_is_measured_with_fewer(
+    faster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(runners: dict[str, Runner], **_: Any) -> dict[str, Throughput]:
+        counts.update({name: runner.num_envs for name, runner in runners.items()})
+        dummy = 500.0  # so a step takes 2 ms, and each further one of a process as long
+        rates = {name: 900.0 if name == faster else 100.0 for name in runners}
+        rates["dummy"] = 5000.0 if faster == "dummy" else dummy
+        return {name: Throughput(name, counts[name], (rates[name],)) for name in runners}
+
+    counts: dict[str, int] = {}
+    monkeypatch.setattr(tuning, "MAKING_SECONDS", 3.0)
+    monkeypatch.setattr(tuning, "measure", measure)
+    tuned = autotune(partial(Work, compute=0.002, making=0.05), 32)
+    (count,) = set(counts.values())
+    assert 4 <= count < 32
+    assert count % 2 == 0
+    assert f"measured with {count} environments" in tuned.reason
+    assert tuned.choice.name == faster
+    assert tuned.choice.measured
+    if faster != "dummy":
+        step = count / 900 + (32 - count) / 2 * 0.002
+        assert tuned.choice.steps_per_second == pytest.approx(32 / step)
 
 
 def test_further_candidates_are_measured_with_the_rest() -> None:

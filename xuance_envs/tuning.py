@@ -14,13 +14,13 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from xuance_envs.engine.cpus import available_cpus
-from xuance_envs.measure import StepLoop, measure, sample_actions
+from xuance_envs.measure import StepLoop, Throughput, measure, sample_actions
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -39,8 +39,14 @@ ROUNDS = 3
 ROUND_SECONDS = 0.04
 """How often, and for how long each time, each candidate is stepped."""
 
-MAKING_SECONDS = 2.0
-"""If making all candidates' environments would take longer, figures are estimated instead."""
+MAKING_SECONDS = 0.5
+"""How long making all candidates' environments may take: only so many of them are made."""
+
+LONG_MAKING = 2.0
+"""What takes longer, in seconds, is not made twice to learn how much of it was imports."""
+
+FEWEST_EACH = 2
+"""If that is not enough for so many per CPU, figures are estimated from one environment."""
 
 WAITING = 0.7
 SLEEPS = 0.5
@@ -60,6 +66,9 @@ OVERHEAD = 60e-6
 Half of that where one of them is this one.
 """
 
+LIKELY = 0.5
+"""Only what may be expected to be within this of the fastest is measured."""
+
 NEARLY = 0.97
 """A simpler choice is taken if it is within this of the fastest."""
 
@@ -72,7 +81,8 @@ class Candidate:
         backend: as :func:`~xuance_envs.making.make_vec` takes it.
         options: for the backend's class.
         steps_per_second: environment steps per second; NaN where it was ruled out unmeasured.
-        measured: whether that was measured, and not estimated from one environment.
+        measured: whether that was measured, if need be with fewer environments, and not estimated
+            from one.
     """
 
     backend: str
@@ -162,14 +172,19 @@ def autotune(
         progress("one environment", 1 / probe.step_time)
     makers = dict(others or {})
     estimates = _estimates(probe, num_envs)
-    to_measure, reason = _worth_measuring(estimates, probe, num_envs, bool(makers))
-    measured = _measured(to_measure, makers, env_fn, num_envs, progress)
+    plan = _Plan.of(estimates, probe, num_envs, bool(makers))
+    figures = _measured(plan, makers, env_fn, progress)
+    measured = _for_all(plan, figures, probe, num_envs)
+    measured += [Candidate(name, {}, figures[name].median, True) for name in makers]
     by_name = {each.name: each for each in [*estimates, *measured]}
     candidates = tuple(by_name.values())
-    best = max(candidates, key=lambda each: each.steps_per_second)
-    close = NEARLY * best.steps_per_second
-    choice = next(each for each in candidates if each.steps_per_second >= close)
-    tuned = Autotuned(num_envs, probe.step_time, probe.cpu_fraction, candidates, choice, reason)
+    # On a busy machine what has been measured is slower than what is estimated.
+    comparable = [each for each in candidates if each.measured or not plan.candidates]
+    close = NEARLY * max(each.steps_per_second for each in comparable)
+    choice = next(each for each in comparable if each.steps_per_second >= close)
+    tuned = Autotuned(
+        num_envs, probe.step_time, probe.cpu_fraction, candidates, choice, plan.reason
+    )
     logger.info("autotuned:\n%s", tuned)
     return tuned
 
@@ -181,6 +196,8 @@ class _Probe:
         start = time.perf_counter()
         with DummyVecEnv([env_fn]) as envs:
             self.making_time = time.perf_counter() - start
+            if self.making_time < LONG_MAKING:
+                self.making_time = _seconds_to_make(env_fn)
             envs.reset(seed=0)
             loop = StepLoop(envs, 1, sample_actions(envs.action_space, 1))
             loop.run(3)
@@ -199,6 +216,13 @@ class _Probe:
         if not self.waits:  # whatever time it had no CPU for, others had taken
             wall, self.cpu_fraction = min(wall, cpu), 1.0
         self.step_time = wall / steps
+
+
+def _seconds_to_make(env_fn: Callable[[], Any]) -> float:
+    """How long it takes to make an environment that is not the first, which may import things."""
+    start = time.perf_counter()
+    with DummyVecEnv([env_fn]):
+        return time.perf_counter() - start
 
 
 def _sleeps() -> int:
@@ -228,54 +252,101 @@ def _estimates(probe: _Probe, num_envs: int) -> list[Candidate]:
     return candidates
 
 
-def _worth_measuring(
-    estimates: list[Candidate], probe: _Probe, num_envs: int, others: bool
-) -> tuple[list[Candidate], str]:
-    """Those that could be the fastest, and why these."""
-    if probe.waits and num_envs > 1:
-        return [], (
-            f"a step uses a CPU for only {probe.cpu_fraction:.0%} of its time: environments that "
-            "wait want processes of their own"
-        )
-    if len(estimates) == 1 and not others:
-        return [], "there is nothing to share out" if num_envs == 1 else "there is one CPU"
-    if num_envs * probe.step_time < QUICK and not others:
-        return [], "stepping all of them here takes less time than waking a process"
-    best = max(each.steps_per_second for each in estimates)
-    likely = [each for each in estimates if each.steps_per_second > best / 2]
-    if probe.making_time * num_envs * len(likely) > MAKING_SECONDS * available_cpus():
-        return [], (
-            "not measured: making the environments of every candidate would take "
-            f"{probe.making_time * num_envs * len(likely) / available_cpus():.0f} s"
-        )
-    return likely, "the fastest as measured, or the simplest of those within 3 % of it"
+@dataclass(frozen=True)
+class _Plan:
+    """What to measure.
+
+    Attributes:
+        candidates: those that could be the fastest.
+        count: with how many environments.
+        reason: why these.
+    """
+
+    candidates: Sequence[Candidate]
+    count: int
+    reason: str
+
+    @classmethod
+    def of(
+        cls, estimates: Sequence[Candidate], probe: _Probe, num_envs: int, others: bool
+    ) -> _Plan:
+        """Decides it from what is to be expected of all."""
+        if probe.waits and num_envs > 1:
+            return cls.nothing(
+                f"a step uses a CPU for only {probe.cpu_fraction:.0%} of its time: environments "
+                "that wait want processes of their own"
+            )
+        if len(estimates) == 1 and not others:
+            because = "there is nothing to share out" if num_envs == 1 else "there is one CPU"
+            return cls.nothing(because)
+        if num_envs * probe.step_time < QUICK and not others:
+            return cls.nothing("stepping all of them here takes less time than waking a process")
+        best = max(each.steps_per_second for each in estimates)
+        likely = [each for each in estimates if each.steps_per_second > LIKELY * best]
+        count = _affordable(likely, probe, num_envs)
+        if not count:
+            return cls.nothing(
+                f"not measured, but estimated: an environment takes {probe.making_time:.1g} s to "
+                "make"
+            )
+        reason = "the fastest as measured, or the simplest of those within 3 % of it"
+        if count < num_envs:
+            reason += f"; measured with {count} environments, since it takes long to make them"
+        return cls(likely, count, reason)
+
+    @classmethod
+    def nothing(cls, reason: str) -> _Plan:
+        """What to do where there is nothing to measure, or no time."""
+        return cls((), 0, reason)
+
+
+def _affordable(candidates: Sequence[Candidate], probe: _Probe, num_envs: int) -> int:
+    """With how many environments there is time to measure the candidates; 0 for none."""
+    cpus = available_cpus()
+    # Workers make theirs at the same time.
+    one_each = sum(1 if each.backend == "dummy" else 1 / cpus for each in candidates)
+    count = math.floor(MAKING_SECONDS / max(probe.making_time * one_each, 1e-9))
+    if count >= num_envs:
+        return num_envs
+    count -= count % cpus  # for even shares
+    return count if count >= FEWEST_EACH * cpus else 0
 
 
 def _measured(
-    candidates: list[Candidate],
+    plan: _Plan,
     makers: Mapping[str, Callable[[], VecEnv]],
     env_fn: Callable[[], Any],
-    num_envs: int,
     progress: Callable[[str, float], None] | None,
-) -> list[Candidate]:
-    """The candidates with their figures, and the other ones with theirs."""
-    chosen = {each.name: each for each in candidates}
-    chosen.update({name: Candidate(name) for name in makers})
+) -> dict[str, Throughput]:
+    """The figures of the plan's candidates, and of the other ones, by name."""
     with ExitStack() as stack:
         runners = {}
-        for name, each in chosen.items():
-            if name in makers:
-                envs = makers[name]()
-            elif each.backend == "dummy":
-                envs = DummyVecEnv([env_fn] * num_envs, copy=True)
-            else:
-                envs = SubprocVecEnv([env_fn] * num_envs, **each.options)
+
+        def add(name: str, envs: VecEnv) -> None:
             stack.enter_context(envs)
             envs.reset(seed=0)
-            actions = sample_actions(envs.action_space, num_envs)
-            runners[name] = StepLoop(envs, num_envs, actions)
-        figures = measure(runners, rounds=ROUNDS, seconds=ROUND_SECONDS, progress=progress)
-    return [
-        Candidate(each.backend, each.options, figures[name].median, measured=True)
-        for name, each in chosen.items()
-    ]
+            actions = sample_actions(envs.action_space, envs.num_envs)
+            runners[name] = StepLoop(envs, envs.num_envs, actions)
+
+        for each in plan.candidates:
+            backend = DummyVecEnv if each.backend == "dummy" else SubprocVecEnv
+            add(each.name, backend([env_fn] * plan.count, **each.options))
+        for name, make in makers.items():
+            add(name, make())
+        return measure(runners, rounds=ROUNDS, seconds=ROUND_SECONDS, progress=progress)
+
+
+def _for_all(
+    plan: _Plan, figures: Mapping[str, Throughput], probe: _Probe, num_envs: int
+) -> list[Candidate]:
+    """The plan's candidates with their figures; more environments take their share longer."""
+    cpus = available_cpus()
+    more = math.ceil(num_envs / cpus) - math.ceil(plan.count / cpus)
+    step_time = 1 / figures["dummy"].median if "dummy" in figures else probe.step_time
+    candidates = []
+    for each in plan.candidates:
+        rate = figures[each.name].median
+        if each.backend != "dummy":
+            rate = num_envs / (plan.count / rate + more * step_time)
+        candidates.append(Candidate(each.backend, each.options, rate, measured=True))
+    return candidates
