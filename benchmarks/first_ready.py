@@ -43,9 +43,14 @@ from xuance_envs.measure import (
 from xuance_envs.report import markdown_table
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-SLOW_ENVS, QUICK_SECONDS, SLOW_SECONDS, MIN_ENVS = 16, 0.5e-3, 50e-3, 8
-WAITING_ENVS, WAITING_SECONDS = 32, 5e-3
-UNEQUAL_ENVS = 64
+QUICK_SECONDS, SLOW_SECONDS, WAITING_SECONDS = 0.5e-3, 50e-3, 5e-3
+
+
+def in_workers(workers: int, functions: Sequence[Callable[[], Any]]) -> VecEnv:
+    """Environments in so many workers, as evenly as that goes."""
+    return SubprocVecEnv_Gym(functions, in_series=-(-len(functions) // workers))
+
+
 STEPPED: dict[str, Callable[..., VecEnv]] = {
     "step": SubprocVecEnv_Gym,
     "step, pin_workers=False": partial(SubprocVecEnv_Gym, pin_workers=False),
@@ -53,10 +58,10 @@ STEPPED: dict[str, Callable[..., VecEnv]] = {
 }
 RECEIVED: dict[str, Callable[..., VecEnv]] = {
     "send, recv()": SubprocVecEnv_Gym,
-    "send, recv(), in_series=16": partial(SubprocVecEnv_Gym, in_series=16),
-    "send, recv(), in_series=8": partial(SubprocVecEnv_Gym, in_series=8),
+    "send, recv(), 4 workers": partial(in_workers, 4),
+    "send, recv(), 8 workers": partial(in_workers, 8),
 }
-SYNCHRONOUS_PEERS = ("gymnasium-async", "sb3-subproc")
+ONE_PROCESS_EACH = ("gymnasium-async", "sb3-subproc")
 
 
 @dataclass
@@ -156,12 +161,27 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    add("--peers", action="store_true", help="beside other libraries, as far as installed")
+    add(
+        "--peers",
+        nargs="*",
+        choices=ONE_PROCESS_EACH,
+        metavar="PEER",
+        help=f"beside other libraries, as far as installed: these, or else all of "
+        f"{', '.join(ONE_PROCESS_EACH)}",
+    )
+    add(
+        "--slow-envs", type=int, default=16, metavar="N", help="in the first part, the slow one too"
+    )
+    add("--waiting-envs", type=int, default=32, metavar="N", help="in the second part")
+    add("--unequal-envs", type=int, default=64, metavar="N", help="in the third part")
     add("--rounds", type=int, default=7, help="timed runs of each contender, interleaved")
     add("--seconds", type=float, default=1.0, help="how long each of them lasts")
     add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
     add("--readme", type=Path, metavar="FILE", help="put the tables between the file's markers")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.peers == []:
+        args.peers = list(ONE_PROCESS_EACH)
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -173,7 +193,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"\n{part}")
     print(f"\n{args.rounds} rounds of {args.seconds:g} s")
     if args.json:
-        settings = {name: getattr(args, name) for name in ("rounds", "seconds")}
+        names = ("slow_envs", "waiting_envs", "unequal_envs", "rounds", "seconds")
+        settings = {name: getattr(args, name) for name in names}
         records = {name: part.record() for name, part in parts.items()}
         save(args.json, __doc__, run, settings=settings, results=records)
     if args.readme:
@@ -196,19 +217,19 @@ def timed(args: argparse.Namespace, runners: dict[str, Runner]) -> dict[str, Thr
 
 def measure_slow(args: argparse.Namespace) -> Part:
     """One environment takes a hundred times as long as the others."""
-    others = range(SLOW_ENVS - 1)
+    others, half = range(args.slow_envs - 1), args.slow_envs // 2
     quick = [partial(SleepingEnv, QUICK_SECONDS)] * len(others)
     mixed = [*quick, partial(SleepingEnv, SLOW_SECONDS)]
-    actions = sample_actions(IdleEnv.action_space, SLOW_ENVS)
+    actions = sample_actions(IdleEnv.action_space, args.slow_envs)
     make = partial(SubprocVecEnv_Gym, in_series=1)
     part = Part(
         f"{len(others)} environments that sleep {QUICK_SECONDS * 1e3:g} ms, in_series=1, "
         f"without and with one that sleeps {SLOW_SECONDS * 1e3:g} ms; steps of the {len(others)}"
     )
-    receive = f"send, recv({MIN_ENVS})"
+    receive = f"send, recv({half})"
     without = f"{receive}, without the slow one"
     with ExitStack() as stack:
-        loop = partial(SendRecvLoop, min_envs=MIN_ENVS, counted=others)
+        loop = partial(SendRecvLoop, min_envs=half, counted=others)
         alone = stack.enter_context(make(quick))
         runners: dict[str, Runner] = {
             without: loop(alone, [batch[: len(others)] for batch in actions])
@@ -223,22 +244,21 @@ def measure_slow(args: argparse.Namespace) -> Part:
 
 def measure_waiting(args: argparse.Namespace) -> Part:
     """Environments that wait, in a process each."""
-    functions = [partial(SleepingEnv, WAITING_SECONDS)] * WAITING_ENVS
-    actions = sample_actions(IdleEnv.action_space, WAITING_ENVS)
-    ideal = WAITING_ENVS / WAITING_SECONDS
+    count = args.waiting_envs
+    functions = [partial(SleepingEnv, WAITING_SECONDS)] * count
+    actions = sample_actions(IdleEnv.action_space, count)
+    ideal = count / WAITING_SECONDS
     part = Part(
-        f"{WAITING_ENVS} environments that sleep {WAITING_SECONDS * 1e3:g} ms, in_series=1: "
+        f"{count} environments that sleep {WAITING_SECONDS * 1e3:g} ms, in_series=1: "
         f"{ideal:,.0f} steps/s would be ideal"
     )
     make = partial(SubprocVecEnv_Gym, functions, in_series=1)
     with ExitStack() as stack:
-        runners: dict[str, Runner] = {
-            "step": stepped(stack.enter_context(make()), actions, WAITING_ENVS)
-        }
-        for min_envs in (1, MIN_ENVS):
+        runners: dict[str, Runner] = {"step": stepped(stack.enter_context(make()), actions, count)}
+        for min_envs in (1, max(1, count // 4)):
             envs = stack.enter_context(make())
             runners[f"send, recv({min_envs})"] = SendRecvLoop(envs, actions, min_envs=min_envs)
-        runners |= peers(args, functions, actions, WAITING_ENVS, stack, part)
+        runners |= peers(args, functions, actions, count, stack, part)
         part.measured = timed(args, runners)
     part.ratios["of the ideal"] = {
         name: result.median / ideal for name, result in part.measured.items()
@@ -248,16 +268,17 @@ def measure_waiting(args: argparse.Namespace) -> Part:
 
 def measure_unequal(args: argparse.Namespace) -> Part:
     """One core is half as fast as the others."""
-    functions = [partial(Gym_Env, "CartPole-v1")] * UNEQUAL_ENVS
-    actions = sample_actions(IdleEnv.action_space, UNEQUAL_ENVS)
-    part = Part(f"{UNEQUAL_ENVS} × CartPole-v1, and the same while one core is half busy")
+    count = args.unequal_envs
+    functions = [partial(Gym_Env, "CartPole-v1")] * count
+    actions = sample_actions(IdleEnv.action_space, count)
+    part = Part(f"{count} × CartPole-v1, and the same while one core is half busy")
     with ExitStack() as stack:
         busy = BusyCore()
         stack.callback(busy.close)
         alone: dict[str, Runner] = {}
         for name, make in STEPPED.items():
             envs = stack.enter_context(make(functions))
-            alone[name] = stepped(envs, actions, UNEQUAL_ENVS)
+            alone[name] = stepped(envs, actions, count)
         for name, make in RECEIVED.items():
             envs = stack.enter_context(make(functions))
             alone[name] = SendRecvLoop(envs, actions)
@@ -291,7 +312,7 @@ def peers(
 ) -> dict[str, Runner]:
     """Other libraries with a process per environment, if they are asked for."""
     runners: dict[str, Runner] = {}
-    for name in SYNCHRONOUS_PEERS if args.peers else ():
+    for name in args.peers or ():
         peer = PEERS[name]
         entry = Entry("", len(functions), actions, stack, part.notes.append, functions)
         try:

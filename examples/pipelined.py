@@ -39,14 +39,16 @@ WIDTHS = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 
 
 def pipelined(envs: VecEnv, policy: Policy, steps: int) -> None:
-    """Steps every environment so many times, each half while the policy is at the other."""
-    half = envs.num_envs // 2
+    """Steps so many times as many as there are, each half while the policy is at the other."""
     obs, _ = envs.reset(seed=0)
     for ids in np.split(np.arange(envs.num_envs), 2):
         envs.send(policy(obs[ids]), ids)
-    for _ in range(2 * (steps - 1)):
-        batch = envs.recv(min_envs=half)  # the other half is stepping, from here to the send
+    sent = envs.num_envs
+    while sent < steps * envs.num_envs:
+        batch = envs.recv(min_envs=envs.num_envs // 2)
+        # Until the send, the other half is stepping.
         envs.send(policy(next_states(*batch[:5])), batch.env_ids)
+        sent += len(batch.env_ids)
     envs.recv(min_envs=envs.num_envs)
 
 

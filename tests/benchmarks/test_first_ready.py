@@ -1,0 +1,117 @@
+"""The benchmarks about who waits for whom, as short as they can be: never how fast anything is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(module: str, folder: Path, marker: str, *args: str) -> tuple[str, Any, str]:
+    """Runs a benchmark; what it prints, writes to JSON, and puts into a README."""
+    pytest.importorskip("matplotlib")
+    readme = folder / "README.md"
+    readme.write_text(f"<!-- {marker}: begin -->\n<!-- {marker}: end -->\n")
+    answer = subprocess.run(
+        [
+            *(sys.executable, "-m", f"benchmarks.{module}", *args),
+            *("--json", str(folder / "out.json"), "--readme", str(readme)),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout, json.loads((folder / "out.json").read_text()), readme.read_text()
+
+
+def test_slow_and_waiting_environments_and_unequal_cores(tmp_path: Path) -> None:
+    printed, record, readme = run(
+        *("first_ready", tmp_path, "first ready tables", "--peers", "gymnasium-async"),
+        *("--slow-envs", "4", "--waiting-envs", "3", "--unequal-envs", "8"),
+        *("--rounds", "1", "--seconds", "0.02"),
+    )
+    rows = {
+        part: {row["contender"]: row for row in found["results"]}
+        for part, found in record["results"].items()
+    }
+    assert list(rows) == ["slow", "waiting", "unequal"]
+    assert "Gymnasium Async" in rows["slow"].keys() & rows["waiting"].keys()
+    for part, found in rows.items():
+        for contender, row in found.items():
+            assert len(row["rounds"]) == 1
+            assert row["steps_per_second"] > 0
+            assert f"| {contender} " in printed
+            assert f"| {contender} " in readme
+            assert all(ratio > 0 for ratio in row["ratios"].values()), (part, row)
+    assert rows["slow"]["send, recv(2), without the slow one"]["ratios"] == {
+        "of those without it": 1.0
+    }
+    # What sleeps cannot be faster than its sleep.
+    assert all(0 < row["ratios"]["of the ideal"] <= 1 for row in rows["waiting"].values())
+    busy = [name for name in rows["unequal"] if name.endswith(", half busy")]
+    assert len(busy) == len(rows["unequal"]) / 2
+    assert rows["unequal"][busy[0]]["ratios"]["× step, half busy"] == 1.0
+
+
+def test_the_cost_to_the_caller_by_environments_and_workers(tmp_path: Path) -> None:
+    picture = tmp_path / "a" / "cost.png"
+    printed, record, readme = run(
+        *("parent_cost", tmp_path, "parent cost table", "--png", str(picture)),
+        *("--num-envs", "2", "6", "--workers", "1", "2", "3", "--rounds", "1", "--steps", "10"),
+    )
+    costs = {
+        (row["call"], row["environments"], row["workers"]): row["microseconds"]
+        for row in record["results"]
+    }
+    sizes = [(2, 1), (2, 2), (6, 1), (6, 2), (6, 3)]
+    assert set(costs) == {(call, *size) for call in ("step", "send-recv") for size in sizes}
+    assert all(cost > 0 for cost in costs.values())
+    for text in (printed, readme):
+        assert f"{costs['step', 6, 3]:.3f} |" in text
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_choices_are_judged_by_the_best_of_the_fixed_ones(tmp_path: Path) -> None:
+    printed, record, readme = run(
+        *("choice", tmp_path, "choice table", "--cases", "cartpole-2", "sleeping-16"),
+        *("--times", "1", "--rounds", "1", "--seconds", "0.02"),
+    )
+    assert record["notes"] == []
+    for row in record["results"]:
+        (choice,) = row["choices"]
+        assert choice["choice"] in row["measured"]
+        assert row["best"] in row["measured"]
+        assert choice["seconds"] > 0
+        mine, best = (row["measured"][name][0] for name in (choice["choice"], row["best"]))
+        assert choice["of_the_best"] == pytest.approx(mine / best)
+        for text in (printed, readme):
+            assert f"| {row['environments']} × {row['what']} " in text
+    cartpole, sleeping = record["results"]
+    assert {"dummy", "subproc", "subproc, caller_steps"} <= set(cartpole["measured"])
+    assert "in_series" in sleeping["choices"][0]["choice"]
+
+
+def test_what_cannot_be_made_is_left_out_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    from benchmarks import choice
+
+    def missing() -> None:
+        raise ModuleNotFoundError("No module named 'game'")
+
+    monkeypatch.setitem(choice.CASES, "cartpole-2", choice.Case("Game-v0", missing, 2))
+    choice.main(["--cases", "cartpole-2", "--json", str(tmp_path / "out.json")])
+    assert "No module named 'game'" in capsys.readouterr().out
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert record["results"] == []
+    assert "cartpole-2: left out" in record["notes"][0]
