@@ -395,3 +395,19 @@ def test_another_librarys_vector_environment_is_refused():
     with pytest.raises(TypeError, match="DummyVecEnv_Gym"):
         RolloutCollector(envs, Player(TWO), 3)
     envs.close()
+
+
+def test_another_librarys_vector_environment_is_taken_when_it_is_wrapped():
+    import gymnasium
+
+    from xuance_envs.compat import from_gymnasium
+
+    native = gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="vector_entry_point")
+    with RolloutCollector(from_gymnasium(native), Player(TWO), 60, seed=0) as collector:
+        collector.rollout()
+        ended = collector.done_flags.bool()
+        assert ended.sum() > 3
+        after = collector.states[1:][ended[:-1]]
+        assert after.abs().max() <= 0.05, "these are not first states"
+        last = collector.end_states.abs()
+        assert ((last[:, 0] > 2.4) | (last[:, 2] > 0.2095)).sum() == ended.sum()

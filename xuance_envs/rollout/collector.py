@@ -135,8 +135,9 @@ class RolloutCollector:
     ) -> None:
         if isinstance(vec_env, VectorEnv):
             raise TypeError(
-                "expected a VecEnv, got a Gymnasium vector environment; make the environments "
-                "with DummyVecEnv_Gym or SubprocVecEnv_Gym"
+                "expected a VecEnv, got a Gymnasium vector environment: wrap it with "
+                "xuance_envs.compat.from_gymnasium, or make the environments with DummyVecEnv_Gym "
+                "or SubprocVecEnv_Gym"
             )
         if steps_per_env < 1:
             raise ValueError(f"steps_per_env: expected at least 1, got {steps_per_env}")
