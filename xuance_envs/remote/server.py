@@ -16,6 +16,7 @@ from xuance_envs.remote.settings import TOKENS_VARIABLE, Settings, is_loopback
 if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
+    from starlette.types import ASGIApp
 
 __all__ = ["Server", "create_app"]
 
@@ -23,7 +24,7 @@ GRACE = 5
 """Seconds that requests have to end when the server is told to."""
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: Settings) -> ASGIApp:
     """The server as an ASGI application; its sessions live as long as its lifespan.
 
     Args:
@@ -58,8 +59,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     api.add_to(app)
     add_status_page(app, api.sessions, api.metrics)
-    app.add_middleware(Observed, metrics=api.metrics, log=settings.access_log)
-    return app
+    return Observed(api.short_way(app), api.metrics, settings.access_log)
 
 
 class Server:
