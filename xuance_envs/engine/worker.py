@@ -9,10 +9,8 @@ import os
 import random
 import select
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,13 +19,10 @@ import numpy as np
 from xuance_envs.engine.black_box import Recorder
 from xuance_envs.engine.bootstrap import WorkerSettings
 from xuance_envs.engine.doorbell import Inbox, PeerGoneError, Reply, Request, frame, write_all
-from xuance_envs.engine.env_group import Autoreset, EnvGroup
+from xuance_envs.engine.group_host import GroupHost
 from xuance_envs.engine.serialization import dumps_for_caller, loads, pack_error
 from xuance_envs.engine.shared_memory import SharedMemory
-from xuance_envs.engine.single_env import EnvDescription
-from xuance_envs.engine.space_layout import BadValueError
 from xuance_envs.engine.step_arrays import StepArrays
-from xuance_envs.errors import EnvError
 
 __all__ = ["run"]
 
@@ -68,12 +63,7 @@ class Worker:
 
     def __init__(self, settings: WorkerSettings, recorder: Recorder) -> None:
         self._settings = settings
-        self._recorder = recorder
-        self._group: EnvGroup
-        self._commands: dict[str, Callable[..., Any]] = {
-            "build": self._build,
-            "rebuild": self._rebuild,
-        }
+        self._host = GroupHost(self._arrays, settings.threads, recorder, settings.env_fns or ())
 
     def serve(self, requests: Inbox, replies: int) -> None:
         """Answers each request with one reply, until one says to close.
@@ -82,6 +72,7 @@ class Worker:
             PeerGoneError: the caller is gone.
         """
         done, ended = frame(Reply.DONE), frame(Reply.ENDED)
+        host = self._host
         while True:
             code, payload = requests.receive()
             requests.clear()
@@ -89,108 +80,27 @@ class Worker:
                 return
             try:
                 if code == Request.STEP:
-                    outcome = self._group.step()
+                    outcome = host.group.step()
                     if outcome.rest is None:
                         message = ended if outcome.ended else done
                     else:
                         message = frame(Reply.RESULT, dumps_for_caller(outcome))
                 else:
-                    message = frame(Reply.RESULT, self._call(*loads(payload)))
+                    message = frame(Reply.RESULT, host.packed(*loads(payload)))
             except BaseException as error:  # such as asyncio's CancelledError
                 message = frame(Reply.FAILED, pack_error(error))
             write_all(replies, message)
 
     def close(self) -> None:
-        """Closes the environments; an error can only go to standard error by now."""
-        if "attach" in self._commands:
-            try:
-                self._group.close()
-            except EnvError as error:
-                print(error, file=sys.stderr)
+        """Closes the environments."""
+        self._host.close()
 
-    def _call(self, name: str, arguments: Sequence[Any]) -> bytes:
-        result = self._commands[name](*arguments)
-        try:
-            return dumps_for_caller(result)
-        except Exception as error:
-            raise TypeError(
-                f"the result of {name!r} cannot be sent to the calling process, because it "
-                f"cannot be pickled: {error}"
-            ) from None
-
-    def _build(
-        self,
-        env_fns: bytes | None,
-        keywords: Sequence[Mapping[str, Any]],
-        first: int,
-        autoreset: Autoreset,
-    ) -> list[tuple[int, EnvDescription]]:
-        """Makes the environments, from functions that come pickled, or came when forked."""
-        functions = (self._settings.env_fns or ()) if env_fns is None else loads(env_fns)
-        limit_threads(self._settings.threads)
-        group = EnvGroup(functions, keywords, first, _freeze, self._recorder, autoreset)
-        self._group = group
-        limit_threads(self._settings.threads)
-        self._commands = {
-            "attach": self._attach,
-            "step": group.step,
-            "reset": group.reset,
-            "call": group.call,
-            "get_attr": group.get_attr,
-            "set_attr": group.set_attr,
-            "apply": group.apply,
-            "render": group.render,
-            "revive": group.revive,
-            "ready": self._ready,
-        }
-        return group.describe()
-
-    def _attach(self, spaces: tuple[Any, Any], num_envs: int, lo: int, hi: int) -> None:
-        """Takes this group's slice of the arrays, whose memory has its size by now."""
+    def _arrays(self, spaces: tuple[Any, Any], num_envs: int, lo: int, hi: int) -> StepArrays:
+        """This group's slice of the arrays, whose memory has its size by now."""
         memory = SharedMemory(self._settings.memory.fd, self._settings.reserved)
         arrays = StepArrays.allocate(*spaces, num_envs, memory.map())
         memory.close()
-        self._group.attach(arrays.slice(lo, hi))
-
-    def _rebuild(
-        self,
-        build: Sequence[Any],
-        attach: Sequence[Any],
-        attributes: Mapping[tuple[int, str], Any],
-        then: tuple[str, Sequence[Any]],
-    ) -> Any:
-        """Does all that a process did whose place this one takes, and then a command."""
-        self._build(*build)
-        self._attach(*attach)
-        for (place, name), value in attributes.items():
-            self._group.set_attr([place], name, [value])
-        command, arguments = then
-        return self._commands[command](*arguments)
-
-    def _ready(self, seeds: Sequence[int | None]) -> None:
-        """Resets new environments for what is asked of them before a step resets them again."""
-        for place, seed in enumerate(seeds):
-            self._group.call([place], "reset", (), {} if seed is None else {"seed": seed})
-
-
-def _freeze(value: Any) -> bytes:
-    try:
-        return dumps_for_caller(value)
-    except Exception as error:
-        raise BadValueError(
-            f"{value!r} cannot be sent to the calling process, because it cannot be pickled: "
-            f"{error}"
-        ) from None
-
-
-def limit_threads(threads: int | None) -> None:
-    """Limits the libraries that are loaded already, and do not ask the environment variables."""
-    if threads is None:
-        return
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(threads)
-    if (cv2 := sys.modules.get("cv2")) is not None:
-        cv2.setNumThreads(threads)
+        return arrays.slice(lo, hi)
 
 
 def _let_forks_use_all_cpus() -> None:
