@@ -8,7 +8,7 @@ import pytest
 
 from xuance_envs.engine import cpus
 from xuance_envs.engine.cpus import available_cpus
-from xuance_envs.vector_envs.subproc_vec_env import shares
+from xuance_envs.vector_envs.arguments import shares
 
 
 @pytest.fixture

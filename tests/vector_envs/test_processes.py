@@ -30,7 +30,7 @@ from xuance_envs import (
     WorkerTimeoutError,
 )
 from xuance_envs.engine.worker_process import WorkerProcess
-from xuance_envs.vector_envs.subproc_vec_env import shares
+from xuance_envs.vector_envs.arguments import shares
 
 ROOT = Path(xuance_envs.__file__).parents[1]
 METHODS = multiprocessing.get_all_start_methods()

@@ -24,12 +24,11 @@ from typing import Any
 
 import numpy as np
 
+from xuance_envs.engine.crew import Crew, CrewWorker
 from xuance_envs.engine.env_group import Outcome
 from xuance_envs.engine.last_known import LastKnown
 from xuance_envs.engine.step_arrays import StepArrays
 from xuance_envs.engine.step_clock import StepTimes
-from xuance_envs.engine.worker_process import WorkerProcess
-from xuance_envs.engine.workers import Workers
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 
 __all__ = ["RestartingWorker", "Restarts"]
@@ -83,7 +82,7 @@ class Restarts:
 
 
 class RestartingWorker:
-    """A group of environments in a worker process that is replaced when it is lost; a driver.
+    """A group of environments in a process that is replaced when it is lost; a driver.
 
     Args:
         workers: what starts its processes.
@@ -91,17 +90,17 @@ class RestartingWorker:
         keywords: keyword arguments for the functions of its environments: seeds.
         arrays: the group's slice of the step's arrays.
         restarts: of all workers together.
-        replaced: called with the index and the process id of each new process.
+        replaced: called with the index when there is a new process.
     """
 
     def __init__(
         self,
-        workers: Workers,
+        workers: Crew[Any],
         index: int,
         keywords: Sequence[Mapping[str, int]],
         arrays: StepArrays,
         restarts: Restarts,
-        replaced: Callable[[int, int], None],
+        replaced: Callable[[int], None] | None = None,
     ) -> None:
         self._workers = workers
         self._index = index
@@ -124,8 +123,9 @@ class RestartingWorker:
         self._worker.siblings = ()  # their end is no error
 
     @property
-    def _worker(self) -> WorkerProcess:
-        return self._workers.processes[self._index]
+    def _worker(self) -> CrewWorker:
+        worker: CrewWorker = self._workers.processes[self._index]
+        return worker
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -278,7 +278,8 @@ class RestartingWorker:
         ]
         self._workers.replace(self._index, tag, keywords, self._attributes, then)
         self._to_replace = False
-        self._replaced(self._index, self._worker.pid)
+        if self._replaced is not None:
+            self._replaced(self._index)
 
     def _revival(self) -> _Command:
         return "revive", (self._new_seeds(), self._last_known.infos())

@@ -36,7 +36,7 @@ from xuance_envs.engine.doorbell import Channel, PeerGoneError, Reply, Request, 
 from xuance_envs.engine.env_group import DONE, ENDED, Autoreset, Outcome
 from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
 from xuance_envs.engine.shared_memory import SharedMemory
-from xuance_envs.engine.step_arrays import first_unstepped
+from xuance_envs.engine.step_arrays import StepArrays, first_unstepped
 from xuance_envs.engine.step_clock import StepTimes
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 
@@ -203,6 +203,10 @@ class WorkerProcess:
         with nullcontext() if context.get_start_method() == "fork" else _hidden_main():
             self.process.start()
         _own_processes.add(self.process)
+
+    def attach(self, arrays: StepArrays) -> None:
+        """See :class:`~xuance_envs.engine.crew.CrewWorker`: its group writes to their memory."""
+        self.rewards = arrays.rewards
 
     @property
     def tag(self) -> int:

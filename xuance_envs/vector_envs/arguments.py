@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -9,7 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["checked_env_ids", "checked_functions", "env_indices", "seeds_of"]
+from xuance_envs.engine.restarts import Restarts
+
+__all__ = [
+    "checked_env_ids",
+    "checked_functions",
+    "checked_positive",
+    "checked_restarts",
+    "env_indices",
+    "seeds_of",
+    "shares",
+]
 
 
 def checked_functions(
@@ -94,3 +105,65 @@ def seeds_of(seed: int | Sequence[int | None] | None, ids: Sequence[int]) -> lis
             f"seed: expected an int or {len(ids)} seeds, one per environment, got {len(seeds)}"
         )
     return [None if one is None else operator.index(one) for one in seeds]
+
+
+def shares(num_envs: int, in_series: int | str, cpus: int) -> list[tuple[int, int]]:
+    """Splits environments among processes.
+
+    Args:
+        num_envs: how many there are.
+        in_series: how many a process takes, or ``"auto"`` for one process per CPU.
+        cpus: how many CPUs there are.
+
+    Returns:
+        First index and index after the last of each share; sizes differ by at most one in
+        ``"auto"``, and only the last is smaller otherwise.
+
+    Raises:
+        ValueError: ``in_series`` is neither ``"auto"`` nor at least 1.
+    """
+    if in_series == "auto":
+        count = min(num_envs, cpus)
+        bounds = [num_envs * k // count for k in range(count + 1)]
+        return list(itertools.pairwise(bounds))
+    if not isinstance(in_series, int | np.integer) or isinstance(in_series, bool) or in_series < 1:
+        raise ValueError(f"in_series: expected 'auto' or an int of at least 1, got {in_series!r}")
+    size = int(in_series)
+    return [(lo, min(lo + size, num_envs)) for lo in range(0, num_envs, size)]
+
+
+def checked_restarts(
+    on_worker_failure: str, max_restarts: int | None, on_exception: bool
+) -> Restarts | None:
+    """How workers that fail are replaced; None if they are not.
+
+    Args:
+        on_worker_failure: ``"raise"`` or ``"restart"``.
+        max_restarts: how many there may be; None for any number.
+        on_exception: whether an exception in an environment is a failure, too.
+
+    Raises:
+        ValueError: they are not these, or do not go together.
+    """
+    if on_worker_failure not in ("raise", "restart"):
+        raise ValueError(
+            f"on_worker_failure: expected 'raise' or 'restart', got {on_worker_failure!r}"
+        )
+    if max_restarts is not None and max_restarts < 0:
+        raise ValueError(f"max_restarts: expected at least 0, or None, got {max_restarts!r}")
+    if on_worker_failure == "restart":
+        return Restarts(max_restarts, on_exception)
+    if on_exception:
+        raise ValueError("restart_on_exception=True needs on_worker_failure='restart'")
+    return None
+
+
+def checked_positive(**values: float | None) -> None:
+    """Checks numbers that are more than 0, or None.
+
+    Raises:
+        ValueError: one is not.
+    """
+    for name, value in values.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"{name}: expected more than 0, or None, got {value!r}")

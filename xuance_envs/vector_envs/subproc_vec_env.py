@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import multiprocessing
 import select
@@ -12,8 +11,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.util import Finalize
 from typing import Any
-
-import numpy as np
 
 from xuance_envs.engine.black_box import REGION
 from xuance_envs.engine.cpus import available_cpus
@@ -28,10 +25,15 @@ from xuance_envs.engine.step_arrays import StepArrays
 from xuance_envs.engine.worker_process import StartSettings, WorkerProcess, end_all
 from xuance_envs.engine.workers import Workers
 from xuance_envs.errors import EnvError
-from xuance_envs.vector_envs.arguments import checked_functions
+from xuance_envs.vector_envs.arguments import (
+    checked_functions,
+    checked_positive,
+    checked_restarts,
+    shares,
+)
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = ["SubprocVecEnv", "danger_of_fork", "shares"]
+__all__ = ["SubprocVecEnv", "danger_of_fork"]
 
 logger = logging.getLogger("xuance_envs")
 
@@ -132,14 +134,10 @@ class SubprocVecEnv(VecEnv):
                 "worker processes need select.poll, which this system does not "
                 "have: use DummyVecEnv"
             )
-        for name, value in {
-            "worker_threads": worker_threads,
-            "step_timeout": step_timeout,
-            "start_timeout": start_timeout,
-        }.items():
-            if value is not None and not value > 0:
-                raise ValueError(f"{name}: expected more than 0, or None, got {value!r}")
-        restarts = _restarts(on_worker_failure, max_restarts, restart_on_exception)
+        checked_positive(
+            worker_threads=worker_threads, step_timeout=step_timeout, start_timeout=start_timeout
+        )
+        restarts = checked_restarts(on_worker_failure, max_restarts, restart_on_exception)
         _check_context(context)
         if multiprocessing.current_process().daemon:
             raise RuntimeError(
@@ -223,7 +221,7 @@ class SubprocVecEnv(VecEnv):
         spaces = description.observation_space, description.action_space
         memory.resize(StepArrays.nbytes(*spaces, num_envs))
         arrays = StepArrays.allocate(*spaces, num_envs, memory.map())
-        self._workers.attach(spaces, num_envs, arrays)
+        self._workers.attach(spaces, arrays)
         if self._group is not None and own is not None:
             self._group.attach(arrays.slice(*own))
         return arrays
@@ -240,13 +238,16 @@ class SubprocVecEnv(VecEnv):
                     keywords[worker.lo : worker.hi],
                     arrays.slice(worker.lo, worker.hi),
                     restarts,
-                    self._placement.replace,
+                    self._placed_anew,
                 )
                 for worker in self._workers.processes
             ]
         if self._group is not None:
             drivers.append(LocalDriver(self._group, drivers[-1].hi if drivers else 0))
         return drivers
+
+    def _placed_anew(self, index: int) -> None:
+        self._placement.replace(index, self._workers.processes[index].pid)
 
     def step_async(self, actions: Any) -> None:
         """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
@@ -273,52 +274,11 @@ class SubprocVecEnv(VecEnv):
                 logger.warning("an environment did not close", exc_info=True)
 
 
-def shares(num_envs: int, in_series: int | str, cpus: int) -> list[tuple[int, int]]:
-    """Splits environments among processes.
-
-    Args:
-        num_envs: how many there are.
-        in_series: how many a process takes, or ``"auto"`` for one process per CPU.
-        cpus: how many CPUs there are.
-
-    Returns:
-        First index and index after the last of each share; sizes differ by at most one in
-        ``"auto"``, and only the last is smaller otherwise.
-
-    Raises:
-        ValueError: ``in_series`` is neither ``"auto"`` nor at least 1.
-    """
-    if in_series == "auto":
-        count = min(num_envs, cpus)
-        bounds = [num_envs * k // count for k in range(count + 1)]
-        return list(itertools.pairwise(bounds))
-    if not isinstance(in_series, int | np.integer) or isinstance(in_series, bool) or in_series < 1:
-        raise ValueError(f"in_series: expected 'auto' or an int of at least 1, got {in_series!r}")
-    size = int(in_series)
-    return [(lo, min(lo + size, num_envs)) for lo in range(0, num_envs, size)]
-
-
 def _end(processes: list[WorkerProcess], memory: SharedMemory) -> None:
     try:
         end_all(processes, patience=HURRY)
     finally:
         memory.close()
-
-
-def _restarts(
-    on_worker_failure: str, max_restarts: int | None, on_exception: bool
-) -> Restarts | None:
-    if on_worker_failure not in ("raise", "restart"):
-        raise ValueError(
-            f"on_worker_failure: expected 'raise' or 'restart', got {on_worker_failure!r}"
-        )
-    if max_restarts is not None and max_restarts < 0:
-        raise ValueError(f"max_restarts: expected at least 0, or None, got {max_restarts!r}")
-    if on_worker_failure == "restart":
-        return Restarts(max_restarts, on_exception)
-    if on_exception:
-        raise ValueError("restart_on_exception=True needs on_worker_failure='restart'")
-    return None
 
 
 def danger_of_fork() -> str | None:
