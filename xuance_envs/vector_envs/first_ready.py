@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import operator
-import os
-import select
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from time import monotonic, perf_counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.engine.doorbell import milliseconds_until
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.infos import StepInfos
+from xuance_envs.engine.waiting import Waiter
 from xuance_envs.errors import NotSteppingError, name_envs
 
 __all__ = ["FirstReady", "StepBatch"]
@@ -47,7 +45,7 @@ class FirstReady:
 
     Args:
         drivers: the groups.
-        spin: how long to look for an answer without sleeping, in seconds.
+        waiter: tells which of them may have answered.
 
     Attributes:
         in_flight (ndarray): ``(num_envs,)`` bool: the environments that have been sent and not
@@ -55,13 +53,13 @@ class FirstReady:
         active (bool): whether there are any.
     """
 
-    def __init__(self, drivers: Sequence[Driver], spin: float) -> None:
+    def __init__(self, drivers: Sequence[Driver], waiter: Waiter) -> None:
         self._drivers = drivers
-        self._spin = spin
+        self._waiter = waiter
         self._envs = [np.arange(driver.lo, driver.hi) for driver in drivers]
         self._group_of = np.repeat(np.arange(len(drivers)), [len(envs) for envs in self._envs])
         self._firsts = [driver.lo for driver in drivers]
-        self._local = [k for k, driver in enumerate(drivers) if not driver.fds]
+        self._local = [k for k in range(len(drivers)) if not waiter.waits_for(k)]
         self.in_flight = np.zeros(drivers[-1].hi, np.bool_)
         self.active = False
         # How the groups at work were asked, and under which number; those among them nobody has
@@ -70,9 +68,7 @@ class FirstReady:
         self._new: dict[int, tuple[int, Callable[[], None]]] = {}
         self._ready: dict[int, Any] = {}
         self._interrupted = False
-        self._poll = select.poll() if hasattr(select, "poll") else None
-        self._group_at: dict[int, int] = {}
-        self._watched: dict[int, tuple[int, ...]] = {}
+        self._at_work = _AtWork(self)
         self._limited: set[int] = set()
 
     def completed_by(self, env_ids: NDArray[np.intp]) -> list[int]:
@@ -121,16 +117,16 @@ class FirstReady:
         if self._interrupted:  # an answer may have been read that nobody took note of
             self._collect(self._asked)
         self._interrupted = True
-        self._collect(self._answering(self._poll_now))
+        self._collect(self._or_overdue(self._waiter.now(self._at_work)))
         while self._count() < wanted:
-            local = next((k for k in self._local if self._is_at_work(k)), None)
+            local = next((k for k in self._local if k in self._at_work), None)
             if local is not None:
                 self._ready[local] = self._drivers[local].result()
-                self._collect(self._answering(self._poll_now))
+                self._collect(self._or_overdue(self._waiter.now(self._at_work)))
                 continue
             if deadline is not None and monotonic() >= deadline:
                 break
-            self._collect(self._answering(lambda: self._block(deadline)))
+            self._collect(self._or_overdue(self._wait_until(deadline)))
         return dict(sorted(self._ready.items()))
 
     def envs_of(self, groups: Iterable[int]) -> NDArray[np.intp]:
@@ -199,72 +195,51 @@ class FirstReady:
 
     # -- who has answered -------------------------------------------------------------
 
-    def _is_at_work(self, k: int) -> bool:
-        return k in self._asked and k not in self._ready
-
     def _count(self) -> int:
         return sum(len(self._envs[k]) for k in self._ready)
 
     def _dues(self) -> dict[int, float]:
         """By when each group at work that may not take any time must have answered."""
-        dues = {k: self._drivers[k].due for k in self._limited if self._is_at_work(k)}
+        dues = {k: self._drivers[k].due for k in self._limited if k in self._at_work}
         return {k: due for k, due in dues.items() if due is not None}
 
     def _collect(self, groups: Iterable[int]) -> None:
         """Takes the answers of those groups that have one."""
         for k in groups:
-            if self._is_at_work(k) and k not in self._local:
+            if k in self._at_work and k not in self._local:
                 try:
                     self._ready[k] = self._drivers[k].result(_AT_ONCE)
                 except TimeoutError:
                     self._watch(k)
 
-    def _answering(self, poll: Callable[[], Iterable[tuple[int, int]]]) -> set[int]:
-        """Groups that may have answered, or should have by now."""
-        groups = set()
-        for fd, _ in poll():
-            k = self._group_at.get(fd)
-            if k is None:  # the other descriptor of a process that has ended
-                continue
-            groups.add(k)
-            if not self._is_at_work(k):
-                self._unwatch(k)  # its process has ended, which is told when it is asked
-        if not groups and self._limited:
-            now = monotonic()
-            groups = {k for k, due in self._dues().items() if due < now}
-        return groups
-
-    def _poll_now(self) -> Iterable[tuple[int, int]]:
-        return () if self._poll is None else self._poll.poll(0)
-
-    def _block(self, deadline: float | None) -> Iterable[tuple[int, int]]:
+    def _wait_until(self, deadline: float | None) -> set[int]:
         """Waits for any group to answer, until the deadline or until one is overdue."""
-        assert self._poll is not None
-        end = perf_counter() + self._spin
-        while perf_counter() < end:
-            if events := self._poll.poll(0):
-                return events
-            os.sched_yield()  # a worker may be waiting for this very CPU
         times = [*self._dues().values()]
         if deadline is not None:
             times.append(deadline)
-        return self._poll.poll(milliseconds_until(min(times, default=None)))
+        return self._waiter.wait(self._at_work, min(times, default=None))
+
+    def _or_overdue(self, groups: set[int]) -> set[int]:
+        """Groups that may have answered; if there are none, those that should have by now."""
+        if groups or not self._limited:
+            return groups
+        now = monotonic()
+        return {k for k, due in self._dues().items() if due < now}
 
     def _watch(self, k: int) -> None:
-        fds = self._drivers[k].fds
         if self._drivers[k].due is not None:
             self._limited.add(k)
-        if fds != self._watched.get(k, ()):
-            self._unwatch(k)  # another process has taken over
-            assert self._poll is not None
-            for fd in fds:
-                self._poll.register(fd, select.POLLIN)
-                self._group_at[fd] = k
-            self._watched[k] = fds
+        self._waiter.watch(k)
 
-    def _unwatch(self, k: int) -> None:
-        for fd in self._watched.pop(k, ()):
-            if self._group_at.get(fd) == k:  # and not of a process that has the number now
-                assert self._poll is not None
-                self._poll.unregister(fd)
-                del self._group_at[fd]
+
+class _AtWork:
+    """The groups that have been asked, and whose answer has not been taken."""
+
+    def __init__(self, groups: FirstReady) -> None:
+        self._groups = groups
+
+    def __contains__(self, k: object) -> bool:
+        return k in self._groups._asked and k not in self._groups._ready
+
+    def __iter__(self) -> Iterator[int]:
+        return (k for k in self._groups._asked if k not in self._groups._ready)

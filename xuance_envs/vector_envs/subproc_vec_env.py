@@ -22,6 +22,7 @@ from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.shared_memory import SharedMemory
 from xuance_envs.engine.single_env import EnvDescription
 from xuance_envs.engine.step_arrays import StepArrays
+from xuance_envs.engine.waiting import PolledWaiter
 from xuance_envs.engine.worker_process import StartSettings, WorkerProcess, end_all
 from xuance_envs.engine.workers import Workers
 from xuance_envs.errors import EnvError
@@ -180,7 +181,7 @@ class SubprocVecEnv(VecEnv):
             arrays,
             copy=copy,
             check_actions=check_actions,
-            spin=settings.own_spin,
+            waiter=PolledWaiter(drivers, settings.own_spin),
         )
         where = " and in this process" if own else ""
         logger.info(

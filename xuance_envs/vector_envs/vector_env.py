@@ -22,6 +22,7 @@ from xuance_envs.engine.single_env import EnvDescription, common_description
 from xuance_envs.engine.space_layout import BadValueError
 from xuance_envs.engine.space_rows import EVERY, read_only
 from xuance_envs.engine.step_arrays import StepArrays
+from xuance_envs.engine.waiting import PolledWaiter, Waiter
 from xuance_envs.errors import (
     AlreadySteppingError,
     ClosedVecEnvError,
@@ -63,7 +64,8 @@ class VecEnv(ABC):
         copy: whether the arrays returned belong to the caller; otherwise they are read-only
             views that the next step overwrites.
         check_actions: whether every action is checked to be in its space.
-        spin: how long ``recv`` may look for answers without sleeping, in seconds.
+        waiter: how ``recv`` waits for the first group that answers; None polls the drivers'
+            descriptors.
 
     Attributes:
         num_envs (int): number of environments.
@@ -97,7 +99,7 @@ class VecEnv(ABC):
         *,
         copy: bool = True,
         check_actions: bool = False,
-        spin: float = 0.0,
+        waiter: Waiter | None = None,
     ) -> None:
         self._drivers = list(drivers)
         # A group in this process works only when it is asked for its result: before waiting.
@@ -121,7 +123,9 @@ class VecEnv(ABC):
         self.autotuned: Any = None
 
         self._results = Results(self._drivers, arrays)
-        self._first_ready = FirstReady(self._drivers, spin)
+        self._first_ready = FirstReady(
+            self._drivers, PolledWaiter(self._drivers, 0.0) if waiter is None else waiter
+        )
         self._flat_actions = arrays.actions.flat
         self._flat_observations = arrays.observations.flat
         self._all_asked = True

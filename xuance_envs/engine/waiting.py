@@ -1,0 +1,104 @@
+"""How to wait for the first of many groups that answers."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Iterable, Iterator, Sequence
+from time import perf_counter
+from typing import Protocol
+
+from xuance_envs.engine.doorbell import milliseconds_until
+from xuance_envs.engine.driver import Driver
+
+__all__ = ["AtWork", "PolledWaiter", "Waiter"]
+
+
+class AtWork(Protocol):
+    """Groups that have been asked for something and have not answered."""
+
+    def __contains__(self, group: object, /) -> bool: ...
+
+    def __iter__(self) -> Iterator[int]: ...
+
+
+class Waiter(Protocol):
+    """Tells which groups may have answered; groups go by their numbers."""
+
+    def waits_for(self, group: int) -> bool:
+        """Whether it can tell of this group; others work when their result is asked for."""
+
+    def watch(self, group: int) -> None:
+        """Takes note that a group has been asked for something."""
+
+    def now(self, at_work: AtWork) -> set[int]:
+        """Those groups at work that may have answered, without waiting."""
+
+    def wait(self, at_work: AtWork, until: float | None) -> set[int]:
+        """Waits for at least one, or until a time as :func:`time.monotonic` counts."""
+
+
+class PolledWaiter:
+    """Waits for groups by their drivers' descriptors.
+
+    Args:
+        drivers: the groups.
+        spin: how long to look for an answer without sleeping, in seconds.
+    """
+
+    def __init__(self, drivers: Sequence[Driver], spin: float) -> None:
+        self._drivers = drivers
+        self._spin = spin
+        self._poll = select.poll() if hasattr(select, "poll") else None
+        self._group_of: dict[int, int] = {}
+        self._watched: dict[int, tuple[int, ...]] = {}
+
+    def waits_for(self, group: int) -> bool:
+        """See :class:`Waiter`."""
+        return bool(self._drivers[group].fds)
+
+    def watch(self, group: int) -> None:
+        """See :class:`Waiter`."""
+        fds = self._drivers[group].fds
+        if fds != self._watched.get(group, ()):
+            self._unwatch(group)  # another process has taken over
+            assert self._poll is not None
+            for fd in fds:
+                self._poll.register(fd, select.POLLIN)
+                self._group_of[fd] = group
+            self._watched[group] = fds
+
+    def now(self, at_work: AtWork) -> set[int]:
+        """See :class:`Waiter`."""
+        return self._groups_of(self._poll_now(), at_work)
+
+    def wait(self, at_work: AtWork, until: float | None) -> set[int]:
+        """See :class:`Waiter`."""
+        assert self._poll is not None
+        end = perf_counter() + self._spin
+        while perf_counter() < end:
+            if events := self._poll_now():
+                return self._groups_of(events, at_work)
+            os.sched_yield()  # a worker may be waiting for this very CPU
+        return self._groups_of(self._poll.poll(milliseconds_until(until)), at_work)
+
+    def _poll_now(self) -> Sequence[tuple[int, int]]:
+        return () if self._poll is None else self._poll.poll(0)
+
+    def _groups_of(self, events: Iterable[tuple[int, int]], at_work: AtWork) -> set[int]:
+        groups = set()
+        for fd, _ in events:
+            group = self._group_of.get(fd)
+            if group is None:  # the other descriptor of a process that has ended
+                continue
+            groups.add(group)
+            if group not in at_work:
+                self._unwatch(group)  # its process has ended, which is told when it is asked
+        return groups
+
+    def _unwatch(self, group: int) -> None:
+        for fd in self._watched.pop(group, ()):
+            if self._group_of.get(fd) == group:  # and not of a process that has the number now
+                assert self._poll is not None
+                self._poll.unregister(fd)
+                del self._group_of[fd]
