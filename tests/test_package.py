@@ -32,6 +32,7 @@ PUBLIC_NAMES = [
     "LazyFrames",
     "MountainCar",
     "NotSteppingError",
+    "RayVecEnv_Gym",
     "RemoteAuthenticationError",
     "RemoteConflictError",
     "RemoteError",

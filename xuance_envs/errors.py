@@ -123,7 +123,8 @@ class _WorkerError(VecEnvError):
         self.restarted = False
 
     def _told(self, happened: str) -> str:
-        text = f"the worker process of {name_envs(self.env_indices)} (pid {self.pid}) {happened}"
+        pid = "" if self.pid is None else f" (pid {self.pid})"
+        text = f"the worker process of {name_envs(self.env_indices)}{pid} {happened}"
         if self.env_index is not None and len(self.env_indices) > 1:
             text += f"; it was at environment {self.env_index}"
         if self.restarted:
@@ -174,7 +175,7 @@ class WorkerDiedError(_WorkerError):
 
     def _ending(self) -> str:
         if self.exitcode is None:
-            return "it closed its pipe and its exit code is not known"
+            return "its exit code is not known"
         if self.exitcode >= 0:
             return f"it exited with code {self.exitcode}"
         try:
@@ -195,7 +196,8 @@ class WorkerTimeoutError(_WorkerError):
 
     Args:
         env_indices: the environments that live in it.
-        pid: its process id; None where none of several answered ``recv``.
+        pid: its process id; None where it has not been started, or where none of several
+            answered ``recv``.
         timeout: the time it was given, in seconds.
         command: the command it did not answer.
         details: further lines worth showing: where it was when it was ended.
@@ -225,7 +227,7 @@ class WorkerTimeoutError(_WorkerError):
         self.timeout = timeout
 
     def __str__(self) -> str:
-        if self.pid is None:
+        if self.pid is None and self.command == "recv":
             return f"none of {name_envs(self.env_indices)} answered within {self.timeout:g} s"
         return self._told(f"did not answer {self.command!r} within {self.timeout:g} s")
 

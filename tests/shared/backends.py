@@ -11,6 +11,7 @@ import pytest
 from hosted import BEYOND_THE_WIRE, remote_vec_env
 
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
+from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -43,6 +44,8 @@ CALLER_STEPS = Backend(
     {"context": "forkserver", "in_series": 2, "caller_steps": True},
 )
 SPAWN = Backend("spawn", SubprocVecEnv, {"context": "spawn", "in_series": "auto"}, {"in_series": 2})
+RAY = Backend("ray", RayVecEnv_Gym, {"in_series": 2, "num_cpus_per_worker": 0.01})
+"""Run over by ``tests/ray``, which starts Ray for it."""
 
 REMOTE = Backend("remote", remote_vec_env)
 
@@ -109,7 +112,12 @@ def _maker(request: pytest.FixtureRequest) -> Iterator[Maker]:
         reason = BEYOND_THE_WIRE.get((name, case)) or BEYOND_THE_WIRE.get((name, None))
         if reason is not None:
             pytest.skip(reason)
-    maker = Maker(request.param)
+    yield from made(request.param)
+
+
+def made(backend: Backend) -> Iterator[Maker]:
+    """Makes vector environments of a backend, and sees that they leave no process behind."""
+    maker = Maker(backend)
     yield maker
     maker.close()
     assert multiprocessing.active_children() == [], "processes were left behind"

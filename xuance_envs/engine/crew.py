@@ -13,7 +13,7 @@ from xuance_envs.engine.single_env import EnvDescription
 from xuance_envs.engine.step_arrays import StepArrays
 from xuance_envs.errors import WorkerDiedError
 
-__all__ = ["Crew", "CrewWorker"]
+__all__ = ["Crew", "CrewWorker", "shown"]
 
 
 class CrewWorker(Driver, Protocol):
@@ -34,6 +34,14 @@ class CrewWorker(Driver, Protocol):
 
     def attach(self, arrays: StepArrays) -> None:
         """Takes note of the caller's arrays that its group's results are to be in."""
+
+
+_SHOWN = {"build": "construct", "rebuild": "restart", "revive": "restart"}
+
+
+def shown(command: str) -> str:
+    """A command by the name that errors have for it."""
+    return _SHOWN.get(command, command)
 
 
 W = TypeVar("W", bound=CrewWorker)

@@ -192,6 +192,11 @@ class EnvGroup:
         self._interrupted: tuple[int, Any] | None = None
         self._last_reset = -1
 
+    @property
+    def columns(self) -> tuple[int, int]:
+        """How many columns are in use: of infos, and of the infos of resets."""
+        return len(self._infos.keys), len(self._reset_infos.keys)
+
     @staticmethod
     def _clear(arrays: StepArrays) -> None:
         """Removes what a group may have left in the arrays that had them before."""

@@ -14,7 +14,7 @@ from xuance_envs.engine.space_layout import BadValueError
 from xuance_envs.engine.step_arrays import StepArrays
 from xuance_envs.errors import EnvError
 
-__all__ = ["GroupHost"]
+__all__ = ["GroupHost", "pack_result"]
 
 
 class GroupHost:
@@ -62,14 +62,7 @@ class GroupHost:
             EnvError: an environment failed.
             TypeError: the result cannot be pickled.
         """
-        result = self.execute(command, arguments)
-        try:
-            return dumps_for_caller(result)
-        except Exception as error:
-            raise TypeError(
-                f"the result of {command!r} cannot be sent to the calling process, because it "
-                f"cannot be pickled: {error}"
-            ) from None
+        return pack_result(command, self.execute(command, arguments))
 
     def close(self) -> None:
         """Closes the environments; an error can only go to standard error by now."""
@@ -127,6 +120,21 @@ class GroupHost:
         """Resets new environments for what is asked of them before a step resets them again."""
         for place, seed in enumerate(seeds):
             self.group.call([place], "reset", (), {} if seed is None else {"seed": seed})
+
+
+def pack_result(command: str, result: Any) -> bytes:
+    """Pickles what came of a command.
+
+    Raises:
+        TypeError: it cannot be pickled.
+    """
+    try:
+        return dumps_for_caller(result)
+    except Exception as error:
+        raise TypeError(
+            f"the result of {command!r} cannot be sent to the calling process, because it "
+            f"cannot be pickled: {error}"
+        ) from None
 
 
 def _freeze(value: Any) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["TIMES_BYTES", "StepClock", "StepTimes"]
+__all__ = ["NEWS_BYTES", "TIMES_BYTES", "StepClock", "StepTimes", "take_news"]
 
 WINDOW = 1024
 """How many of the last steps the percentiles are of."""
@@ -21,6 +21,10 @@ _STEPS, _BUSY, _FIRST, _LAST, _SLOWEST, _SLOWEST_TIME, _RING = range(7)
 
 TIMES_BYTES = 8 * (_RING + WINDOW)
 """Bytes of memory the times take."""
+
+
+NEWS_BYTES = 8 * (_RING + 1)
+"""Bytes of what one step changes in them."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,20 @@ class StepTimes:
         )
 
 
+def take_news(memory: bytearray, news: bytes) -> None:
+    """Brings a copy of a clock's memory up to date, if it has had all the news before.
+
+    Args:
+        memory: :data:`TIMES_BYTES` of it.
+        news: :data:`NEWS_BYTES` from :meth:`StepClock.news`.
+    """
+    memory[: 8 * _RING] = news[: 8 * _RING]
+    steps = int(np.frombuffer(news, np.float64, 1)[0])
+    if steps:
+        place = 8 * (_RING + (steps - 1) % WINDOW)
+        memory[place : place + 8] = news[8 * _RING :]
+
+
 class StepClock:
     """Times the steps of a group.
 
@@ -92,6 +110,12 @@ class StepClock:
         cells[_BUSY] = self._busy
         cells[_LAST] = end
         cells[_STEPS] = self._steps
+
+    def news(self) -> bytes:
+        """What the last step changed in the memory, for a copy of it: see :func:`take_news`."""
+        last = self._steps - 1
+        place = _RING + last % WINDOW
+        return bytes(self._cells[:_RING]) + bytes(self._cells[place : place + 1])
 
     @property
     def times_each(self) -> bool:

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine import bootstrap
 from xuance_envs.engine.black_box import BlackBox
 from xuance_envs.engine.bootstrap import PassedFd, WorkerSettings
+from xuance_envs.engine.crew import shown
 from xuance_envs.engine.doorbell import Channel, PeerGoneError, Reply, Request, frame
 from xuance_envs.engine.env_group import DONE, ENDED, Autoreset, Outcome
 from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
@@ -63,7 +64,6 @@ ROOM = 16
 
 _STEP = frame(Request.STEP)
 _OUTCOMES: dict[int, Outcome] = {Reply.DONE: DONE, Reply.ENDED: ENDED}
-_SHOWN = {"build": "construct", "rebuild": "restart", "revive": "restart"}
 
 # Also held while descriptors come and go; a collected vector environment lets go of some at any
 # moment, hence reentrant.
@@ -312,7 +312,7 @@ class WorkerProcess:
         """The error that says how it ended; it has."""
         self._failed = True
         self._join()
-        command, env = _SHOWN.get(self._command, self._command), self._env_at_work()
+        command, env = shown(self._command), self._env_at_work()
         return WorkerDiedError(
             range(self.lo, self.hi),
             self.pid,
@@ -325,7 +325,7 @@ class WorkerProcess:
     def _overdue(self) -> WorkerTimeoutError:
         """Ends the process in such a way that it says where it was."""
         self._failed = True
-        command, env = _SHOWN.get(self._command, self._command), self._env_at_work()
+        command, env = shown(self._command), self._env_at_work()
         with suppress(OSError, ValueError, AttributeError, ImportError):
             import resource
 

@@ -1,0 +1,98 @@
+"""A local Ray for tests, and actors that are lent rather than started anew.
+
+An actor takes about half a second of a core to start, and the contract suite would start a
+thousand. An actor that a test leaves behind in good order is emptied, and given to the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from xuance_envs.engine import ray_worker
+from xuance_envs.engine.ray_cluster import RayCluster
+from xuance_envs.engine.ray_worker import ActorSettings
+
+VARIABLES = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",  # all of it stays on this machine
+    "RAY_DEDUP_LOGS": "0",
+}
+OBJECT_STORE = 100 * 2**20
+
+
+@contextlib.contextmanager
+def ray_variables() -> Iterator[None]:
+    """The environment that Ray's processes are started in."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in VARIABLES.items():
+            patch.setenv(name, value)
+        patch.delenv("RAY_ADDRESS", raising=False)
+        # Ray brings along the folder of the script, not what pytest adds to the path.
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        yield
+
+
+@contextlib.contextmanager
+def local_ray(num_cpus: int = 4) -> Iterator[Any]:
+    """Ray on this machine, for as long as this lasts."""
+    import ray
+
+    with ray_variables():
+        ray.init(
+            address="local",
+            num_cpus=num_cpus,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="warning",
+            object_store_memory=OBJECT_STORE,
+            _node_ip_address="127.0.0.1",
+        )
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+class ActorPool:
+    """Lends actors to vector environments: in place of starting and ending them."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[Any]] = {}
+        self._kind_of: dict[Any, str] = {}
+
+    def start(self, settings: ActorSettings) -> Any:
+        kind = repr((settings.options, settings.threads))
+        idle = self._idle.setdefault(kind, [])
+        if idle:
+            return idle.pop()
+        handle = settings.cluster.start_actor(settings.options, settings.threads)
+        self._kind_of[handle] = kind
+        return handle
+
+    def discard(self, cluster: RayCluster, handle: Any) -> None:
+        import ray
+
+        threads = 1
+        try:
+            call = handle.__ray_call__.remote(lambda actor: actor.__init__(threads))
+            ray.get(call, timeout=1.0)
+        except ray.exceptions.RayError:
+            cluster.kill(handle)
+        else:
+            self._idle[self._kind_of[handle]].append(handle)
+
+
+@contextlib.contextmanager
+def lent_actors() -> Iterator[None]:
+    """Has vector environments lent their actors, for as long as this lasts."""
+    pool = ActorPool()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray_worker, "start_actor", pool.start)
+        patch.setattr(ray_worker, "discard_actor", pool.discard)
+        yield
