@@ -47,6 +47,7 @@ def local_ray(num_cpus: int = 4) -> Iterator[Any]:
         ray.init(
             address="local",
             num_cpus=num_cpus,
+            resources={"special": 3},
             include_dashboard=False,
             log_to_driver=False,
             logging_level="warning",

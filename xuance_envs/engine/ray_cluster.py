@@ -88,35 +88,46 @@ class RayCluster:
 
     Args:
         address: where to connect to, as :func:`ray.init` takes it, if there is no connection.
+        runtime_env: for all actors of a connection that is made; only then may it name folders of
+            this machine.
 
     Raises:
         ImportError: Ray is not installed.
         ConnectionError: there is no cluster at the address.
     """
 
-    # The job of the connection that was made here, and how many hold it.
-    _job: str | None = None
+    # Of the connection that was made here: which it is, what all of its actors need, and how many
+    # hold it.
+    _made: tuple[str, str] | None = None
+    _runtime_env: Mapping[str, Any] | None = None
     _holders = 0
 
-    def __init__(self, address: str | None = None) -> None:
+    def __init__(
+        self, address: str | None = None, runtime_env: Mapping[str, Any] | None = None
+    ) -> None:
         self._ray: Any = _imported_ray()
         self._owner = os.getpid()
         with _changing:
             if not self._ray.is_initialized():
-                self._start(address)
-                RayCluster._job, RayCluster._holders = self._current_job(), 0
-            self._holds = self._current_job() == RayCluster._job
+                self._start(address, runtime_env)
+                RayCluster._made, RayCluster._holders = self._connection(), 0
+                RayCluster._runtime_env = runtime_env
+            self._mine = self._connection()
+            self._holds = self._mine == RayCluster._made
             RayCluster._holders += self._holds
 
-    def _start(self, address: str | None) -> None:
+    def _start(self, address: str | None, runtime_env: Mapping[str, Any] | None) -> None:
+        given: dict[str, Any] = {} if runtime_env is None else {"runtime_env": dict(runtime_env)}
+        where = address or os.environ.get("RAY_ADDRESS", "")
+        if not where.startswith("ray://"):  # and so where a cluster is started, too
+            given["include_dashboard"] = False
         with _no_usage_statistics():
-            if address is None and "RAY_ADDRESS" not in os.environ:
-                self._ray.init(include_dashboard=False)
-            else:
-                self._ray.init(address=address)
+            self._ray.init(address=address, **given)
 
-    def _current_job(self) -> str:
-        return str(self._ray.get_runtime_context().get_job_id())
+    def _connection(self) -> tuple[str, str]:
+        """What tells one connection from another: also in a cluster of its own each job is job 1."""
+        context = self._ray.get_runtime_context()
+        return context.get_node_id(), context.get_job_id()
 
     def release(self) -> None:
         """Lets go of the connection; again, it does nothing."""
@@ -124,21 +135,30 @@ class RayCluster:
             if not self._holds:
                 return
             self._holds = False
+            if self._mine != RayCluster._made:
+                return  # it has been shut down since, and another one made
             RayCluster._holders -= 1
-            if not RayCluster._holders and self.alive and self._current_job() == RayCluster._job:
-                RayCluster._job = None
+            if not RayCluster._holders and self.alive:
+                RayCluster._made = None
                 self._ray.shutdown()
 
     @property
     def alive(self) -> bool:
-        """Whether there still is a connection, and this is the process that has it."""
-        return self._owner == os.getpid() and bool(self._ray.is_initialized())
+        """Whether there still is this connection, and this is the process that has it."""
+        return (
+            self._owner == os.getpid()
+            and self._ray.is_initialized()
+            and self._connection() == self._mine
+        )
 
     # -- actors -----------------------------------------------------------------------
 
     def start_actor(self, options: ActorOptions, threads: int | None) -> Any:
         """Starts an actor, and does not wait for it; returns its handle."""
-        return self._ray.remote(ClusterActor).options(**options.for_ray()).remote(threads)
+        given = options.for_ray()
+        if self._holds and options.runtime_env == RayCluster._runtime_env:
+            given.pop("runtime_env", None)  # it is the whole connection's
+        return self._ray.remote(ClusterActor).options(**given).remote(threads)
 
     def kill(self, handle: Any) -> None:
         """Ends an actor, whatever it is doing."""
@@ -161,7 +181,7 @@ class RayCluster:
             TimeoutError: it did not in so many seconds.
             LostError: the actor is lost, or may be, or the reply is.
         """
-        if ref is None or not self.alive:
+        if ref is None or not self._ray.is_initialized():
             raise LostError("the connection to Ray has been shut down")
         errors = self._ray.exceptions
         try:
@@ -170,6 +190,11 @@ class RayCluster:
             raise TimeoutError from None
         except errors.RayTaskError:
             raise  # it ran, and raised what is not for an actor to raise
+        except SystemError as error:
+            # What Ray makes of Ctrl-C in the very moment in which the time is over.
+            if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
+            raise
         except errors.RayError as error:
             raise LostError(str(error)) from None
 

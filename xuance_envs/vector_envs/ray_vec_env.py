@@ -49,8 +49,9 @@ class RayVecEnv_Gym(VecEnv):
         num_cpus_per_worker: CPUs an actor takes of the cluster, also a part of one.
         resources: what else an actor takes, by Ray's names for it: ``{"GPU": 0.5}``, or custom
             resources.
-        runtime_env: the code and variables an actor needs, as Ray describes them; see
-            :func:`ray.init`.
+        runtime_env: the code and variables an actor needs, as Ray describes them. Folders of this
+            machine may be in it where the connection is made here; otherwise they have to be
+            given to :func:`ray.init`.
         scheduling_strategy: how Ray spreads the actors over the nodes: ``"SPREAD"``,
             ``"DEFAULT"``, or one of Ray's objects, such as one for a placement group.
         address: where to connect to, as :func:`ray.init` takes it, if there is no connection.
@@ -129,7 +130,7 @@ class RayVecEnv_Gym(VecEnv):
         options = ActorOptions(
             num_cpus_per_worker, dict(resources or {}), runtime_env, scheduling_strategy
         )
-        cluster = RayCluster(address)
+        cluster = RayCluster(address, runtime_env)
         workers: list[RayWorker] = []
         # Not __del__: this also runs at the interpreter's exit.
         self._end = weakref.finalize(self, _end, cluster, workers)

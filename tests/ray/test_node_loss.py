@@ -1,0 +1,139 @@
+"""A cluster of two nodes on this machine, one of which goes away in mid-run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from cluster_envs import GO_ON, PlacedEnv
+from ray_actors import OBJECT_STORE, ray_variables
+
+from xuance_envs import Gym_Env, RayVecEnv_Gym, WorkerDiedError
+
+HALF = 32
+LIVENESS = 60.0
+"""Seconds within which it has to go on: this is about whether it does."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A cluster with one node, which is also that of this process."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    settings = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+    with ray_variables():
+        cluster = Cluster(initialize_head=True, head_node_args=settings)
+        try:
+            ray.init(address=cluster.address, log_to_driver=False, logging_level="warning")
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+@pytest.fixture
+def second_node(cluster: Any) -> Any:
+    """A second node: the one there is, or, where that has been lost, another; all CPUs are free."""
+    import ray
+
+    if not cluster.worker_nodes:
+        with ray_variables():
+            cluster.add_node(num_cpus=2, object_store_memory=OBJECT_STORE)
+    deadline = time.monotonic() + LIVENESS
+    # Ray takes a moment to notice that nodes and actors are gone.
+    while (
+        sum(node["Alive"] for node in ray.nodes()) != 2 or ray.available_resources().get("CPU") != 4
+    ):
+        assert time.monotonic() < deadline, "what has been lost still counts"
+        time.sleep(0.1)
+    return next(iter(cluster.worker_nodes))
+
+
+def lose(cluster: Any, node: Any) -> None:
+    """As when its machine loses power: nothing is told to anybody."""
+    cluster.remove_node(node, allow_graceful=False)
+
+
+def on_two_nodes(functions: Any, half: int, node: Any, **options: Any) -> tuple[Any, range]:
+    """A vector environment with half of its environments on each node, and those of one node."""
+    envs = RayVecEnv_Gym(functions, half, **options)
+    nodes = envs.call("node", env_ids=[0, half])
+    assert len(set(nodes)) == 2, "the actors are on one node"
+    first = nodes.index(node.node_id) * half
+    return envs, range(first, first + half)
+
+
+def step_for(envs: Any, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        envs.step([GO_ON] * envs.num_envs)
+
+
+class PlacedCartPole(Gym_Env):
+    """CartPole that tells where it lives."""
+
+    def __init__(self) -> None:
+        super().__init__("CartPole-v1")
+
+    node = PlacedEnv.node
+
+
+def test_auto_follows_the_cpus_of_all_nodes(cluster: Any, second_node: Any) -> None:
+    with RayVecEnv_Gym([PlacedEnv] * 8) as envs:
+        assert [len(worker.env_ids) for worker in envs.statistics()] == [2] * 4
+        nodes = envs.call("node")
+        assert sorted(map(nodes.count, set(nodes))) == [4, 4]
+
+
+def test_the_environments_of_a_lost_node_come_back_on_another(
+    cluster: Any, second_node: Any
+) -> None:
+    envs, lost = on_two_nodes(
+        [PlacedCartPole] * (2 * HALF), HALF, second_node, on_worker_failure="restart"
+    )
+    rng = np.random.default_rng(0)
+    expected = np.zeros(2 * HALF, int)  # of each environment, the number of the episode's step
+    restarted = np.zeros(2 * HALF, int)
+    with envs:
+        last = envs.reset(seed=0)[0]
+        deadline = time.monotonic() + LIVENESS
+        steps = steps_after = 0
+        while steps_after < 20:
+            assert time.monotonic() < deadline, "it does not go on"
+            if steps == 20:
+                lose(cluster, second_node)
+            obs, rewards, terminated, truncated, infos = envs.step(rng.integers(0, 2, 2 * HALF))
+            lost_now = np.array([info.get("worker_restarted", False) for info in infos])
+            expected += ~lost_now
+            assert [info["episode_step"] for info in infos] == expected.tolist()
+            if lost_now.any():
+                assert np.flatnonzero(lost_now).tolist() == list(lost)
+                assert (obs[lost] == last[lost]).all()
+                assert not rewards[lost].any()
+                assert truncated[lost].all()
+                assert not terminated[lost].any()
+            restarted += lost_now
+            steps += 1
+            steps_after += bool(restarted.any())
+            last = obs.copy()
+            for env in np.flatnonzero(terminated | truncated).tolist():
+                last[env] = infos[env]["reset_obs"]
+                expected[env] = 0
+        assert restarted.tolist() == [int(env in lost) for env in range(2 * HALF)]
+        assert len(set(envs.call("node"))) == 1
+
+
+def test_a_lost_node_is_named(cluster: Any, second_node: Any) -> None:
+    envs, lost = on_two_nodes([PlacedEnv] * 4, 2, second_node)
+    envs.reset()
+    envs.step([GO_ON] * 4)
+    lose(cluster, second_node)
+    with pytest.raises(WorkerDiedError) as caught:
+        step_for(envs, LIVENESS)
+    assert caught.value.env_indices == tuple(lost)
+    assert f"node {second_node.node_ip_address} (id {second_node.node_id})" in str(caught.value)
+    assert envs.closed

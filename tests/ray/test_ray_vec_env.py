@@ -1,0 +1,383 @@
+"""What only Ray's actors do: how they start, what they take, how they are lost and end."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cluster_envs import DIE, FAIL, GO_ON, SLEEP, PlacedEnv
+from gymnasium import spaces
+
+from xuance_envs import (
+    ClosedVecEnvError,
+    EnvError,
+    RayVecEnv_Gym,
+    WorkerDiedError,
+    WorkerTimeoutError,
+)
+from xuance_envs.engine.ray_cluster import ActorOptions, RayCluster
+from xuance_envs.vector_envs import ray_vec_env
+
+few = partial(RayVecEnv_Gym, num_cpus_per_worker=0.01)
+
+
+def wait_until(done: Callable[[], bool], seconds: float = 20.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return done()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def sizes(envs: Any) -> list[int]:
+    return [len(worker.env_ids) for worker in envs.statistics()]
+
+
+pytestmark = pytest.mark.usefixtures("ray_here")
+
+
+class TestTheCluster:
+    def test_auto_makes_as_many_actors_as_there_is_room_for(self) -> None:
+        with RayVecEnv_Gym([PlacedEnv] * 6) as envs:
+            assert sizes(envs) == [1, 2, 1, 2]
+            assert len(set(envs.call("pid"))) == 4
+        half = RayVecEnv_Gym([PlacedEnv] * 2, 2, num_cpus_per_worker=2)
+        with half, RayVecEnv_Gym([PlacedEnv] * 6) as envs:
+            assert sizes(envs) == [3, 3]
+
+    def test_what_an_actor_takes_is_passed_on(self, ray_here: Any) -> None:
+        with few(
+            [PlacedEnv] * 2,
+            2,
+            resources={"special": 2},
+            runtime_env={"env_vars": {"XUANCE_ENVS_MARK": "here"}},
+        ) as envs:
+            assert envs.call("variable", "XUANCE_ENVS_MARK") == ("here", "here")
+            assert wait_until(lambda: ray_here.available_resources().get("special", 0) == 1)
+
+    def test_options_are_rays_and_ray_repeats_nothing(self) -> None:
+        options = ActorOptions(0.5, {"GPU": 0.25, "memory": 1e9, "special": 1}, None, "DEFAULT")
+        assert options.for_ray() == {
+            "num_cpus": 0.5,
+            "num_gpus": 0.25,
+            "memory": 1e9,
+            "resources": {"special": 1},
+            "scheduling_strategy": "DEFAULT",
+            "max_restarts": 0,
+            "max_task_retries": 0,
+        }
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"num_cpus_per_worker": 3}, r"2 × 3 CPU \(in the cluster 4, free 1\)"),
+            ({"resources": {"moon": 1}}, r"2 × 1 moon \(in the cluster 0, free 0\)"),
+        ],
+    )
+    def test_too_little_room_is_told_with_what_is_needed_and_what_there_is(
+        self, options: Any, message: str
+    ) -> None:
+        started = time.monotonic()
+        with pytest.raises(WorkerTimeoutError, match=message) as caught:
+            few([PlacedEnv] * 2, 1, **{"start_timeout": 3.0, **options})
+        assert time.monotonic() - started < 30
+        assert caught.value.command == "construct"
+        assert caught.value.pid is None
+
+    def test_a_connection_there_was_is_left_alone(self, ray_here: Any) -> None:
+        few([PlacedEnv]).close()
+        assert ray_here.is_initialized()
+
+    def test_a_wrong_argument_is_told_at_once(self) -> None:
+        for options, message in (
+            ({"num_cpus_per_worker": -1}, "num_cpus_per_worker: expected at least 0, got -1"),
+            ({"in_series": 0}, "in_series: expected 'auto' or an int of at least 1, got 0"),
+            ({"step_timeout": 0}, "step_timeout: expected more than 0, or None, got 0"),
+            ({"on_worker_failure": "ignore"}, "expected 'raise' or 'restart', got 'ignore'"),
+            ({"restart_on_exception": True}, "needs on_worker_failure='restart'"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                RayVecEnv_Gym([PlacedEnv], **options)
+
+    def test_without_ray_it_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "ray", None)
+        with pytest.raises(ImportError, match=r'pip install "xuance_envs\[ray\]"'):
+            RayVecEnv_Gym([PlacedEnv])
+
+    def test_code_that_is_not_there_is_told_with_the_remedy(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "only_here.py").write_text(
+            "from cluster_envs import PlacedEnv\nclass OwnEnv(PlacedEnv): pass\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        module = importlib.import_module("only_here")
+        with pytest.raises(EnvError, match=r"only_here.*node.*runtime_env=") as caught:
+            few([module.OwnEnv])
+        assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+
+
+class TestSteps:
+    def test_a_step_is_one_call_and_one_reply_per_actor(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        calls: list[Any] = []
+        replies: list[bytes] = []
+        call, get = RayCluster.call, RayCluster.get
+        with few([PlacedEnv] * 8, 4) as envs:
+            envs.reset(seed=0)
+            envs.step([GO_ON] * 8)  # which tells the infos' keys
+
+            def counted_call(cluster: Any, *arguments: Any) -> Any:
+                calls.append(arguments)
+                return call(cluster, *arguments)
+
+            def counted_get(cluster: Any, *arguments: Any) -> Any:
+                replies.append(get(cluster, *arguments))
+                return replies[-1]
+
+            monkeypatch.setattr(RayCluster, "call", counted_call)
+            monkeypatch.setattr(RayCluster, "get", counted_get)
+            for _ in range(10):
+                envs.step([GO_ON] * 8)
+        monkeypatch.undo()
+        steps = [request for _, *request in calls if request]
+        assert len(steps) == len(replies) == 10 * 2
+        # Beside what comes once per actor, 8 bytes of action there, and back an observation of 16,
+        # reward, two flags, and one column of infos.
+        assert {len(request) - 4 * 8 for (request,) in steps} == {9}
+        assert {len(reply) - 4 * (16 + 8 + 2 + 9) for reply in replies} == {4 + 7 * 8}
+
+    def test_an_actor_works_in_its_main_thread_with_one_thread_for_numeric_libraries(self) -> None:
+        with few([ThreadEnv]) as envs:
+            assert envs.call("is_main_thread") == (True,)
+            assert envs.call("variable", "OMP_NUM_THREADS") == ("1",)
+
+    def test_large_observations_arrive_whole(self) -> None:
+        with few([LargeEnv] * 2) as envs:
+            obs, _ = envs.reset()
+            assert (obs[:, 0, 0] == 1).all()
+            for k in range(2, 6):
+                obs = envs.step([0, 0])[0]
+                assert obs.shape == (2, 512, 512)
+                assert (obs == k).all()
+
+
+class ThreadEnv(PlacedEnv):
+    def is_main_thread(self) -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+
+class LargeEnv(PlacedEnv):
+    observation_space = spaces.Box(0, 9, (512, 512), np.uint8)
+
+    def reset(self, **arguments: Any) -> Any:
+        self.at = np.ones(2)
+        return np.ones((512, 512), np.uint8), {}
+
+    def step(self, action: int) -> Any:
+        self.at += 1
+        return np.full((512, 512), self.at[0], np.uint8), 0.0, False, False, {}
+
+    def test_no_interrupt_at_any_moment_loses_or_repeats_a_step(self) -> None:
+        rng = random.Random(0)
+        main = threading.main_thread().ident
+        armed = [False]
+
+        def interrupt(*_: Any) -> None:
+            if armed[0]:
+                armed[0] = False
+                raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGINT, interrupt)
+        steps = interrupted = 0
+        try:
+            with few([PlacedEnv] * 2, 1) as envs:
+                envs.reset()
+                while interrupted < 30:
+                    delay = rng.random() * 0.004
+                    timer = threading.Timer(delay, signal.pthread_kill, (main, signal.SIGINT))
+                    timer.start()
+                    try:
+                        armed[0] = True
+                        envs.step([GO_ON] * 2)
+                        armed[0] = False
+                    except KeyboardInterrupt:
+                        interrupted += 1
+                        if envs.waiting:
+                            envs.step_wait()
+                    timer.join()
+                    made = [int(at[1]) for at in envs.get_attr("at")]
+                    # One that came before the step began left it out altogether.
+                    assert made in ([steps] * 2, [steps + 1] * 2)
+                    assert made[0] == steps + 1 or interrupted
+                    steps = made[0]
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+class TestLosses:
+    def test_an_actor_that_is_killed_is_named_with_its_node(self) -> None:
+        envs = few([PlacedEnv] * 4, 2)
+        pids, nodes = envs.call("pid"), envs.call("node")
+        envs.reset()
+        with pytest.raises(WorkerDiedError) as caught:
+            envs.step([GO_ON, GO_ON, GO_ON, DIE])
+        error = caught.value
+        assert error.env_indices == (2, 3)
+        assert error.pid == pids[2]
+        assert error.command == "step"
+        assert nodes[2] in error.details
+        assert "actor on node " in error.details
+        assert envs.closed
+        with pytest.raises(ClosedVecEnvError):
+            envs.step([GO_ON] * 4)
+        assert wait_until(lambda: not any(map(is_running, pids)))
+
+    def test_a_loss_is_noticed_while_another_actor_is_waited_for(self) -> None:
+        envs = few([PlacedEnv] * 2, 1)
+        envs.reset()
+        started = time.monotonic()
+        with pytest.raises(WorkerDiedError, match="environment 1 "):
+            envs.step([SLEEP, DIE])
+        assert time.monotonic() - started < 40
+
+    def test_a_lost_actor_is_replaced(self, caplog: pytest.LogCaptureFixture) -> None:
+        with few([PlacedEnv] * 4, 2, env_seed=5, on_worker_failure="restart") as envs:
+            envs.reset(seed=10)
+            envs.set_attr("level", 3)
+            for _ in range(2):
+                envs.step([GO_ON] * 4)
+            pids = envs.call("pid")
+            obs, rewards, terminated, truncated, infos = envs.step([GO_ON, GO_ON, DIE, GO_ON])
+            assert obs.tolist() == [[1, 3], [1, 3], [1, 2], [1, 2]]
+            assert rewards.tolist() == [1, 1, 0, 0]
+            assert not terminated.any()
+            assert truncated.tolist() == [False, False, True, True]
+            assert infos[0] == {"step": 3}
+            assert {**infos[2], "reset_obs": 0} == {
+                "step": 2,
+                "worker_restarted": True,
+                "reset_obs": 0,
+                "reset_info": {"step": 0},
+            }
+            assert infos[2]["reset_obs"].tolist() == [1, 0]
+            after = envs.call("pid")
+            assert (after[:2], set(after[2:]) & set(pids)) == (pids[:2], set())
+            assert envs.get_attr("level") == (3, 3, 3, 3)
+            assert envs.get_attr("env_seed")[:2] == (5, 6)
+            assert set(envs.get_attr("env_seed")[2:]) & {5, 6, 7, 8, None} == set()
+            obs, rewards, *_ = envs.step([GO_ON] * 4)
+            assert obs.tolist() == [[1, 4], [1, 4], [1, 1], [1, 1]]
+            assert rewards.tolist() == [1] * 4
+        assert "restart 1 (of 100 at most)" in caplog.text
+
+    def test_it_is_replaced_between_steps_and_in_a_reset(self) -> None:
+        with few([PlacedEnv] * 2, 1, on_worker_failure="restart") as envs:
+            envs.reset(seed=0)
+            os.kill(envs.call("pid")[1], signal.SIGKILL)
+            obs, infos = envs.reset(seed=20)
+            assert obs.tolist() == [[2, 0], [1, 0]]
+            assert "worker_restarted" not in infos[1]
+            assert not envs.step([GO_ON] * 2)[3].any()
+            os.kill(envs.call("pid")[0], signal.SIGKILL)
+            with pytest.raises(WorkerDiedError, match="another one takes its place"):
+                envs.get_attr("level", env_ids=[0])
+            truncated = envs.step([GO_ON] * 2)[3]
+            assert truncated.tolist() == [True, False]
+
+    def test_one_that_takes_too_long_is_replaced(self) -> None:
+        with few(
+            [PlacedEnv] * 2, 1, step_timeout=2.0, on_worker_failure="restart", max_restarts=1
+        ) as envs:
+            envs.reset()
+            obs, _, _, truncated, _ = envs.step([GO_ON, SLEEP])
+            assert obs.tolist() == [[1, 1], [1, 0]]
+            assert truncated.tolist() == [False, True]
+            with pytest.raises(WorkerTimeoutError, match=r"(?s)within 2 s.*max_restarts=1") as late:
+                envs.step([SLEEP, GO_ON])
+            assert late.value.env_indices == (0,)
+        assert envs.closed
+
+    def test_an_exception_may_be_a_reason_too(self) -> None:
+        with few([PlacedEnv], on_worker_failure="restart", restart_on_exception=True) as envs:
+            envs.reset()
+            assert envs.step([FAIL])[3].tolist() == [True]
+            assert envs.step([GO_ON])[0].tolist() == [[1, 1]]
+
+    def test_first_ready_goes_on_with_the_successor(self) -> None:
+        with few([PlacedEnv] * 3, 1, on_worker_failure="restart") as envs:
+            envs.async_reset()
+            assert len(envs.recv(min_envs=3).env_ids) == 3
+            envs.send([GO_ON, DIE, GO_ON], [0, 1, 2])
+            ends = {}
+            while len(ends) < 3:
+                batch = envs.recv()
+                ends.update(zip(batch.env_ids.tolist(), batch.truncated.tolist(), strict=True))
+            assert ends == {0: False, 1: True, 2: False}
+
+
+class TestTheEnd:
+    def test_close_does_not_wait_for_an_environment_that_hangs(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        end = partial(ray_vec_env.end_actors, patience=0.3)
+        monkeypatch.setattr(ray_vec_env, "end_actors", end)
+        envs = few([PlacedEnv] * 2, 1)
+        pids = envs.call("pid")
+        envs.reset()
+        envs.step_async([SLEEP, GO_ON])
+        started = time.monotonic()
+        envs.close()
+        envs.close()
+        assert time.monotonic() - started < 20
+        assert wait_until(lambda: not any(map(is_running, pids)))
+
+    def test_environments_are_closed(self, tmp_path: Path) -> None:
+        few([partial(ClosingEnv, tmp_path / f"{i}") for i in range(3)], 2).close()
+        texts = [path.read_text().split()[1] for path in tmp_path.iterdir()]
+        assert texts == ["closed"] * 3
+
+    def test_what_is_forgotten_ends(self) -> None:
+        envs = few([PlacedEnv] * 2, 1, on_worker_failure="restart")
+        pids = envs.call("pid")
+        del envs
+        gc.collect()
+        assert wait_until(lambda: not any(map(is_running, pids)))
+
+    def test_a_constructor_that_fails_leaves_nothing(self, tmp_path: Path) -> None:
+        with pytest.raises(EnvError, match="environment 1 failed in 'construct'"):
+            few([partial(ClosingEnv, tmp_path / "0"), partial(ClosingEnv, None)], 1)
+        pid = int((tmp_path / "0").read_text().split()[0])
+        assert wait_until(lambda: not is_running(pid))
+
+
+class ClosingEnv(PlacedEnv):
+    """Writes down its process's id where it is told, and once more when it is closed."""
+
+    def __init__(self, path: Path | None) -> None:
+        super().__init__()
+        assert path is not None
+        self.path = path
+        path.write_text(f"{os.getpid()} ")
+
+    def close(self) -> None:
+        self.path.write_text(f"{os.getpid()} closed")
