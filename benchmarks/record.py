@@ -26,6 +26,7 @@ PACKAGES = (
     "stable_baselines3",
     "envpool",
     "torch",
+    "ray",
 )
 BUSY = 0.1
 """More than this part of the machine at work for others: figures taken then say little."""

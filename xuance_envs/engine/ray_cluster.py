@@ -125,7 +125,7 @@ class RayCluster:
             self._ray.init(address=address, **given)
 
     def _connection(self) -> tuple[str, str]:
-        """What tells one connection from another: also in a cluster of its own each job is job 1."""
+        """What tells one connection from another: each cluster numbers its jobs from 1."""
         context = self._ray.get_runtime_context()
         return context.get_node_id(), context.get_job_id()
 

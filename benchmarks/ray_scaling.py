@@ -1,0 +1,334 @@
+"""How fast are Ray actors beside processes, what costs a step, and what follows for a cluster?"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+from unittest import mock
+
+import gymnasium
+import numpy as np
+from tqdm import tqdm
+
+from benchmarks.on_ray import WAITS, BusyEnv, SyncActors, local_ray
+from benchmarks.record import describe_run, save, summary
+from xuance_envs.engine.ray_cluster import RayCluster
+from xuance_envs.gym.gym_env import Gym_Env
+from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
+from xuance_envs.measure import Runner, StepLoop, measure, progress_ticks, sample_actions
+from xuance_envs.report import markdown_table
+from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
+
+HEADER = ("work", "contender", "steps/s", "times the peer")
+OURS = "RayVecEnv_Gym, 2 actors"
+NETWORK = 1.25e9
+"""Bytes a second of a network of 10 Gbit/s."""
+
+CORES, MACHINES = 1000, 32
+
+MANY, LARGE = 64, 1 << 22
+"""Environments of a group, and bytes of a reply, that the costs of one are taken from."""
+
+THERE = 0.005
+"""Seconds after which environments that do nothing have replied."""
+
+WAIT = 4e-3
+"""Seconds that the environments wait which the model is checked with."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the model of a step is made of; seconds, but for the bytes.
+
+    Attributes:
+        send: of the caller, for each call.
+        receive: of the caller, for each reply.
+        latency: between a call and its reply, beside what the environments do.
+        per_byte: for each byte of a reply.
+        per_env: for each environment of a group, beside its own step.
+    """
+
+    send: float
+    receive: float
+    latency: float
+    per_byte: float
+    per_env: float
+
+    def step(self, actors: int, envs: int, work: float, bytes_per_env: float = 0.0) -> float:
+        """Seconds of a vector step of so many actors with so many environments each.
+
+        The last actor starts when the caller has called all of them, and replies a latency and
+        its environments' work later. Meanwhile the caller has received what came before; if that
+        takes it longer than the actors take, it is what counts.
+        """
+        reply = envs * bytes_per_env * self.per_byte
+        last = actors * self.send + self.latency + envs * (work + self.per_env) + self.receive
+        return max(last, actors * (self.send + self.receive)) + actors * reply
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ray_scaling", description=__doc__)
+    add = parser.add_argument
+    add("--num-envs", type=int, default=32, help="environments that work (default: %(default)s)")
+    add("--work", type=float, nargs="+", default=[1.0, 4.0], metavar="MS", help="of each step")
+    add("--cartpoles", type=int, default=256, metavar="N", help="default: %(default)s")
+    add("--model-envs", type=int, default=8, metavar="N", help="per actor (default: %(default)s)")
+    add("--actors", type=int, nargs="+", default=[1, 2, 4], metavar="N", help="to check it at")
+    add("--rounds", type=int, default=7, help="timed runs of each contender, interleaved")
+    add("--seconds", type=float, default=1.0, help="how long each of them lasts")
+    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    run = describe_run()
+    print(summary(run), flush=True)
+    with local_ray() as ray:
+        comparisons = [compare_work(args, work) for work in args.work]
+        comparisons.append(compare_cartpoles(args, ray))
+        traffic = measure_traffic(args)
+        costs = measure_costs(args)
+        checks = check_model(args, costs)
+    print(f"\nenvironment steps per second, {args.rounds} rounds of {args.seconds:g} s\n")
+    print(markdown_table(HEADER, rows_of(comparisons), words=2))
+    print("\nof one vector step: calls, and bytes for each environment\n")
+    print(markdown_table(("environments", "calls", "there", "back"), traffic))
+    print("\nwhat a step costs\n")
+    print(markdown_table(("cost", "value"), told(costs)))
+    print(f"\nthe model, {args.model_envs} environments that wait 4 ms per actor\n")
+    print(markdown_table(("actors", "model, ms", "measured, ms", "measured / model"), checks))
+    print(f"\n{CORES:,} cores on {MACHINES} machines, an actor per core, by the model\n")
+    print(markdown_table(*read_out(costs)))
+    if args.json:
+        settings = {name: value for name, value in vars(args).items() if name != "json"}
+        found = {
+            "comparisons": comparisons,
+            "traffic": traffic,
+            "costs": asdict(costs),
+            "checks": checks,
+        }
+        save(args.json, __doc__, run, settings=settings, results=found)
+
+
+# --- beside others ------------------------------------------------------------------------------
+
+
+def compare(args: argparse.Namespace, what: str, runners: dict[str, Runner]) -> dict[str, Any]:
+    """Times contenders; the first is compared with the second."""
+
+    def show(name: str, rate: float) -> None:
+        bar.update()
+
+    with tqdm(desc=what, total=progress_ticks(len(runners), args.rounds), unit="run") as bar:
+        measured = measure(runners, rounds=args.rounds, seconds=args.seconds, progress=show)
+    first, second = measured.values()
+    return {
+        "what": what,
+        "rates": {result.name: result.median for result in (first, second)},
+        "ratio": first.relative_to(second),
+        "spread": max(first.spread, second.spread),
+    }
+
+
+def compare_work(args: argparse.Namespace, milliseconds: float) -> dict[str, Any]:
+    functions = [partial(BusyEnv, milliseconds / 1e3)] * args.num_envs
+    half = math.ceil(args.num_envs / 2)
+    with (
+        RayVecEnv_Gym(functions, half) as ours,
+        SubprocVecEnv_Gym(functions, in_series=half) as theirs,
+    ):
+        actions = sample_actions(ours.action_space, args.num_envs)
+        runners: dict[str, Runner] = {}
+        for name, envs in ((OURS, ours), ("SubprocVecEnv_Gym, 2 workers", theirs)):
+            envs.reset(seed=0)
+            runners[name] = StepLoop(envs, args.num_envs, actions)
+        return compare(args, f"{args.num_envs} × {milliseconds:g} ms", runners)
+
+
+def compare_cartpoles(args: argparse.Namespace, ray: Any) -> dict[str, Any]:
+    functions = [lambda: gymnasium.make("CartPole-v1")] * args.cartpoles
+    with ExitStack() as stack:
+        ours = stack.enter_context(RayVecEnv_Gym(functions, math.ceil(args.cartpoles / 2)))
+        theirs = SyncActors(ray, "CartPole-v1", args.cartpoles, 2)
+        stack.callback(theirs.close)
+        ours.reset(seed=0)
+        actions = sample_actions(ours.action_space, args.cartpoles)
+        theirs.step(actions[0])
+        runners: dict[str, Runner] = {
+            OURS: StepLoop(ours, args.cartpoles, actions),
+            "2 actors with a Gymnasium SyncVectorEnv each": StepLoop(
+                theirs, args.cartpoles, actions
+            ),
+        }
+        return compare(args, f"{args.cartpoles} × CartPole-v1", runners)
+
+
+def rows_of(comparisons: Sequence[dict[str, Any]]) -> list[list[str]]:
+    rows = []
+    for comparison in comparisons:
+        (first, rate), (second, other) = comparison["rates"].items()
+        rows.append([comparison["what"], first, f"{rate:,.0f}", f"{comparison['ratio']:.2f}"])
+        rows.append(["", second, f"{other:,.0f}", ""])
+    return rows
+
+
+# --- what crosses the network -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Of one vector step: calls, and bytes per environment, there and back."""
+
+    calls: float
+    there: float
+    back: float
+
+
+def count_traffic(functions: Sequence[Callable[[], Any]], in_series: int, steps: int) -> Traffic:
+    """Counts what the caller asks of Ray, and what it gets."""
+    asked: list[int] = []
+    got: list[int] = []
+    call, get = RayCluster.call, RayCluster.get
+
+    def counted_call(cluster: RayCluster, *arguments: Any) -> Any:
+        asked.append(sum(len(argument) for argument in arguments[1:]))
+        return call(cluster, *arguments)
+
+    def counted_get(cluster: RayCluster, *arguments: Any) -> Any:
+        reply = get(cluster, *arguments)
+        got.append(len(reply))
+        return reply
+
+    with RayVecEnv_Gym(functions, in_series) as envs:
+        envs.reset(seed=0)
+        actions = sample_actions(envs.action_space, envs.num_envs)
+        envs.step(actions[0])  # which tells the keys of infos
+        with (
+            mock.patch.object(RayCluster, "call", counted_call),
+            mock.patch.object(RayCluster, "get", counted_get),
+        ):
+            for batch in islice(cycle(actions), steps):
+                envs.step(batch)
+            env_steps = steps * envs.num_envs
+            return Traffic(len(asked) / steps, sum(asked) / env_steps, sum(got) / env_steps)
+
+
+def measure_traffic(args: argparse.Namespace) -> list[list[str]]:
+    image = partial(BusyEnv, 0.0, WAITS, 84 * 84 * 4)
+    rows = []
+    for name, function in (
+        ("CartPole-v1", partial(Gym_Env, "CartPole-v1")),
+        ("84 × 84 × 4 bytes", image),
+    ):
+        traffic = count_traffic([function] * args.num_envs, math.ceil(args.num_envs / 2), 50)
+        figures = (f"{traffic.calls:g}", f"{traffic.there:.1f}", f"{traffic.back:.1f}")
+        rows.append([f"{args.num_envs} × {name}, 2 actors", *figures])
+    return rows
+
+
+# --- the model ----------------------------------------------------------------------------------
+
+
+def measure_costs(args: argparse.Namespace) -> Costs:
+    """Takes the costs from steps of environments that do nothing."""
+    steps = max(10, int(300 * args.seconds))
+    nothing = partial(BusyEnv, 0.0, WAITS)
+    send, receive, _ = medians([nothing] * 2, 1, steps)
+    _, _, of_one = medians([nothing], 1, steps)
+    _, _, of_many = medians([nothing] * MANY, MANY, steps)
+    per_env = max(0.0, (of_many - of_one) / (MANY - 1))
+    _, _, of_large = medians([partial(BusyEnv, 0.0, WAITS, LARGE)], 1, steps // 4)
+    latency = max(0.0, of_one - (send + receive) / 2 - per_env)
+    return Costs(send / 2, receive / 2, latency, max(0.0, of_large - of_one) / LARGE, per_env)
+
+
+def medians(
+    functions: Sequence[Callable[[], Any]], in_series: int, steps: int
+) -> tuple[float, float, float]:
+    """Median seconds of sending a step, of receiving it once it is there, and of a whole one."""
+    times: list[tuple[float, float, float]] = []
+    with RayVecEnv_Gym(functions, in_series) as envs:
+        envs.reset(seed=0)
+        actions = np.zeros(envs.num_envs, np.int64)
+        for _ in range(steps):
+            start = perf_counter()
+            envs.step_async(actions)
+            sent = perf_counter()
+            time.sleep(THERE)
+            there = perf_counter()
+            envs.step_wait()
+            received = perf_counter()
+            envs.step(actions)
+            times.append((sent - start, received - there, perf_counter() - received))
+    send, receive, whole = map(statistics.median, zip(*times, strict=True))
+    return send, receive, whole
+
+
+def check_model(args: argparse.Namespace, costs: Costs) -> list[list[str]]:
+    """The model beside what is measured, for environments that wait, which takes no cores."""
+    rows = []
+    for actors in args.actors:
+        functions = [partial(BusyEnv, WAIT, WAITS)] * (actors * args.model_envs)
+        work = own_time(args.model_envs)
+        steps = max(5, int(args.seconds * args.rounds / (work * args.model_envs)))
+        _, _, measured = medians(functions, args.model_envs, min(steps, 60))
+        said = costs.step(actors, args.model_envs, work)
+        rows.append(
+            [f"{actors}", f"{said * 1e3:.1f}", f"{measured * 1e3:.1f}", f"{measured / said:.2f}"]
+        )
+    return rows
+
+
+def own_time(envs: int) -> float:
+    """Seconds that one such environment takes a step, in this process."""
+    with DummyVecEnv_Gym([partial(BusyEnv, WAIT, WAITS)] * envs) as dummy:
+        dummy.reset()
+        start = perf_counter()
+        for _ in range(10):
+            dummy.step(np.zeros(envs, np.int64))
+        return (perf_counter() - start) / (10 * envs)
+
+
+def told(costs: Costs) -> list[list[str]]:
+    return [
+        ["the caller's, for each call", f"{costs.send * 1e6:.0f} µs"],
+        ["the caller's, for each reply", f"{costs.receive * 1e6:.0f} µs"],
+        ["between a call and its reply", f"{costs.latency * 1e6:.0f} µs"],
+        ["for each environment, beside its step", f"{costs.per_env * 1e6:.1f} µs"],
+        ["for each MB of a reply, on this machine", f"{costs.per_byte * 1e12:.0f} µs"],
+    ]
+
+
+def read_out(costs: Costs) -> tuple[tuple[str, ...], list[list[str]]]:
+    """What a cluster would do, with observations of 84 × 84 × 4 bytes over its network."""
+    header = ("environments per actor", "work of each", "step, ms", "env steps/s", "of the cores")
+    there = replace(costs, per_byte=max(costs.per_byte, 1 / NETWORK))
+    rows = []
+    for envs, work, bytes_per_env in (
+        (8, 1e-3, 0),
+        (64, 1e-3, 0),
+        (8, 4e-3, 0),
+        (64, 4e-3, 0),
+        (64, 4e-3, 84 * 84 * 4),
+        (64, 20e-3, 0),
+    ):
+        seconds = there.step(CORES, envs, work, bytes_per_env)
+        shown = f"{envs}, {'images' if bytes_per_env else 'small observations'}"
+        figures = (f"{work * 1e3:g} ms", f"{seconds * 1e3:.0f}", f"{CORES * envs / seconds:,.0f}")
+        rows.append([shown, *figures, f"{envs * work / seconds:.2f}"])
+    return header, rows
+
+
+if __name__ == "__main__":
+    main()
