@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from xuance_envs.engine.env_group import Outcome
+from xuance_envs.engine.env_group import Autoreset, Outcome
 from xuance_envs.engine.group_actor import OUTCOME, REQUEST, Answer, Ask, GroupActor
 from xuance_envs.engine.group_wire import GroupWire
 from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
@@ -56,7 +56,7 @@ class Caller:
         self.wire = GroupWire(self.arrays)
         self.times = bytearray(TIMES_BYTES)
         functions = dumps_for_worker([CountingEnv, CountingEnv])
-        (index, description) = self.command("build", functions, [{}, {}], 2)[0]
+        (index, description) = self.command("build", functions, [{}, {}], 2, Autoreset.SAME_STEP)[0]
         assert (index, description.observation_space) == (2, SPACE)
         self.command("attach", (SPACE, CountingEnv.action_space), 2)
 

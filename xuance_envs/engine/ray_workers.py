@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
 from xuance_envs.engine.crew import Crew
 from xuance_envs.engine.ray_worker import ActorSettings, RayWorker, end_actors
+from xuance_envs.engine.waiting import AtWork
 
 __all__ = ["ActorWaiter", "RayWorkers"]
 
@@ -67,18 +68,18 @@ class ActorWaiter:
     def watch(self, group: int) -> None:
         """See :class:`~xuance_envs.engine.waiting.Waiter`."""
 
-    def now(self, at_work: Collection[int]) -> set[int]:
+    def now(self, at_work: AtWork) -> set[int]:
         """See :class:`~xuance_envs.engine.waiting.Waiter`."""
-        return self._answering(at_work, len(at_work), 0.0)
+        return self._answering(at_work, None, 0.0)
 
-    def wait(self, at_work: Collection[int], until: float | None) -> set[int]:
+    def wait(self, at_work: AtWork, until: float | None) -> set[int]:
         """See :class:`~xuance_envs.engine.waiting.Waiter`."""
         seconds = None if until is None else max(until - monotonic(), 0.0)
         return self._answering(at_work, 1, seconds)
 
-    def _answering(self, at_work: Collection[int], count: int, seconds: float | None) -> set[int]:
+    def _answering(self, at_work: AtWork, count: int | None, seconds: float | None) -> set[int]:
         group_of = {self._crew.processes[group].ref: group for group in at_work}
         if not group_of:
             return set()
-        ready = self._cluster.wait(list(group_of), min(count, len(group_of)), seconds)
+        ready = self._cluster.wait(list(group_of), count or len(group_of), seconds)
         return {group_of[ref] for ref in ready}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -25,6 +26,11 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 __all__ = ["RayVecEnv_Gym"]
 
 logger = logging.getLogger("xuance_envs")
+
+
+HURRY = 1.0
+"""Seconds the actors have to close their environments when nobody asked them to: after Ctrl-C, at
+the interpreter's exit, or when they are forgotten."""
 
 
 class RayVecEnv_Gym(VecEnv):
@@ -130,8 +136,8 @@ class RayVecEnv_Gym(VecEnv):
         options = ActorOptions(
             num_cpus_per_worker, dict(resources or {}), runtime_env, scheduling_strategy
         )
-        cluster = RayCluster(address, runtime_env)
-        workers: list[RayWorker] = []
+        cluster = self._cluster = RayCluster(address, runtime_env)
+        workers = self._workers = list[RayWorker]()
         # Not __del__: this also runs at the interpreter's exit.
         self._end = weakref.finalize(self, _end, cluster, workers)
         try:
@@ -165,7 +171,11 @@ class RayVecEnv_Gym(VecEnv):
 
     def close_extras(self) -> None:
         """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
-        self._end()
+        try:
+            if not isinstance(sys.exc_info()[1], KeyboardInterrupt):
+                end_actors(self._cluster, self._workers)
+        finally:
+            self._end()
 
 
 def _drivers_of(
@@ -190,6 +200,6 @@ def _drivers_of(
 
 def _end(cluster: RayCluster, workers: list[RayWorker]) -> None:
     try:
-        end_actors(cluster, workers)
+        end_actors(cluster, workers, HURRY)
     finally:
         cluster.release()
