@@ -20,7 +20,7 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["env_maker", "make_vec"]
 
-BACKENDS = ("auto", "dummy", "subproc", "native")
+BACKENDS = ("auto", "dummy", "subproc", "ray", "native")
 
 logger = logging.getLogger("xuance_envs")
 
@@ -44,10 +44,10 @@ def make_vec(
     Args:
         env_id: as ``gymnasium.make`` takes it, or an Atari game's short form.
         num_envs: how many.
-        backend: ``"dummy"`` steps them in this process, ``"subproc"`` in worker processes;
-            ``"native"`` is the environment's own vectorized form, if it has one. ``"auto"``
-            measures for about a second which of the first two is fastest, with which options,
-            and keeps what it found in ``autotuned``.
+        backend: ``"dummy"`` steps them in this process, ``"subproc"`` in worker processes,
+            ``"ray"`` on a Ray cluster; ``"native"`` is the environment's own vectorized form,
+            if it has one. ``"auto"`` measures for about a second which of the first two is
+            fastest, with which options, and keeps what it found in ``autotuned``.
         seed: the first reset of environment i equals ``reset(seed=seed + i)``.
         render_mode: of every environment.
         allow_native: whether ``"auto"`` may choose ``"native"``, which draws its random numbers
@@ -132,7 +132,13 @@ def _is_atari(env_id: str) -> bool:
 
 
 def _class_of(backend: str) -> Callable[..., VecEnv]:
-    return DummyVecEnv if backend == "dummy" else SubprocVecEnv
+    if backend == "dummy":
+        return DummyVecEnv
+    if backend == "subproc":
+        return SubprocVecEnv
+    from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
+
+    return RayVecEnv_Gym
 
 
 def _native(env_id: str, num_envs: int, **kwargs: Any) -> VecEnv:

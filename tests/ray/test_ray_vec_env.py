@@ -23,9 +23,11 @@ from gymnasium import spaces
 from xuance_envs import (
     ClosedVecEnvError,
     EnvError,
+    Gym_Env,
     RayVecEnv_Gym,
     WorkerDiedError,
     WorkerTimeoutError,
+    make_vec,
 )
 from xuance_envs.engine.ray_cluster import ActorOptions, RayCluster
 from xuance_envs.vector_envs import ray_vec_env
@@ -62,6 +64,14 @@ class TestTheCluster:
         half = RayVecEnv_Gym([PlacedEnv] * 2, 2, num_cpus_per_worker=2)
         with half, RayVecEnv_Gym([PlacedEnv] * 6) as envs:
             assert sizes(envs) == [3, 3]
+
+    def test_make_vec_makes_one(self) -> None:
+        options = {"num_cpus_per_worker": 0.01, "in_series": 2}
+        with make_vec("CartPole-v1", 3, backend="ray", seed=0, vector_kwargs=options) as envs:
+            assert isinstance(envs, RayVecEnv_Gym)
+            assert sizes(envs) == [2, 1]
+            obs, _ = envs.reset()
+        assert obs[2].tobytes() == Gym_Env("CartPole-v1").reset(seed=2)[0].tobytes()
 
     def test_what_an_actor_takes_is_passed_on(self, ray_here: Any) -> None:
         with few(
