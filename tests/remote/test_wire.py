@@ -436,14 +436,24 @@ def test_columns_of_infos_are_written_as_the_infos_are(infos: list[dict[str, Any
         assert_same(list(step_infos([{}, *before], table.columns))[1::2], infos)
 
 
-def step_infos(infos: list[dict[str, Any]], columns: Any = None) -> StepInfos:
-    """Infos as a step gives them; columns are written over every second one."""
+def test_an_info_written_after_columns_replaces_all_of_them() -> None:
+    columns = {"a": (int, np.array([1, 2]), np.ones(2, np.bool_))}
+    for after in ({}, {"": None}, {"b": 1}):
+        assert_same(list(step_infos([after] * 2, columns, first=True)), [after] * 2)
+
+
+def step_infos(
+    infos: list[dict[str, Any]], columns: Any = None, *, first: bool = False
+) -> StepInfos:
+    """Infos as a step gives them; columns are written over every second one, or before all."""
     count = len(infos)
     arrays = InfoArrays(*(np.zeros(shape, dtype) for dtype, shape in InfoArrays.shapes(count)))
     writer = InfoWriter(arrays, lambda rest: rest)
+    if first:
+        writer.write_columns(range(count), columns)
     for place, info in enumerate(infos):
         writer.write(place, info)
-    if columns is not None:
+    if columns is not None and not first:
         writer.rest.clear()
         writer.write_columns(range(1, count, 2), columns)
     rest = {i: ((lambda value: value), frozen) for i, frozen in writer.rest.items()}

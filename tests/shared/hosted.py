@@ -33,6 +33,7 @@ BEYOND_THE_WIRE = {
     ("test_set_attr_of_a_new_attribute_sets_it_on_the_environment_itself", None): (
         "what is read of an environment is a value, and not the environment itself"
     ),
+    ("test_a_step_that_is_replaced_is_the_one_that_is_called", None): "functions do not travel",
     ("test_a_space_gymnasium_does_not_know_is_held_as_objects", None): (
         "both sides have to know a space"
     ),

@@ -103,6 +103,10 @@ Columns = Mapping[str, tuple[type, NDArray[Any], NDArray[np.bool_]]]
 _Layout = tuple[tuple[str, type, Any], ...]
 
 
+# Of an info that came as columns: no dict is laid out like it, so the next one is written anew.
+_FROM_COLUMNS: _Layout = (("", type(None), None),)
+
+
 class InfoWriter:
     """Writes the infos of a group's environments into its arrays.
 
@@ -187,7 +191,7 @@ class InfoWriter:
         at = np.asarray(places)
         self._arrays.kinds[:, at] = 0
         for i in places:
-            self._layouts[i] = ()
+            self._layouts[i] = _FROM_COLUMNS
         rests: dict[int, dict[str, Any]] = {}
         for key, (kind, values, mask) in columns.items():
             slot = self._slot(key)
