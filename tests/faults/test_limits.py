@@ -107,7 +107,7 @@ def test_too_few_descriptors_are_an_error_wherever_they_run_out(context):
     for spare in range(40):
         try:
             with limited(resource.RLIMIT_NOFILE, used + spare):
-                SubprocVecEnv([FaultyEnv] * 3, context=context, in_series=1).close()
+                SubprocVecEnv([FaultyEnv] * 2, context=context, in_series=1).close()
             break
         except OSError as error:
             told += "ulimit -n" in str(error)
