@@ -22,8 +22,8 @@ from tqdm import tqdm
 
 from benchmarks.envs import SleepingEnv
 from benchmarks.record import describe_run, replace_between, save, summary
-from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
+from xuance_envs.making import env_maker
 from xuance_envs.measure import (
     Runner,
     StepLoop,
@@ -36,13 +36,6 @@ from xuance_envs.report import markdown_table
 from xuance_envs.tuning import Autotuned, Candidate, autotune
 
 SLEEP_SECONDS = 0.5e-3
-
-
-def make_game() -> Any:
-    """Breakout as XuanCe steps it."""
-    from xuance_envs.gym.atari_env import Atari_Env
-
-    return Atari_Env("ALE/Breakout-v5", image_size=84)
 
 
 COMMON = (
@@ -71,12 +64,9 @@ class Case:
 
 
 CASES = {
-    **{
-        f"cartpole-{n}": Case("CartPole-v1", partial(Gym_Env, "CartPole-v1"), n)
-        for n in (2, 64, 512)
-    },
-    "halfcheetah-16": Case("HalfCheetah-v5", partial(Gym_Env, "HalfCheetah-v5"), 16),
-    "breakout-8": Case("ALE/Breakout-v5", make_game, 8),
+    **{f"cartpole-{n}": Case("CartPole-v1", env_maker("CartPole-v1"), n) for n in (2, 64, 512)},
+    "halfcheetah-16": Case("HalfCheetah-v5", env_maker("HalfCheetah-v5"), 16),
+    "breakout-8": Case("ALE/Breakout-v5", env_maker("ALE/Breakout-v5", image_size=84), 8),
     "sleeping-16": Case(
         f"sleeping {SLEEP_SECONDS * 1e3:g} ms",
         partial(SleepingEnv, SLEEP_SECONDS),
