@@ -502,6 +502,7 @@ def test_it_is_closed_when_collected(kind):
 # --- processes ----------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:context='fork' copies this process")
 @pytest.mark.parametrize("context", [None, "spawn", "fork", "forkserver"])
 def test_workers_start_in_any_way(closing, context):
     envs = closing(AsyncVectorEnv([cartpole] * 2, context=context))

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+import tqdm
 from compat_envs import InfoEnv, SampleEnv
 from example_envs import NamedEnv, wrapped
 from gymnasium import spaces
@@ -246,7 +247,8 @@ def test_their_wrappers_do_the_same(closing, kind, own, wrapper):
 
 
 @kinds
-def test_videos_are_recorded(closing, kind, tmp_path):
+def test_videos_are_recorded(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(tqdm.tqdm, "monitor_interval", 0)  # or its thread outlives the test
     functions = [partial(gymnasium.make, "CartPole-v1", render_mode="rgb_array")]
     vec_env = theirs.VecVideoRecorder(kind(functions), str(tmp_path), lambda step: step == 0, 5)
     vec_env.reset()

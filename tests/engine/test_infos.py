@@ -288,3 +288,11 @@ def test_going_through_all_infos_gives_what_looking_at_each_gives(given) -> None
     assert through[0] is first
     assert through[1] == {"mine": True}
     assert all(infos[i] is through[i] for i in range(3))
+
+
+@pytest.mark.parametrize("info", [{}, {"a": 1}, {"b": 0.5}, {"": None}])
+def test_an_info_replaces_one_that_was_written_in_columns(info):
+    columns = Columns()
+    given = {"a": (int, np.array([7]), np.array([True]))}
+    columns.writer.write_columns([1], given)
+    assert columns.after({}, info)[1] == info

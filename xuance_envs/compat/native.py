@@ -20,7 +20,8 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
-from xuance_envs.compat.native_engines import EngineStep, Infos, NativeEngine, engine_of
+from xuance_envs.compat.native_batches import Infos
+from xuance_envs.compat.native_engines import EngineStep, NativeEngine, engine_of
 from xuance_envs.engine.bulk_infos import BulkInfoWriter, RowRests
 from xuance_envs.engine.env_group import DONE, ENDED, Outcome, Reset, Rest
 from xuance_envs.engine.infos import StepInfos

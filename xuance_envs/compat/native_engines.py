@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import Space
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
-from numpy.typing import NDArray
 
+from xuance_envs.compat.native_batches import (
+    Envs,
+    Infos,
+    plain_rows_of,
+    rows_of,
+    with_final_infos,
+    with_last,
+)
 from xuance_envs.engine.single_env import EnvDescription
 
 __all__ = ["EngineStep", "NativeEngine", "engine_of"]
 
 _CARTPOLE = "gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv"
 _ATARI = "ale_py.vector_env.AtariVectorEnv"
-
-Infos = Mapping[str, Any]
-Envs = NDArray[np.intp]
 
 
 class EngineStep:
@@ -214,7 +218,9 @@ class MaskEngine(NativeEngine):
         # ale-py's releases differ in whether they give all observations, or those that are new.
         given = np.asarray(infos["env_id"]) if "env_id" in infos else np.arange(self.num_envs)
         rows = np.searchsorted(given, envs)
-        return _rows(observations, rows), {key: _rows(part, rows) for key, part in infos.items()}
+        return rows_of(observations, rows), {
+            key: rows_of(part, rows) for key, part in infos.items()
+        }
 
     def _seeds(self, envs: Envs, seeds: Sequence[int | None]) -> Any:
         """The seeds in the form it takes them."""
@@ -246,10 +252,10 @@ class SameStepEngine(MaskEngine):
         for key in ("_final_obs", "_final_info"):
             infos.pop(key, None)
         ended = step.ended
-        step.reset_observations = _rows(step.observations, ended)
-        step.reset_infos = _plain_rows(infos, ended)
-        step.observations = _replaced(step.observations, ended, last)
-        step.infos = _final(infos, final_info, ended)
+        step.reset_observations = rows_of(step.observations, ended)
+        step.reset_infos = plain_rows_of(infos, ended)
+        step.observations = with_last(step.observations, ended, last)
+        step.infos = with_final_infos(infos, final_info, ended)
 
 
 class EnvPoolEngine(NativeEngine):
@@ -366,59 +372,3 @@ def _of_one_player(infos: Infos) -> Infos:
 def _is_range(seeds: Sequence[int | None]) -> bool:
     first = seeds[0]
     return first is not None and list(seeds) == list(range(first, first + len(seeds)))
-
-
-def _rows(batch: Any, rows: Any) -> Any:
-    """Some rows of a batch, of whatever structure."""
-    if isinstance(batch, dict):
-        return {key: _rows(part, rows) for key, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(_rows(part, rows) for part in batch)
-    return batch[rows]
-
-
-def _plain_rows(infos: Infos, rows: Envs) -> Infos:
-    """Some environments' infos, as far as they are arrays."""
-    return {key: part[rows] for key, part in infos.items() if isinstance(part, np.ndarray)}
-
-
-def _replaced(batch: Any, envs: Envs, last: Any) -> Any:
-    """A batch with the last observations in the rows of some environments."""
-    if isinstance(batch, dict):
-        return {key: _replaced(part, envs, _part(last, key, envs)) for key, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(_replaced(part, envs, _part(last, i, envs)) for i, part in enumerate(batch))
-    replaced = np.array(batch)
-    if isinstance(last, np.ndarray) and last.dtype != object:
-        replaced[envs] = last[envs]
-    else:
-        for env in envs.tolist():
-            replaced[env] = last[env]
-    return replaced
-
-
-def _part(last: Any, key: Any, envs: Envs) -> Any:
-    """The same part of each last observation: of a batch, or of an array of observations."""
-    if isinstance(last, dict | tuple):
-        return last[key]
-    return {env: last[env][key] for env in envs.tolist()}
-
-
-def _final(infos: Infos, final_info: Infos, ended: Envs) -> Infos:
-    """The infos of the step, those of ended episodes from where they are kept."""
-    combined: dict[str, Any] = {}
-    for key, part in infos.items():
-        if not key.startswith("_") and isinstance(part, np.ndarray):
-            mask = np.array(infos.get(f"_{key}", np.ones(len(part), np.bool_)))
-            mask[ended] = False
-            combined[key], combined[f"_{key}"] = np.array(part), mask
-    for key, part in final_info.items():
-        if key.startswith("_") or not isinstance(part, np.ndarray):
-            continue
-        mask = final_info.get(f"_{key}", np.ones(len(part), np.bool_))
-        if key not in combined or combined[key].dtype != part.dtype:
-            combined[key] = np.zeros_like(part)
-            combined[f"_{key}"] = np.zeros(len(part), np.bool_)
-        combined[key][ended] = part[ended]
-        combined[f"_{key}"][ended] = mask[ended]
-    return combined

@@ -1,0 +1,73 @@
+"""Batches of observations and of infos that engines return, taken apart and put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Envs", "Infos", "plain_rows_of", "rows_of", "with_final_infos", "with_last"]
+
+Infos = Mapping[str, Any]
+"""Arrays by key, as Gymnasium's vector environments give them."""
+
+Envs = NDArray[np.intp]
+"""Some environments, ascending."""
+
+
+def rows_of(batch: Any, rows: Any) -> Any:
+    """Some rows of a batch, of whatever structure."""
+    if isinstance(batch, dict):
+        return {key: rows_of(part, rows) for key, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(rows_of(part, rows) for part in batch)
+    return batch[rows]
+
+
+def plain_rows_of(infos: Infos, rows: Envs) -> Infos:
+    """Some environments' infos, as far as they are arrays."""
+    return {key: part[rows] for key, part in infos.items() if isinstance(part, np.ndarray)}
+
+
+def with_last(batch: Any, envs: Envs, last: Any) -> Any:
+    """A batch with the last observations in the rows of some environments."""
+    if isinstance(batch, dict):
+        return {key: with_last(part, envs, _part(last, key, envs)) for key, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(with_last(part, envs, _part(last, i, envs)) for i, part in enumerate(batch))
+    replaced = np.array(batch)
+    if isinstance(last, np.ndarray) and last.dtype != object:
+        replaced[envs] = last[envs]
+    else:
+        for env in envs.tolist():
+            replaced[env] = last[env]
+    return replaced
+
+
+def _part(last: Any, key: Any, envs: Envs) -> Any:
+    """The same part of each last observation: of a batch, or of an array of observations."""
+    if isinstance(last, dict | tuple):
+        return last[key]
+    return {env: last[env][key] for env in envs.tolist()}
+
+
+def with_final_infos(infos: Infos, final_info: Infos, ended: Envs) -> Infos:
+    """The infos of the step, those of ended episodes from where they are kept."""
+    combined: dict[str, Any] = {}
+    for key, part in infos.items():
+        if not key.startswith("_") and isinstance(part, np.ndarray):
+            mask = np.array(infos.get(f"_{key}", np.ones(len(part), np.bool_)))
+            mask[ended] = False
+            combined[key], combined[f"_{key}"] = np.array(part), mask
+    for key, part in final_info.items():
+        if key.startswith("_") or not isinstance(part, np.ndarray):
+            continue
+        mask = final_info.get(f"_{key}", np.ones(len(part), np.bool_))
+        if key not in combined or combined[key].dtype != part.dtype:
+            combined[key] = np.zeros_like(part)
+            combined[f"_{key}"] = np.zeros(len(part), np.bool_)
+        combined[key][ended] = part[ended]
+        combined[f"_{key}"][ended] = mask[ended]
+    return combined
