@@ -134,6 +134,9 @@ class WorkerProcess:
         rewards: its slice of the rewards, which tell how far it is in a step.
     """
 
+    # Seconds that this process, and with it all workers, turned out to have been stopped.
+    _paused = 0.0
+
     def __init__(
         self,
         settings: StartSettings,
@@ -150,7 +153,8 @@ class WorkerProcess:
         self._timeout = settings.timeout
         self._start_timeout = settings.start_timeout
         self._limit: float | None = None
-        self.due: float | None = None
+        self._due: float | None = None
+        self._paused_before = 0.0
         self._received = 0
         self.siblings: Sequence[WorkerProcess] = ()
         self.rewards: NDArray[np.float64] | None = None
@@ -247,8 +251,19 @@ class WorkerProcess:
     def _set_command(self, command: str, limit: float | None) -> None:
         self._command = command
         self._limit = limit
-        self.due = None if limit is None else monotonic() + limit
+        self._give_time()
         self._received = 0
+
+    def _give_time(self) -> None:
+        self._due = None if self._limit is None else monotonic() + self._limit
+        self._paused_before = WorkerProcess._paused
+
+    @property
+    def due(self) -> float | None:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        if self._due is None:
+            return None
+        return self._due + WorkerProcess._paused - self._paused_before
 
     def discard(self) -> Any:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
@@ -280,8 +295,8 @@ class WorkerProcess:
                 raise self.death() from None
             except TimeoutError:
                 now = monotonic()
-                if self.due is not None and now > began + LOOK + STOPPED:
-                    self.due += now - began
+                if now > began + LOOK + STOPPED:
+                    WorkerProcess._paused += now - began
                 elif self.due is not None and now >= self.due and not self._progresses():
                     raise self._overdue() from None
                 if deadline is not None and now >= deadline:
@@ -295,9 +310,8 @@ class WorkerProcess:
 
         A long answer does not fit the pipe: it takes a caller that reads it, and that came late.
         """
-        assert self._limit is not None
         before, self._received = self._received, self._channel.received
-        self.due = monotonic() + self._limit
+        self._give_time()
         return self._received > before
 
     def thaw(self, frozen: bytes) -> Any:
