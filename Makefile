@@ -64,7 +64,7 @@ clean: ## remove the virtual environment and everything that was built
 
 # --- the virtual environment -------------------------------------------------------------------
 
-$(DEMO): setup.py constraints.txt $(MADE)
+$(DEMO): Makefile setup.py constraints.txt $(MADE)
 	$(call install,what the demo needs,-e '.[$(DEMO_EXTRAS)]')
 
 $(GAMES): $(DEMO)
