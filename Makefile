@@ -7,7 +7,7 @@ RUN    := $(VENV)/bin/python
 # What is installed, by stamp. Each stamp installs on top of the one it depends on, so that
 # "make demo" does not wait for what only the tests need, and two installs never run at once.
 DEMO_EXTRAS  := demo
-DEV_EXTRAS   := atari,demo,dev,docs,gym,mujoco,remote,sb3
+DEV_EXTRAS   := atari,demo,dev,docs,gym,mujoco,ray,remote,sb3
 PEER_PACKAGES := envpool
 
 MADE  := $(VENV)/.made

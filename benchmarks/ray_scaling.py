@@ -20,11 +20,11 @@ import gymnasium
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.on_ray import WAITS, BusyEnv, SyncActors, local_ray
+from benchmarks.on_ray import WAITS, WORKS, BusyEnv, SyncActors, local_ray
 from benchmarks.record import describe_run, save, summary
 from xuance_envs.engine.ray_cluster import RayCluster
 from xuance_envs.gym.gym_env import Gym_Env
-from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
+from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym
 from xuance_envs.measure import Runner, StepLoop, measure, progress_ticks, sample_actions
 from xuance_envs.report import markdown_table
 from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
@@ -225,7 +225,7 @@ def count_traffic(functions: Sequence[Callable[[], Any]], in_series: int, steps:
 
 
 def measure_traffic(args: argparse.Namespace) -> list[list[str]]:
-    image = partial(BusyEnv, 0.0, WAITS, 84 * 84 * 4)
+    image = partial(BusyEnv, 0.0, WORKS, 84 * 84 * 4)
     rows = []
     for name, function in (
         ("CartPole-v1", partial(Gym_Env, "CartPole-v1")),
@@ -243,12 +243,12 @@ def measure_traffic(args: argparse.Namespace) -> list[list[str]]:
 def measure_costs(args: argparse.Namespace) -> Costs:
     """Takes the costs from steps of environments that do nothing."""
     steps = max(10, int(300 * args.seconds))
-    nothing = partial(BusyEnv, 0.0, WAITS)
+    nothing = partial(BusyEnv, 0.0)
     send, receive, _ = medians([nothing] * 2, 1, steps)
     _, _, of_one = medians([nothing], 1, steps)
     _, _, of_many = medians([nothing] * MANY, MANY, steps)
     per_env = max(0.0, (of_many - of_one) / (MANY - 1))
-    _, _, of_large = medians([partial(BusyEnv, 0.0, WAITS, LARGE)], 1, steps // 4)
+    _, _, of_large = medians([partial(BusyEnv, 0.0, WORKS, LARGE)], 1, steps // 4)
     latency = max(0.0, of_one - (send + receive) / 2 - per_env)
     return Costs(send / 2, receive / 2, latency, max(0.0, of_large - of_one) / LARGE, per_env)
 
@@ -278,9 +278,9 @@ def medians(
 def check_model(args: argparse.Namespace, costs: Costs) -> list[list[str]]:
     """The model beside what is measured, for environments that wait, which takes no cores."""
     rows = []
+    work = own_time()
     for actors in args.actors:
         functions = [partial(BusyEnv, WAIT, WAITS)] * (actors * args.model_envs)
-        work = own_time(args.model_envs)
         steps = max(5, int(args.seconds * args.rounds / (work * args.model_envs)))
         _, _, measured = medians(functions, args.model_envs, min(steps, 60))
         said = costs.step(actors, args.model_envs, work)
@@ -290,14 +290,15 @@ def check_model(args: argparse.Namespace, costs: Costs) -> list[list[str]]:
     return rows
 
 
-def own_time(envs: int) -> float:
-    """Seconds that one such environment takes a step, in this process."""
-    with DummyVecEnv_Gym([partial(BusyEnv, WAIT, WAITS)] * envs) as dummy:
-        dummy.reset()
+def own_time() -> float:
+    """Median seconds that one such environment takes a step, in this process."""
+    env = BusyEnv(WAIT, WAITS)
+    times = []
+    for _ in range(50):
         start = perf_counter()
-        for _ in range(10):
-            dummy.step(np.zeros(envs, np.int64))
-        return (perf_counter() - start) / (10 * envs)
+        env.step(0)
+        times.append(perf_counter() - start)
+    return statistics.median(times)
 
 
 def told(costs: Costs) -> list[list[str]]:

@@ -44,10 +44,10 @@ def shown(command: str) -> str:
     return _SHOWN.get(command, command)
 
 
-W = TypeVar("W", bound=CrewWorker)
+_W = TypeVar("_W", bound=CrewWorker)
 
 
-class Crew(ABC, Generic[W]):
+class Crew(ABC, Generic[_W]):
     """Has workers make their environments, and replaces those that are lost.
 
     Args:
@@ -67,7 +67,7 @@ class Crew(ABC, Generic[W]):
         keywords: Sequence[Mapping[str, Any]],
         autoreset: Autoreset = Autoreset.SAME_STEP,
     ) -> None:
-        self.processes: list[W] = []
+        self.processes: list[_W] = []
         self._autoreset = autoreset
         self._split = split
         self._env_fns = env_fns
@@ -140,11 +140,11 @@ class Crew(ABC, Generic[W]):
         worker.ask(tag, worker.pack("rebuild", build, attach, attributes, then))
 
     @abstractmethod
-    def _start(self, index: int, started: Callable[[W], None]) -> None:
+    def _start(self, index: int, started: Callable[[_W], None]) -> None:
         """Starts one, and hands it over."""
 
     @abstractmethod
-    def _end(self, worker: W) -> None:
+    def _end(self, worker: _W) -> None:
         """Ends one that is to be replaced."""
 
     @abstractmethod
