@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_actors import local_ray
+from ray_actors import lent_actors, local_ray
 
 CONTRACT = Path(__file__).with_name("test_contract.py")
 
@@ -30,3 +30,17 @@ def ray_here() -> Iterator[Any]:
     pytest.importorskip("ray")
     with local_ray() as ray:
         yield ray
+
+
+@pytest.fixture(scope="module")
+def actors(ray_here: Any) -> Iterator[None]:
+    """Actors that are lent to one test of a module after the other."""
+    with lent_actors():
+        yield
+
+
+@pytest.fixture(scope="class")
+def actors_of_the_class(ray_here: Any) -> Iterator[None]:
+    """Actors that are lent to one test of a class after the other."""
+    with lent_actors():
+        yield

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from backends import RAY, Maker, made
-from ray_actors import lent_actors
 
 CONTRACT = sorted(Path(__file__).parents[1].glob("vector_envs/test_contract_*.py"))
 NOT_OURS = {
@@ -36,13 +35,6 @@ def parts_of(path: Path) -> Iterator[tuple[str, Any]]:
 
 for path in CONTRACT:
     globals().update(parts_of(path))
-
-
-@pytest.fixture(scope="module")
-def actors(ray_here: Any) -> Iterator[None]:
-    """Actors that are lent to one test after the other."""
-    with lent_actors():
-        yield
 
 
 @pytest.fixture

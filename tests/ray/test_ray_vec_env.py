@@ -145,6 +145,7 @@ class TestTheCluster:
         assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 
 
+@pytest.mark.usefixtures("actors_of_the_class")
 class TestSteps:
     def test_a_step_is_one_call_and_one_reply_per_actor(
         self, monkeypatch: pytest.MonkeyPatch
@@ -244,24 +245,8 @@ class LargeEnv(PlacedEnv):
             signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.usefixtures("actors_of_the_class")
 class TestLosses:
-    def test_an_actor_that_is_killed_is_named_with_its_node(self) -> None:
-        envs = few([PlacedEnv] * 4, 2)
-        pids, nodes = envs.call("pid"), envs.call("node")
-        envs.reset()
-        with pytest.raises(WorkerDiedError) as caught:
-            envs.step([GO_ON, GO_ON, GO_ON, DIE])
-        error = caught.value
-        assert error.env_indices == (2, 3)
-        assert error.pid == pids[2]
-        assert error.command == "step"
-        assert nodes[2] in error.details
-        assert "actor on node " in error.details
-        assert envs.closed
-        with pytest.raises(ClosedVecEnvError):
-            envs.step([GO_ON] * 4)
-        assert wait_until(lambda: not any(map(is_running, pids)))
-
     def test_a_loss_is_noticed_while_another_actor_is_waited_for(self) -> None:
         envs = few([PlacedEnv] * 2, 1)
         envs.reset()
@@ -346,11 +331,28 @@ class TestLosses:
 
 
 class TestTheEnd:
+    def test_an_actor_that_is_killed_is_named_with_its_node(self) -> None:
+        envs = few([PlacedEnv] * 4, 2)
+        pids, nodes = envs.call("pid"), envs.call("node")
+        envs.reset()
+        with pytest.raises(WorkerDiedError) as caught:
+            envs.step([GO_ON, GO_ON, GO_ON, DIE])
+        error = caught.value
+        assert error.env_indices == (2, 3)
+        assert error.pid == pids[2]
+        assert error.command == "step"
+        assert nodes[2] in error.details
+        assert "actor on node " in error.details
+        assert envs.closed
+        with pytest.raises(ClosedVecEnvError):
+            envs.step([GO_ON] * 4)
+        assert wait_until(lambda: not any(map(is_running, pids)))
+
     def test_close_does_not_wait_for_an_environment_that_hangs(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        end = partial(ray_vec_env.end_actors, patience=0.3)
-        monkeypatch.setattr(ray_vec_env, "end_actors", end)
+        end = ray_vec_env.end_actors
+        monkeypatch.setattr(ray_vec_env, "end_actors", lambda *given: end(*given[:2], patience=0.3))
         envs = few([PlacedEnv] * 2, 1)
         pids = envs.call("pid")
         envs.reset()

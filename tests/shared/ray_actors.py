@@ -68,7 +68,8 @@ class ActorPool:
         self._kind_of: dict[Any, str] = {}
 
     def start(self, settings: ActorSettings) -> Any:
-        kind = repr((settings.options, settings.threads))
+        assert settings.threads == 1, "the pool's actors have one"
+        kind = repr(settings.options)
         idle = self._idle.setdefault(kind, [])
         if idle:
             return idle.pop()
@@ -79,14 +80,17 @@ class ActorPool:
     def discard(self, cluster: RayCluster, handle: Any) -> None:
         import ray
 
-        threads = 1
         try:
-            call = handle.__ray_call__.remote(lambda actor: actor.__init__(threads))
-            ray.get(call, timeout=1.0)
+            ray.get(handle.__ray_call__.remote(emptied), timeout=1.0)
         except ray.exceptions.RayError:
             cluster.kill(handle)
         else:
             self._idle[self._kind_of[handle]].append(handle)
+
+
+def emptied(actor: Any) -> None:
+    """Makes an actor as good as new."""
+    actor.__init__(1)
 
 
 @contextlib.contextmanager
