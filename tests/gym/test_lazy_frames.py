@@ -268,3 +268,10 @@ class TestFromStack:
     def test_a_stack_that_cannot_be_divided_is_refused(self, shape, num_stack):
         with pytest.raises(ValueError, match=f"{num_stack} frames of equal width, got shape"):
             LazyFrames.from_stack(np.zeros(shape), num_stack)
+
+
+@pytest.mark.parametrize("widths", [(0, 2), (1, 0, 2), (2, 2), (1, 1, 1)])
+def test_where_opencv_joins_images_frames_may_be_empty(widths):
+    pytest.importorskip("cv2")
+    frames = [np.full((2, 3, width), i, np.uint8) for i, width in enumerate(widths)]
+    np.testing.assert_array_equal(LazyFrames(frames), np.concatenate(frames, axis=-1))

@@ -193,6 +193,7 @@ class LazyFrames:
             and out.dtype == self._frames[0].dtype == np.uint8
             and out.flags.c_contiguous
             and out.size > 0
+            and all([frame.shape[-1] for frame in self._frames])
             and merge(self._frames, out) is out
         )
 
