@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+
 import hypothesis
 
 # On a machine whose cores are shared, one slow example says nothing about the code.
 hypothesis.settings.register_profile("here", deadline=None)
 hypothesis.settings.load_profile("here")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that puts the tests into the background has them ignore what many of them send.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
