@@ -1,17 +1,23 @@
 """The contract suite's environments behind HTTP: a server that makes what a test has functions for.
 
-The functions stay in this process, where the server runs as well; observations, actions, infos and
-errors go through HTTP.
+The server is a process of its own, started when the first test needs it: in the tests' process its
+threads would be in the way of forking. Functions reach it by a file, everything else through HTTP.
 """
 
 from __future__ import annotations
 
 import atexit
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import multiprocessing
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+from xuance_envs.engine.serialization import dumps_for_worker, loads
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.settings import Catalogue, Settings
@@ -34,6 +40,9 @@ BEYOND_THE_WIRE = {
         "what is read of an environment is a value, and not the environment itself"
     ),
     ("test_a_step_that_is_replaced_is_the_one_that_is_called", None): "functions do not travel",
+    ("test_whatever_does_not_fit_in_numbers_is_pickled_or_copied_in_that_step_only", None): (
+        "nothing is ever pickled on the client's side"
+    ),
     ("test_a_space_gymnasium_does_not_know_is_held_as_objects", None): (
         "both sides have to know a space"
     ),
@@ -41,40 +50,77 @@ BEYOND_THE_WIRE = {
 """What the wire cannot carry: tests of the contract, some with a case, and why not."""
 
 
-class _Functions(Catalogue):
-    """Makes environments with whatever functions a test has."""
+class FunctionsFromFiles(Catalogue):
+    """Makes environments with the functions that are in the file named by their id."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__({"first": object})
-        self._numbers = itertools.count()
-        self._given: dict[str, Sequence[Callable[..., Any]]] = {}
-
-    def register(self, functions: Sequence[Callable[..., Any]]) -> str:
-        env_id = f"test-{next(self._numbers)}"
-        self._given[env_id] = functions
-        return env_id
+        self._folder = folder
 
     def functions(
         self, env_id: str | None, num_envs: int, kwargs: Mapping[str, Any]
     ) -> list[Callable[..., Any]]:
-        return list(self._given.pop(env_id or ""))
+        assert env_id is not None
+        return list(loads((self._folder / env_id).read_bytes()))
 
 
-class _AnyName(frozenset[str]):
+class AnyName(frozenset[str]):
     """Allows every name to be reached."""
 
     def __contains__(self, name: object) -> bool:
         return True
 
 
-@cache
-def _server() -> tuple[Server, _Functions]:
-    functions = _Functions()
-    settings = Settings(functions, allowed_calls=_AnyName(), access_log=False)
+def serve(folder: str) -> None:
+    """Runs the server, in a process of its own."""
+    multiprocessing.set_forkserver_preload(
+        ["xuance_envs.engine.worker", "xuance_envs.remote.hosted_env"]
+    )
+    catalogue = FunctionsFromFiles(Path(folder))
+    settings = Settings(catalogue, allowed_calls=AnyName(), access_log=False)
     server = Server(settings, port=0)
-    server.start()
+    print(server.url, flush=True)
+    server.run()
+
+
+class ServerProcess:
+    """The server, and the folder that functions reach it by."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._numbers = itertools.count()
+        path = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+        code = f"import sys; sys.path[:0] = {path!r}; import hosted; hosted.serve(sys.argv[1])"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code, self._folder.name],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().strip()
+
+    def register(self, functions: list[Callable[..., Any]]) -> str:
+        """The id under which the server makes environments with these functions."""
+        env_id = f"test-{next(self._numbers)}"
+        (Path(self._folder.name) / env_id).write_bytes(dumps_for_worker(functions))
+        return env_id
+
+    def close(self) -> None:
+        """Ends the server."""
+        self._process.terminate()
+        self._process.wait(30)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._folder.cleanup()
+
+
+@cache
+def server_process() -> ServerProcess:
+    """The server of this run of the tests."""
+    server = ServerProcess()
     atexit.register(server.close)
-    return server, functions
+    return server
 
 
 def remote_vec_env(
@@ -82,6 +128,6 @@ def remote_vec_env(
 ) -> RemoteVecEnv:
     """A vector environment over HTTP whose environments these functions make."""
     functions, _ = checked_functions(env_fns, None)
-    server, registered = _server()
-    env_id = registered.register(functions)
+    server = server_process()
+    env_id = server.register(functions)
     return RemoteVecEnv(server.url, env_id, len(functions), seed=env_seed, **options)
