@@ -92,6 +92,7 @@ def test_sampled_actions_are_batches_of_the_spaces_own_dtype() -> None:
     discrete = sample_actions(spaces.Discrete(3), 8)
     assert discrete[0].shape == (8,)
     assert discrete[0].dtype == np.int64
+    assert len(sample_actions(spaces.Discrete(3), 8, steps=5)) == 5
     box = sample_actions(spaces.Box(-1, 1, (2,), np.float32), 8)
     assert box[0].shape == (8, 2)
     assert box[0].dtype == np.float32

@@ -71,14 +71,15 @@ def test_so_many_that_wait_share_some() -> None:
     assert tuned.choice.options["in_series"] >= 1000 / tuning.MAX_WORKERS
 
 
-def test_environments_that_compute_for_long_are_shared_out() -> None:
+def test_the_fastest_as_measured_is_chosen() -> None:
     ticks: list[tuple[str, float]] = []
     tuned = autotune(partial(Work, compute=0.002), 8, progress=lambda *tick: ticks.append(tick))
     assert tuned.cpu_fraction == 1.0
-    assert tuned.choice.backend == "subproc"
-    assert tuned.choice.measured
+    rates = {each.name: each.steps_per_second for each in tuned.candidates if each.measured}
+    assert rates.keys() >= {"dummy", "subproc, caller_steps"}
     assert tuned.choice.options.get("in_series") is None
-    assert {name for name, _ in ticks} >= {"one environment", "subproc"}
+    assert rates[tuned.choice.name] >= 0.97 * max(rates.values())
+    assert {name for name, _ in ticks} == {"one environment", *rates}
     assert all(rate > 0 for _, rate in ticks)
     assert multiprocessing.active_children() == []
 

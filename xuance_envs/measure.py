@@ -129,13 +129,16 @@ class Throughput:
         return float(np.median(np.divide(self.rates, other.rates)))
 
 
-def sample_actions(space: SampledSpace, num_envs: int, *, seed: int = 0) -> list[Any]:
+def sample_actions(
+    space: SampledSpace, num_envs: int, *, seed: int = 0, steps: int | None = None
+) -> list[Any]:
     """Random actions for many steps; the space's own generator is left alone.
 
     Args:
         space: the action space of one environment.
         num_envs: actions per step.
         seed: the same seed gives the same actions.
+        steps: for how many steps; None for as many as are drawn in a moment.
 
     Returns:
         One entry per step: an array with ``num_envs`` rows, or, when the actions are neither
@@ -143,7 +146,8 @@ def sample_actions(space: SampledSpace, num_envs: int, *, seed: int = 0) -> list
     """
     space = copy.deepcopy(space)
     space.seed(seed)
-    steps = min(max(SAMPLED_ACTIONS // num_envs, 32), 2048)
+    if steps is None:
+        steps = min(max(SAMPLED_ACTIONS // num_envs, 32), 2048)
     rows = [[space.sample() for _ in range(num_envs)] for _ in range(steps)]
     if isinstance(rows[0][0], (np.ndarray, np.generic)):
         return [np.stack(row) for row in rows]

@@ -32,12 +32,15 @@ __all__ = ["Autotuned", "Candidate", "autotune"]
 
 logger = logging.getLogger("xuance_envs")
 
-PROBE_SECONDS = 0.1
+PROBE_SECONDS = 0.08
 """For how long one environment is stepped."""
 
 ROUNDS = 3
-ROUND_SECONDS = 0.04
+ROUND_SECONDS = 0.03
 """How often, and for how long each time, each candidate is stepped."""
+
+SAMPLED_STEPS = 64
+"""For how many steps actions are drawn: drawing them can take longer than stepping."""
 
 MAKING_SECONDS = 0.5
 """How long making all candidates' environments may take: only so many of them are made."""
@@ -199,7 +202,7 @@ class _Probe:
             if self.making_time < LONG_MAKING:
                 self.making_time = _seconds_to_make(env_fn)
             envs.reset(seed=0)
-            loop = StepLoop(envs, 1, sample_actions(envs.action_space, 1))
+            loop = StepLoop(envs, 1, sample_actions(envs.action_space, 1, steps=SAMPLED_STEPS))
             loop.run(3)
             steps, wall, cpu, batch = 0, 0.0, 0.0, 1
             sleeps = 0
@@ -325,7 +328,7 @@ def _measured(
         def add(name: str, envs: VecEnv) -> None:
             stack.enter_context(envs)
             envs.reset(seed=0)
-            actions = sample_actions(envs.action_space, envs.num_envs)
+            actions = sample_actions(envs.action_space, envs.num_envs, steps=SAMPLED_STEPS)
             runners[name] = StepLoop(envs, envs.num_envs, actions)
 
         for each in plan.candidates:
