@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import hypothesis
+import tqdm
 
 # On a machine whose cores are shared, one slow example says nothing about the code.
 hypothesis.settings.register_profile("here", deadline=None)
@@ -13,3 +14,6 @@ hypothesis.settings.load_profile("here")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that puts the tests into the background has them ignore what many of them send.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The thread that watches progress bars would stay, and to fork beside a thread is warned about.
+tqdm.tqdm.monitor_interval = 0
