@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -120,4 +122,10 @@ def made(backend: Backend) -> Iterator[Maker]:
     maker = Maker(backend)
     yield maker
     maker.close()
+    # A closed connection's thread takes a moment to end, and the next test may fork.
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and any(
+        thread.name.startswith("xuance_envs-remote") for thread in threading.enumerate()
+    ):
+        time.sleep(0.005)
     assert multiprocessing.active_children() == [], "processes were left behind"
