@@ -229,10 +229,11 @@ def _seconds_to_make(env_fn: Callable[[], Any]) -> float:
 
 
 def _sleeps() -> int:
-    """How often this process has given up its CPU, where the system tells."""
+    """How often this thread has given up its CPU, or this process where only that is told."""
     if sys.platform == "win32":
         return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    who: int = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
+    return resource.getrusage(who).ru_nvcsw
 
 
 def _estimates(probe: _Probe, num_envs: int) -> list[Candidate]:
