@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 
 import hypothesis
@@ -17,3 +18,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # The thread that watches progress bars would stay, and to fork beside a thread is warned about.
 tqdm.tqdm.monitor_interval = 0
+
+
+def pytest_collection_finish() -> None:
+    """Spares the collector what stays anyway: going through all of it takes a fifth of a second."""
+    gc.collect()
+    gc.freeze()

@@ -16,7 +16,7 @@ from leftovers import is_running
 from scripts import start_script
 
 from xuance_envs import SubprocVecEnv, WorkerDiedError, WorkerTimeoutError
-from xuance_envs.engine.worker_process import end_all
+from xuance_envs.engine.process_end import end_all
 from xuance_envs.vector_envs import subproc_vec_env
 
 COMMANDS = {"auto-reset": "step"}

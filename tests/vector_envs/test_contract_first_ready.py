@@ -365,10 +365,18 @@ def test_it_can_be_closed_while_environments_are_in_flight(make):
     assert envs.closed
 
 
-def test_no_interrupt_loses_or_repeats_a_step():
+@pytest.fixture
+def alarm_interrupts():
+    """Has SIGALRM raise KeyboardInterrupt."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_no_interrupt_loses_or_repeats_a_step(alarm_interrupts):
     """Interrupts at random moments of recv; each environment steps as often as it was sent."""
     generator = np.random.default_rng(0)
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
     with workers_of([WaitingEnv] * 4, 2) as envs:
         envs.reset()
         sent = np.zeros(4, int)

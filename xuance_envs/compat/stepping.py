@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.env_group import Autoreset
 from xuance_envs.engine.infos import InfoBatch
+from xuance_envs.engine.process_end import end_all
 from xuance_envs.engine.single_env import EnvDescription
 from xuance_envs.engine.space_layout import BadValueError
 from xuance_envs.engine.step_arrays import StepArrays
-from xuance_envs.engine.worker_process import end_all
 from xuance_envs.errors import EnvError
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from xuance_envs.engine.recycling import copier_of
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.space_layout import BadValueError, Leaf, SpaceLayout, fit
 
@@ -124,6 +125,7 @@ class SpaceRows:
     def __init__(self, layout: SpaceLayout, parts: list[Any], n: int) -> None:
         self.layout = layout
         self.parts = parts
+        self._copiers = [None if isinstance(part, list) else copier_of(part) for part in parts]
         self._n = n
 
     @classmethod
@@ -222,11 +224,21 @@ class SpaceRows:
 
     def take(self, at: NDArray[np.intp]) -> SpaceRows:
         """A copy of some environments' rows."""
-        return SpaceRows(self.layout, [_copy_part(part, at, list) for part in self.parts], len(at))
+        return SpaceRows(self.layout, self._copies(at, list), len(at))
 
     def value(self, i: int) -> Any:
         """One environment's value, which shares memory with these rows."""
         return self.layout.unflatten([part[i] for part in self.parts])
+
+    def _copies(self, at: Index, sequence: type) -> list[Any]:
+        """A copy of every part, for some environments; lists become such a sequence."""
+        rows = None if isinstance(at, slice) else at
+        return [
+            copier(rows)
+            if copier is not None
+            else sequence(part if rows is None else [part[i] for i in rows.tolist()])
+            for part, copier in zip(self.parts, self._copiers, strict=True)
+        ]
 
     def load(self, lo: int, objects: Sequence[Sequence[Any]]) -> None:
         """Stores the objects of the environments from ``lo`` on, one list per leaf."""
@@ -235,14 +247,14 @@ class SpaceRows:
 
     def copy(self, at: Index = EVERY) -> Any:
         """The values of some environments as one batch that shares no memory with these."""
-        return self.layout.unflatten([_copy_part(part, at, tuple) for part in self.parts])
+        return self.layout.unflatten(self._copies(at, tuple))
 
     def copy_writable(self) -> Any:
         """As :meth:`copy` of all, but with copies of objects, in lists."""
         return self.layout.unflatten(
             [
-                list(map(copy_of, part)) if isinstance(part, list) else part.copy()
-                for part in self.parts
+                copier() if copier is not None else list(map(copy_of, part))
+                for part, copier in zip(self.parts, self._copiers, strict=True)
             ]
         )
 
@@ -276,6 +288,11 @@ class SpaceRows:
         return self.layout.unflatten(
             [tuple(part) if isinstance(part, list) else part for part in self.parts]
         )
+
+    @property
+    def copy_flat(self) -> Callable[[], NDArray[Any]] | None:
+        """What copies :attr:`flat`, the quick way."""
+        return self._copiers[0] if self.flat is not None else None
 
     @property
     def flat(self) -> NDArray[Any] | None:
@@ -321,12 +338,6 @@ def _has_shape(value: Any, shape: tuple[int, ...]) -> bool:
         return bool(np.shape(value) == shape)
     except ValueError:  # ragged
         return False
-
-
-def _copy_part(part: Any, at: Index, sequence: type) -> Any:
-    if isinstance(part, list):
-        return sequence(part[at] if isinstance(at, slice) else [part[i] for i in at])
-    return np.array(part[at])
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:

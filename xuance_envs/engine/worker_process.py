@@ -5,8 +5,6 @@ What it guarantees:
 - A request is answered, or the end of the process is noticed at once, whatever it was doing.
   So is that it takes longer than it may. While one is waited for, the end of another one is
   noticed, too.
-- After :func:`end_all` the processes are gone: by themselves if they can, by force if they
-  must, in bounded time.
 - A process does not import the ``__main__`` of the one that started it, and does not outlive it.
 """
 
@@ -15,11 +13,10 @@ from __future__ import annotations
 import os
 import select
 import signal
-import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver, process, resource_tracker
 from multiprocessing.context import BaseContext
@@ -35,22 +32,22 @@ from xuance_envs.engine.bootstrap import PassedFd, WorkerSettings
 from xuance_envs.engine.crew import shown
 from xuance_envs.engine.doorbell import Channel, PeerGoneError, Reply, Request, frame
 from xuance_envs.engine.env_group import DONE, ENDED, Autoreset, Outcome
+from xuance_envs.engine.process_end import FORCE
+from xuance_envs.engine.process_start import (
+    blocked_sigint,
+    deferred_interrupt,
+    hidden_main,
+    pidfd_of,
+    room_for_descriptors,
+    two_pipes,
+)
 from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
 from xuance_envs.engine.shared_memory import SharedMemory
 from xuance_envs.engine.step_arrays import StepArrays, first_unstepped
 from xuance_envs.engine.step_clock import StepTimes
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 
-__all__ = ["StartSettings", "WorkerProcess", "end_all", "start_worker"]
-
-PATIENCE = 5.0
-"""Seconds the workers have to close their environments before they are terminated."""
-
-HASTE = 0.5
-"""The same, where one has ended by itself or hangs, and the caller waits to be told."""
-
-FORCE = 1.0
-"""Seconds between terminating a worker and killing it."""
+__all__ = ["StartSettings", "WorkerProcess", "start_worker"]
 
 LOOK = 0.25
 """Seconds between two looks at the other workers, while one is waited for."""
@@ -58,9 +55,6 @@ LOOK = 0.25
 STOPPED = 1.0
 """Seconds that a look takes longer than it may when this process was stopped: by Ctrl-Z, which
 stops its workers, too."""
-
-ROOM = 16
-"""More descriptors than are open at any moment of a start, and not before it."""
 
 _STEP = frame(Request.STEP)
 _OUTCOMES: dict[int, Outcome] = {Reply.DONE: DONE, Reply.ENDED: ENDED}
@@ -162,7 +156,7 @@ class WorkerProcess:
         self._released = False
         self._black_box = BlackBox(settings.memory.fd, index)
         self._black_box.clear()
-        (their_requests, requests), (replies, their_replies) = _two_pipes()
+        (their_requests, requests), (replies, their_replies) = two_pipes()
         own_fds = {requests, replies}
         try:
             worker_settings = WorkerSettings(
@@ -184,7 +178,7 @@ class WorkerProcess:
             with _changing:
                 _own_fds.update(own_fds)
                 self._start(settings.context)
-                self._pidfd = _pidfd_of(self.process.pid)
+                self._pidfd = pidfd_of(self.process.pid)
                 if self._pidfd is not None:
                     own_fds.add(self._pidfd)
                     _own_fds.add(self._pidfd)
@@ -204,7 +198,7 @@ class WorkerProcess:
         self._own_fds = own_fds
 
     def _start(self, context: BaseContext) -> None:
-        with nullcontext() if context.get_start_method() == "fork" else _hidden_main():
+        with nullcontext() if context.get_start_method() == "fork" else hidden_main():
             self.process.start()
         _own_processes.add(self.process)
 
@@ -448,157 +442,17 @@ def start_worker(
         OSError: a limit on processes or descriptors was met.
     """
     method = settings.context.get_start_method()
-    with _deferred_interrupt():
+    with deferred_interrupt():
         if method != "fork":
             # Whatever these start would inherit the mask set below, or take it away again.
-            with _changing, _hidden_main(), _room_for_descriptors():
+            with _changing, hidden_main(), room_for_descriptors():
                 if method == "forkserver":
                     forkserver.ensure_running()
                 resource_tracker.ensure_running()
-        with _blocked_sigint(), _room_for_descriptors():
+        with blocked_sigint(), room_for_descriptors():
             started(WorkerProcess(settings, index, lo, hi, env_fns))
-
-
-def end_all(workers: list[WorkerProcess], patience: float = PATIENCE) -> None:
-    """Ends worker processes: asks them to, then terminates, then kills those that are left.
-
-    Args:
-        workers: the processes; the list is empty afterwards.
-        patience: seconds they have to close their environments; less, where one has failed.
-    """
-    workers[:] = [worker for worker in workers if worker.owned]
-    if any(worker.failed for worker in workers):
-        patience = min(patience, HASTE)
-    try:
-        for worker in workers:
-            worker.ask_to_close()
-        _wait_for_end(workers, patience)
-        for worker in workers:
-            if worker.alive:
-                worker.process.terminate()
-        _wait_for_end(workers, FORCE)
-    finally:  # also when Ctrl-C says that patience is over
-        with _deferred_interrupt():
-            for worker in workers:
-                if worker.alive:
-                    worker.process.kill()
-            _wait_for_end(workers, FORCE)
-            while workers:
-                workers.pop().release()
-
-
-def _wait_for_end(workers: Sequence[WorkerProcess], seconds: float) -> None:
-    """Waits until the processes have ended, or so many seconds; lets them reply meanwhile."""
-    deadline = monotonic() + seconds
-    poll = select.poll()
-    running = {}
-    for worker in workers:
-        if worker.alive:
-            running[worker.peer] = worker
-            poll.register(worker.peer, select.POLLIN)
-            poll.register(worker.replies, select.POLLIN)
-    talking = {worker.replies: worker for worker in running.values()}
-    while running and (left := deadline - monotonic()) > 0:
-        for fd, event in poll.poll(left * 1e3):
-            if fd in running:
-                del running[fd]
-                poll.unregister(fd)
-            elif event & select.POLLIN:
-                talking[fd].drain()
-            else:  # it has closed its end, which would keep the poll awake
-                poll.unregister(fd)
 
 
 def _forget(fds: set[int]) -> None:
     with _changing:
         _own_fds.difference_update(fds)
-
-
-def _two_pipes() -> tuple[tuple[int, int], tuple[int, int]]:
-    first = os.pipe()
-    try:
-        return first, os.pipe()
-    except OSError:
-        for fd in first:
-            os.close(fd)
-        raise
-
-
-def _pidfd_of(pid: int) -> int | None:
-    """A descriptor that turns readable when the process ends, where the system has such."""
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # not Linux; an older kernel, or one that is not let
-        return None
-
-
-@contextmanager
-def _hidden_main() -> Iterator[None]:
-    """Keeps multiprocessing from importing ``__main__`` in the process being started."""
-    main = sys.modules["__main__"]
-    names: dict[str, Any] = vars(main)
-    hidden: dict[str, Any] = {
-        name: names.pop(name) for name in ("__file__", "__spec__") if name in names
-    }
-    main.__spec__ = None
-    try:
-        yield
-    finally:
-        names.update(hidden)
-
-
-@contextmanager
-def _room_for_descriptors() -> Iterator[None]:
-    """Makes sure that descriptors do not run out within a start, and keeps 0 to 2 taken.
-
-    A start that fails half way lets go of all it has, but what multiprocessing does may not. And a
-    worker started while 0 to 2 are closed would have a pipe of ours as its standard output.
-
-    Raises:
-        OSError: there is no room.
-    """
-    taken: list[int] = []
-    try:
-        for _ in range(ROOM):
-            taken.append(os.open(os.devnull, os.O_RDWR))
-        for fd in taken:
-            if fd > 2:
-                os.close(fd)
-            else:
-                os.set_inheritable(fd, True)
-        taken = [fd for fd in taken if fd <= 2]
-        yield
-    finally:
-        for fd in taken:
-            os.close(fd)
-
-
-@contextmanager
-def _blocked_sigint() -> Iterator[None]:
-    """Keeps Ctrl-C from a process that does not ignore it yet; it inherits the mask."""
-    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, old)
-
-
-@contextmanager
-def _deferred_interrupt() -> Iterator[None]:
-    """Puts off Ctrl-C until the end.
-
-    A mask would not do: the signal then goes to another thread, of a numeric library perhaps, and
-    Python's handler runs in the main thread all the same.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield
-        return
-    came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if came:
-            signal.raise_signal(signal.SIGINT)

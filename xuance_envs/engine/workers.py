@@ -7,12 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xuance_envs.engine.crew import Crew
-from xuance_envs.engine.worker_process import (
-    StartSettings,
-    WorkerProcess,
-    end_all,
-    start_worker,
-)
+from xuance_envs.engine.process_end import end_all
+from xuance_envs.engine.worker_process import StartSettings, WorkerProcess, start_worker
 
 __all__ = ["Workers"]
 

@@ -17,13 +17,14 @@ from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.driver import Driver, LocalDriver
 from xuance_envs.engine.env_group import EnvGroup
 from xuance_envs.engine.placement import Placement
+from xuance_envs.engine.process_end import end_all
 from xuance_envs.engine.restarts import RestartingWorker, Restarts
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.shared_memory import SharedMemory
 from xuance_envs.engine.single_env import EnvDescription
 from xuance_envs.engine.step_arrays import StepArrays
 from xuance_envs.engine.waiting import PolledWaiter
-from xuance_envs.engine.worker_process import StartSettings, WorkerProcess, end_all
+from xuance_envs.engine.worker_process import StartSettings, WorkerProcess
 from xuance_envs.engine.workers import Workers
 from xuance_envs.errors import EnvError
 from xuance_envs.vector_envs.arguments import (

@@ -127,7 +127,7 @@ class VecEnv(ABC):
             self._drivers, PolledWaiter(self._drivers, 0.0) if waiter is None else waiter
         )
         self._flat_actions = arrays.actions.flat
-        self._flat_observations = arrays.observations.flat
+        self._copy_flat_observations = arrays.observations.copy_flat
         self._all_asked = True
         self._packed_actions: dict[Driver, Any] | None = None
         # Drivers that were asked for something else than a step, and whose answers have not
@@ -337,10 +337,10 @@ class VecEnv(ABC):
     def _step_result(self, outcomes: Sequence[tuple[int, Outcome]]) -> StepResult:
         arrays = self._arrays
         infos = self._results.infos(outcomes)
-        flat = self._flat_observations
-        buf_obs = arrays.observations.copy_writable() if flat is None else flat.copy()
+        copy_flat = self._copy_flat_observations
+        buf_obs = arrays.observations.copy_writable() if copy_flat is None else copy_flat()
         if self._copy:
-            obs = arrays.observations.copy() if flat is None else flat.copy()
+            obs = arrays.observations.copy() if copy_flat is None else copy_flat()
             rewards = arrays.rewards.astype(np.float32)
             terminated, truncated = arrays.terminated.copy(), arrays.truncated.copy()
         else:

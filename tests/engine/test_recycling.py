@@ -1,0 +1,113 @@
+"""Copies of big arrays take the memory of those nobody holds any more, and of no others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from xuance_envs.engine import recycling
+from xuance_envs.engine.recycling import copier_of
+
+BIG = recycling.LEAST_BYTES
+
+
+@pytest.fixture
+def array():
+    return np.arange(4 * BIG, dtype=np.uint32).astype(np.uint8).reshape(4, BIG // 4, 4)
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+HOLDERS = {
+    "itself": lambda copy: copy,
+    "a row": lambda copy: copy[1],
+    "a view of a view": lambda copy: copy[1:].T[0],
+    "a memoryview": memoryview,
+    "a tensor": torch.from_numpy,
+    "a part of a tensor": lambda copy: torch.from_numpy(copy)[1:],
+    "DLPack": torch.from_dlpack,
+    "in a tuple": lambda copy: (copy,),
+    "its base": lambda copy: copy.base,
+}
+
+
+@pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
+@pytest.mark.parametrize("rows", [None, np.array([1, 3])], ids=["all", "some"])
+def test_what_is_held_stays_as_it_is(array, hold, rows):
+    copier = copier_of(array)
+    held, expected = [], []
+    for _ in range(12):
+        array += 1
+        copy = copier(rows)
+        expected.append(address(copy))
+        held.append(hold(copy))
+        del copy
+    assert len(set(expected)) == 12
+
+
+def test_it_equals_the_array_and_may_be_written_to(array):
+    copier = copier_of(array)
+    for _ in range(5):
+        array += 1
+        copy = copier()
+        assert copy.dtype == array.dtype
+        assert copy.flags.writeable
+        assert copy.flags.c_contiguous
+        assert not np.shares_memory(copy, array)
+        np.testing.assert_array_equal(copy, array)
+        copy[:] = 0
+        np.testing.assert_array_equal(copier(np.array([2, 0])), array[[2, 0]])
+
+
+def test_what_was_done_to_a_copy_does_not_show_in_the_next(array):
+    copier = copier_of(array)
+    copy = copier()
+    before = address(copy)
+    copy.setflags(write=False)
+    copy.shape = (-1,)
+    del copy
+    copy = copier()
+    assert address(copy) == before
+    assert copy.shape == array.shape
+    assert copy.flags.writeable
+
+
+@pytest.mark.parametrize("rows", [None, np.array([1, 3])], ids=["all", "some"])
+def test_memory_that_nobody_holds_is_used_again(array, rows):
+    copier = copier_of(array)
+    last = None
+    places = set()
+    for _ in range(50):
+        copy = copier(rows)
+        places.add(address(copy))
+        last = copy  # as in a loop that has the observations before and after a step
+    assert last is not None
+    assert len(places) == 2
+
+
+def test_it_keeps_no_more_than_a_few(array):
+    copier = copier_of(array)
+    held = [copier() for _ in range(20)]
+    places = {address(copy) for copy in held}
+    held.clear()
+    again = {address(copier()) for _ in range(20)}
+    assert again < places
+    assert len(copier._kept) <= 6
+
+
+@pytest.mark.parametrize("rows", [None, np.array([1])], ids=["all", "some"])
+def test_small_arrays_are_copied_plainly(rows):
+    array = np.arange(8.0).reshape(2, 4)
+    copy = copier_of(array)(rows)
+    assert not np.shares_memory(copy, array)
+    np.testing.assert_array_equal(copy, array if rows is None else array[rows])
+
+
+def test_without_a_count_of_references_nothing_is_used_again(array, monkeypatch):
+    monkeypatch.setattr(recycling, "_COUNTS_REFERENCES", False)
+    copier = copier_of(array)
+    copies = [copier() for _ in range(3)]
+    assert all(copy.flags.owndata for copy in copies)
