@@ -222,7 +222,7 @@ def _warm_up(runner: Runner, seconds: float) -> float:
 def _timed_run(runner: Runner, expected_rate: float, seconds: float) -> float:
     """Environment steps per second of one run of about ``seconds``."""
     steps = max(1, round(expected_rate * seconds / runner.num_envs))
-    gc.collect()
+    gc.collect(1)  # of what the run before left; all there is takes longer than many a run
     time.sleep(SETTLE_SECONDS)
     runner.run(max(1, round(steps * LEAD_IN)))
     return steps * runner.num_envs / runner.run(steps)
