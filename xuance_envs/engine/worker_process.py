@@ -282,9 +282,13 @@ class WorkerProcess:
     def _answer(self, deadline: float | None) -> tuple[int, bytes]:
         while True:
             began = monotonic()
-            ends = [began + LOOK, self.due, deadline]
+            until, due = began + LOOK, self.due
+            if due is not None:
+                until = min(until, due)
+            if deadline is not None:
+                until = min(until, deadline)
             try:
-                return self._channel.answer(min(end for end in ends if end is not None))
+                return self._channel.answer(until)
             except PeerGoneError:
                 raise self.death() from None
             except TimeoutError:
