@@ -53,19 +53,61 @@ __all__ = [
 
 
 class VecEnvError(Exception):
-    """The root of every exception this package defines."""
+    """The root of every exception this package defines.
+
+    Example:
+        >>> from xuance_envs import EnvError, VecEnvError
+        >>> try:
+        ...     raise EnvError(3, "step", "ValueError: too far")
+        ... except VecEnvError as error:
+        ...     print(error)
+        environment 3 failed in 'step': ValueError: too far
+    """
 
 
 class AlreadySteppingError(VecEnvError):
-    """A step is pending: finish it with ``step_wait`` before asking for something else."""
+    """A step is pending: finish it with ``step_wait`` before asking for something else.
+
+    Example:
+        >>> from xuance_envs import DummyVecEnv_Gym, Gym_Env
+        >>> envs = DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")])
+        >>> _ = envs.reset()
+        >>> envs.step_async([0])
+        >>> envs.call("render")
+        Traceback (most recent call last):
+            ...
+        xuance_envs.errors.AlreadySteppingError: ...
+        >>> _ = envs.step_wait()
+        >>> envs.close()
+    """
 
 
 class NotSteppingError(VecEnvError):
-    """``step_wait`` was called without a ``step_async`` before it."""
+    """``step_wait`` was called without a ``step_async`` before it.
+
+    Example:
+        >>> from xuance_envs import DummyVecEnv_Gym, Gym_Env
+        >>> envs = DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")])
+        >>> envs.step_wait()
+        Traceback (most recent call last):
+            ...
+        xuance_envs.errors.NotSteppingError: ...
+        >>> envs.close()
+    """
 
 
 class ClosedVecEnvError(VecEnvError):
-    """The vector environment has been closed, by ``close`` or after an error."""
+    """The vector environment has been closed, by ``close`` or after an error.
+
+    Example:
+        >>> from xuance_envs import DummyVecEnv_Gym, Gym_Env
+        >>> envs = DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")])
+        >>> envs.close()
+        >>> envs.reset()
+        Traceback (most recent call last):
+            ...
+        xuance_envs.errors.ClosedVecEnvError: ...
+    """
 
 
 class EnvError(VecEnvError):
@@ -86,6 +128,17 @@ class EnvError(VecEnvError):
         command (str): as above.
         reason (str): as above.
         env_traceback (str): as above.
+
+    Example:
+        >>> from xuance_envs import DummyVecEnv_Gym, EnvError, Gym_Env
+        >>> envs = DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")] * 2)
+        >>> try:
+        ...     envs.reset(options={"low": "wrong"})
+        ... except EnvError as error:
+        ...     print(error.env_index, error.command, type(error.__cause__).__name__)
+        0 reset ValueError
+        >>> envs.closed
+        True
     """
 
     def __init__(self, env_index: int, command: str, reason: str, env_traceback: str = "") -> None:
@@ -156,6 +209,20 @@ class WorkerDiedError(_WorkerError):
         env_index (int | None): as above.
         restarted (bool): whether another process takes its place, and the vector environment
             goes on.
+
+    Example:
+        >>> import os
+        >>> from xuance_envs import Gym_Env, SubprocVecEnv_Gym, WorkerDiedError
+        >>> class Leaving(Gym_Env):
+        ...     def step(self, action):
+        ...         os._exit(7)
+        >>> envs = SubprocVecEnv_Gym([lambda: Leaving("CartPole-v1")] * 2, in_series=2)
+        >>> _ = envs.reset()
+        >>> try:
+        ...     envs.step([0, 0])
+        ... except WorkerDiedError as error:
+        ...     print(error.env_indices, error.env_index, error.exitcode, error.command)
+        (0, 1) 0 7 step
     """
 
     def __init__(
@@ -212,6 +279,20 @@ class WorkerTimeoutError(_WorkerError):
         env_index (int | None): as above.
         restarted (bool): whether another process takes its place, and the vector environment
             goes on.
+
+    Example:
+        >>> import time
+        >>> from xuance_envs import Gym_Env, SubprocVecEnv_Gym, WorkerTimeoutError
+        >>> class Sleeping(Gym_Env):
+        ...     def step(self, action):
+        ...         time.sleep(60)
+        >>> envs = SubprocVecEnv_Gym([lambda: Sleeping("CartPole-v1")], step_timeout=0.5)
+        >>> _ = envs.reset()
+        >>> try:
+        ...     envs.step([0])
+        ... except WorkerTimeoutError as error:
+        ...     print(error.env_indices, error.timeout, error.command)
+        (0,) 0.5 step
     """
 
     def __init__(
@@ -244,6 +325,14 @@ class RemoteError(VecEnvError):
         message (str): as above.
         server (str): as above.
         status (int | None): as above.
+
+    Example:
+        >>> from xuance_envs import RemoteError, RemoteVecEnv
+        >>> try:
+        ...     RemoteVecEnv("http://127.0.0.1:9", "CartPole-v1", 2, timeout=1.0)
+        ... except RemoteError as error:
+        ...     print(type(error).__name__, error.server, error.status)
+        RemoteUnreachableError http://127.0.0.1:9 None
     """
 
     def __init__(self, message: str, server: str, status: int | None = None) -> None:
@@ -258,44 +347,155 @@ class RemoteError(VecEnvError):
 
 
 class RemoteAuthenticationError(RemoteError):
-    """The server wants a token, and got none or not one of its own (401)."""
+    """The server wants a token, and got none or not one of its own (401).
+
+    Example:
+        >>> from xuance_envs import RemoteVecEnv
+        >>> from xuance_envs.remote.server import Server
+        >>> from xuance_envs.remote.settings import Catalogue, Settings, Tokens
+        >>> settings = Settings(Catalogue.of_ids(["CartPole-v1"]), Tokens(["secret"]))
+        >>> with Server(settings, port=0) as server:
+        ...     RemoteVecEnv(server.url, "CartPole-v1", 2, user_token="guessed")
+        Traceback (most recent call last):
+            ...
+        xuance_envs.errors.RemoteAuthenticationError: ...
+    """
 
 
 class RemoteForbiddenError(RemoteError):
-    """The server's operator has not allowed what was asked for (403)."""
+    """The server's operator has not allowed what was asked for (403).
+
+    Example:
+        >>> from xuance_envs import RemoteVecEnv
+        >>> from xuance_envs.remote.server import Server
+        >>> from xuance_envs.remote.settings import Catalogue, Settings
+        >>> settings = Settings(Catalogue.of_ids(["CartPole-v1"]))
+        >>> with Server(settings, port=0) as server:
+        ...     RemoteVecEnv(server.url, "CartPole-v1", 2, env_kwargs={"sutton": True})
+        Traceback (most recent call last):
+            ...
+        xuance_envs.errors.RemoteForbiddenError: ...
+    """
 
 
 class RemoteNotFoundError(RemoteError):
     """The server has no such session, episode or environment, or not for this token (404).
 
     A session that was not used for a while is gone as well.
+
+    Example:
+        >>> from xuance_envs import RemoteVecEnv
+        >>> from xuance_envs.remote.server import Server
+        >>> from xuance_envs.remote.settings import Catalogue, Settings
+        >>> settings = Settings(Catalogue.of_ids(["CartPole-v1"]))
+        >>> with Server(settings, port=0) as server:
+        ...     RemoteVecEnv(server.url, "Pong", 2)
+        Traceback (most recent call last):
+            ...
+        xuance_envs.errors.RemoteNotFoundError: ...
     """
 
 
 class RemoteConflictError(RemoteError):
-    """The session or the episode is not in a state in which that can be done (409)."""
+    """The session or the episode is not in a state in which that can be done (409).
+
+    Example:
+        >>> import os
+        >>> from xuance_envs import Gym_Env, WorkerDiedError, create_student_gym_env_vectorized
+        >>> from xuance_envs.remote.server import Server
+        >>> from xuance_envs.remote.settings import Catalogue, Settings
+        >>> class Leaving(Gym_Env):
+        ...     def step(self, action):
+        ...         os._exit(7)
+        >>> settings = Settings(Catalogue({"Leaving": lambda: Leaving("CartPole-v1")}))
+        >>> with Server(settings, port=0) as server:
+        ...     env = create_student_gym_env_vectorized(1, 1, None, base_url=server.url)
+        ...     _ = env.reset()
+        ...     try:
+        ...         env.step([0])
+        ...     except WorkerDiedError:
+        ...         env.reset()
+        Traceback (most recent call last):
+            ...
+        xuance_envs.errors.RemoteConflictError: ...
+    """
 
 
 class RemoteTooLargeError(RemoteError):
-    """The request, or its answer, is larger than the server allows (413)."""
+    """The request, or its answer, is larger than the server allows (413).
+
+    Example:
+        >>> from xuance_envs import RemoteVecEnv
+        >>> from xuance_envs.remote.server import Server
+        >>> from xuance_envs.remote.settings import Catalogue, Limits, Settings
+        >>> settings = Settings(Catalogue.of_ids(["CartPole-v1"]), limits=Limits(body=20))
+        >>> with Server(settings, port=0) as server:
+        ...     RemoteVecEnv(server.url, "CartPole-v1", 2)
+        Traceback (most recent call last):
+            ...
+        xuance_envs.errors.RemoteTooLargeError: ...
+    """
 
 
 class RemoteRequestError(RemoteError):
-    """The server does not understand the request (400, 415, 422)."""
+    """The server does not understand the request (400, 415, 422).
+
+    Example:
+        >>> from xuance_envs import RemoteVecEnv
+        >>> from xuance_envs.remote.server import Server
+        >>> from xuance_envs.remote.settings import Catalogue, Settings
+        >>> settings = Settings(Catalogue.of_ids(["CartPole-v1", "Pendulum-v1"]))
+        >>> with Server(settings, port=0) as server:
+        ...     RemoteVecEnv(server.url, None, 2)  # which of the two?
+        Traceback (most recent call last):
+            ...
+        xuance_envs.errors.RemoteRequestError: ...
+    """
 
 
 class RemoteLimitError(RemoteError):
-    """The server allows no more sessions, environments or waiting requests at present (429)."""
+    """The server allows no more sessions, environments or waiting requests at present (429).
+
+    Example:
+        >>> from xuance_envs import RemoteVecEnv
+        >>> from xuance_envs.remote.server import Server
+        >>> from xuance_envs.remote.settings import Catalogue, Limits, Settings
+        >>> settings = Settings(Catalogue.of_ids(["CartPole-v1"]), limits=Limits(environments=4))
+        >>> with Server(settings, port=0) as server:
+        ...     RemoteVecEnv(server.url, "CartPole-v1", 5)
+        Traceback (most recent call last):
+            ...
+        xuance_envs.errors.RemoteLimitError: ...
+    """
 
 
 class RemoteVersionError(RemoteError):
-    """The server speaks another version of the protocol, or is no server of environments."""
+    """The server speaks another version of the protocol, or is no server of environments.
+
+    Example:
+        >>> from xuance_envs import RemoteVecEnv
+        >>> from xuance_envs.remote.server import Server
+        >>> from xuance_envs.remote.settings import Catalogue, Settings
+        >>> settings = Settings(Catalogue.of_ids(["CartPole-v1"]))
+        >>> with Server(settings, port=0) as server:
+        ...     RemoteVecEnv(f"{server.url}/elsewhere", "CartPole-v1", 2)
+        Traceback (most recent call last):
+            ...
+        xuance_envs.errors.RemoteVersionError: ...
+    """
 
 
 class RemoteUnreachableError(RemoteError):
     """The server cannot be reached, or does not answer in time.
 
     Whether it has done what was asked for is then not known.
+
+    Example:
+        >>> from xuance_envs import RemoteVecEnv
+        >>> RemoteVecEnv("http://127.0.0.1:9", "CartPole-v1", 2, timeout=1.0)
+        Traceback (most recent call last):
+            ...
+        xuance_envs.errors.RemoteUnreachableError: ...
     """
 
 

@@ -58,6 +58,16 @@ def create_student_gym_env_vectorized(
         RemoteVersionError: it speaks another version of the protocol.
         RemoteUnreachableError: it does not answer.
         ImportError: httpx or msgpack is not installed.
+
+    Example:
+        >>> from xuance_envs import create_student_gym_env_vectorized
+        >>> from xuance_envs.remote.server import Server
+        >>> from xuance_envs.remote.settings import Catalogue, Settings
+        >>> with Server(Settings(Catalogue.of_ids(["CartPole-v1"])), port=0) as server:
+        ...     with create_student_gym_env_vectorized(2, 5, None, base_url=server.url) as env:
+        ...         observations, infos = env.reset(seed=0)
+        >>> observations.shape, observations.dtype
+        ((2, 4), dtype('float32'))
     """
     num_envs, step_size = (
         checked_count("num_envs", num_envs),
@@ -98,6 +108,17 @@ class StudentGymEnvVectorized:
         action_space (gymnasium.Space): of one environment.
         max_episode_steps (int): the limit of an episode, 1000 where there is none.
         closed (bool): whether it has been closed.
+
+    Example:
+        >>> from xuance_envs import create_student_gym_env_vectorized
+        >>> from xuance_envs.remote.server import Server
+        >>> from xuance_envs.remote.settings import Catalogue, Settings
+        >>> with Server(Settings(Catalogue.of_ids(["CartPole-v1"])), port=0) as server:
+        ...     with create_student_gym_env_vectorized(2, 5, None, base_url=server.url) as env:
+        ...         _ = env.reset(seed=0)
+        ...         observations, rewards, terminateds, truncateds, infos = env.step([0, 1])
+        ...         print([each.shape for each in observations], rewards, env.get_active_count())
+        [(5, 4), (5, 4)] [5. 5.] 2
     """
 
     def __init__(

@@ -77,6 +77,17 @@ class RemoteVecEnv(VecEnv):
         RemoteVersionError: it speaks another version of the protocol.
         RemoteUnreachableError: it does not answer.
         ImportError: httpx or msgpack is not installed.
+
+    Example:
+        >>> from xuance_envs import RemoteVecEnv
+        >>> from xuance_envs.remote.server import Server
+        >>> from xuance_envs.remote.settings import Catalogue, Settings
+        >>> with Server(Settings(Catalogue.of_ids(["CartPole-v1"])), port=0) as server:
+        ...     with RemoteVecEnv(server.url, "CartPole-v1", 3, seed=0) as envs:
+        ...         _ = envs.reset()
+        ...         obs, rewards, terminated, truncated, infos = envs.step([0, 1, 0])
+        >>> obs.shape, rewards
+        ((3, 4), array([1., 1., 1.], dtype=float32))
     """
 
     def __init__(

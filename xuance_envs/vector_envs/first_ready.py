@@ -30,6 +30,14 @@ class StepBatch(NamedTuple):
         truncated: ``(k,)`` bool.
         infos: a sequence of k dicts.
         env_ids: ``(k,)`` int, ascending: which environments they are.
+
+    Example:
+        >>> from xuance_envs import DummyVecEnv_Gym, Gym_Env
+        >>> with DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")] * 3) as envs:
+        ...     envs.async_reset(seed=0)
+        ...     batch = envs.recv(min_envs=3)
+        >>> batch.env_ids, batch.obs.shape, batch.rewards
+        (array([0, 1, 2]), (3, 4), array([0., 0., 0.], dtype=float32))
     """
 
     obs: Any

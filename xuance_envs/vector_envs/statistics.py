@@ -24,6 +24,18 @@ class WorkerStatistics:
         slowest_env: the environment that takes longest; None before the first step.
         slowest_time: mean time of that environment's step, in seconds, resets included, over
             every 64th step.
+
+    Example:
+        >>> from xuance_envs import Gym_Env, SubprocVecEnv_Gym
+        >>> with SubprocVecEnv_Gym([lambda: Gym_Env("CartPole-v1")] * 4, in_series=2) as envs:
+        ...     _ = envs.reset(seed=0)
+        ...     for _ in range(10):
+        ...         _ = envs.step([0, 1, 0, 1])
+        ...     workers = envs.statistics()
+        >>> [(worker.env_ids, worker.steps) for worker in workers]
+        [(range(0, 2), 10), (range(2, 4), 10)]
+        >>> 0 < workers[0].p50 <= workers[0].p99 < 1
+        True
     """
 
     env_ids: range

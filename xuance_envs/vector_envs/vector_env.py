@@ -85,6 +85,17 @@ class VecEnv(ABC):
         buf_infos: the last step's infos, as returned.
         autotuned (Autotuned | None): what :func:`~xuance_envs.making.make_vec` found out before it
             chose this backend by itself.
+
+    Example:
+        >>> from xuance_envs import Gym_Env, SubprocVecEnv_Gym, VecEnv
+        >>> with SubprocVecEnv_Gym([lambda: Gym_Env("CartPole-v1")] * 3) as envs:
+        ...     obs, infos = envs.reset(seed=0)
+        ...     for _ in range(10):  # in an episode's last step, obs is its last observation
+        ...         obs, rewards, terminated, truncated, infos = envs.step([1, 1, 1])
+        >>> isinstance(envs, VecEnv), obs.shape, rewards.dtype
+        (True, (3, 4), dtype('float32'))
+        >>> terminated, "reset_obs" in infos[2]
+        (array([False, False,  True]), True)
     """
 
     # For other libraries' interfaces, which promise other things.
