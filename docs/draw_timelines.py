@@ -29,7 +29,7 @@ FIRST, SECOND = "var(--color-brand-primary, #2757dd)", "var(--timeline-second, #
 
 
 class Told(gymnasium.Env):
-    """Observes its episode and step, ends its episode after three, and notes what it goes through."""
+    """Observes its episode and step, ends after three, and notes what it goes through."""
 
     observation_space = gymnasium.spaces.Box(0, 9, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -177,7 +177,10 @@ SPLITS: dict[str, tuple[str, dict[str, list[Bar]]]] = {
     "caller_steps": (
         "caller_steps=True: the caller is one of the two, and there is one signal",
         {
-            "caller, core 1": [(0, 0.25, ""), (0.25, 1.45, "0"), (1.45, 2.65, "1"), (2.65, 2.9, "")],
+            "caller, core 1": [
+                *((0, 0.25, ""), (0.25, 1.45, "0")),
+                *((1.45, 2.65, "1"), (2.65, 2.9, "")),
+            ],
             "core 2": [(0.25, 1.4, "2"), (1.4, 2.6, "3")],
         },
     ),

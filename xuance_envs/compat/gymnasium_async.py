@@ -68,6 +68,16 @@ class AsyncVectorEnv(gymnasium.vector.AsyncVectorEnv):
         RuntimeError: the environments' spaces do not go together.
         ValueError: there is no such mode, or ``shared_memory`` with a custom space.
         TypeError: ``shared_memory`` with a space of variable shape.
+
+    Example:
+        >>> import gymnasium
+        >>> from xuance_envs.compat.gymnasium import AsyncVectorEnv
+        >>> envs = AsyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 3, in_series=2)
+        >>> observations, infos = envs.reset(seed=0)
+        >>> observations, rewards, terminated, truncated, infos = envs.step([0, 1, 0])
+        >>> observations.shape, rewards
+        ((3, 4), array([1., 1., 1.]))
+        >>> envs.close()
     """
 
     def __init__(

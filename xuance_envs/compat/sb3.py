@@ -111,6 +111,16 @@ class SubprocVecEnv(sb3.SubprocVecEnv):
 
     Raises:
         ValueError: there is no such start method.
+
+    Example:
+        >>> import gymnasium
+        >>> from xuance_envs.compat.sb3 import SubprocVecEnv
+        >>> envs = SubprocVecEnv([lambda: gymnasium.make("CartPole-v1")] * 3, in_series=2)
+        >>> observations = envs.reset()
+        >>> observations, rewards, dones, infos = envs.step([0, 1, 0])
+        >>> observations.shape, dones
+        ((3, 4), array([False, False, False]))
+        >>> envs.close()
     """
 
     def __init__(

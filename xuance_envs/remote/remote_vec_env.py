@@ -134,7 +134,7 @@ class RemoteVecEnv(VecEnv):
         logger.info("%d environments at %s", self.num_envs, session.server)
 
     def step(self, actions: Any) -> StepResult:
-        """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step`."""
         self._driver.at_once = True
         try:
             return super().step(actions)

@@ -422,7 +422,10 @@ class RolloutCollector:
         """An observation, or a batch, with its axes as the agent sees them.
 
         Images are turned from (..., H, W, C) to (..., C, H, W), if the collector does so; anything
-        else comes back as it is. Takes arrays and tensors.
+        else comes back as it is.
+
+        Args:
+            state: an array or a tensor, or a dict of them for a Dict space.
         """
         return self._layout.permute(state)
 

@@ -82,6 +82,24 @@ class GifRecorder:
     Attributes:
         count (int): how many recordings have been saved.
         paths (list[pathlib.Path]): where.
+
+    Example:
+        >>> import tempfile
+        >>> from xuance_envs import Gym_Env
+        >>> from xuance_envs.rollout import GifRecorder
+        >>> env = Gym_Env("CartPole-v1", seed=0, render_mode="rgb_array")
+        >>> _ = env.reset()
+        >>> recorder = GifRecorder(render_every=1, folder=tempfile.mkdtemp())
+        >>> recorder.begin(global_steps=0)
+        >>> steps, finished = 0, False
+        >>> while not finished:
+        ...     recorder.before_step(env.render)
+        ...     _, reward, terminated, truncated, _ = env.step(1)
+        ...     steps, finished = steps + 1, terminated or truncated
+        ...     recorder.after_step(reward, finished, steps)
+        >>> recorder.count, recorder.paths[0].name
+        (1, 'render_0.gif')
+        >>> env.close()
     """
 
     def __init__(

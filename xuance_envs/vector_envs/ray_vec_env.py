@@ -93,13 +93,13 @@ class RayVecEnv_Gym(VecEnv):
             room for it, it says what is needed and what there is.
 
     Example:
-        .. code-block:: python
-
-            import gymnasium
-            from xuance_envs import RayVecEnv_Gym
-
-            with RayVecEnv_Gym([lambda: gymnasium.make("CartPole-v1")] * 64) as envs:
-                obs, infos = envs.reset(seed=0)
+        >>> import gymnasium
+        >>> from xuance_envs import RayVecEnv_Gym
+        >>> with RayVecEnv_Gym([lambda: gymnasium.make("CartPole-v1")] * 4) as envs:
+        ...     obs, infos = envs.reset(seed=0)
+        ...     obs, rewards, terminated, truncated, infos = envs.step([0, 1, 0, 1])
+        >>> obs.shape, rewards
+        ((4, 4), array([1., 1., 1., 1.], dtype=float32))
     """
 
     def __init__(

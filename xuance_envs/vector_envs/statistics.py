@@ -48,7 +48,11 @@ class WorkerStatistics:
 
     @classmethod
     def of(cls, driver: Driver) -> WorkerStatistics:
-        """Those of one group."""
+        """Those of one group.
+
+        Args:
+            driver: of the group.
+        """
         times = driver.times()
         return cls(
             range(driver.lo, driver.hi),

@@ -252,7 +252,7 @@ class SubprocVecEnv(VecEnv):
         self._placement.replace(index, self._workers.processes[index].pid)
 
     def step_async(self, actions: Any) -> None:
-        """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_async`."""
         if self._tag >= self._placement.due:
             self._placement.update(self._tag)
         super().step_async(actions)

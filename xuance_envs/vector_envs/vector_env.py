@@ -538,6 +538,10 @@ class VecEnv(ABC):
     def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
         """Reads an attribute of every environment, or of some; reaches through wrappers.
 
+        Args:
+            name: the attribute.
+            env_ids: the environments; None for all.
+
         Returns:
             Each one's value, in the order of ``env_ids``.
 

@@ -1,0 +1,71 @@
+"""What the reference says of each public name: an example that runs, and every argument."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import xuance_envs
+from xuance_envs import compat, rollout
+from xuance_envs.compat import gymnasium, sb3
+
+PUBLIC = [
+    *((xuance_envs, name) for name in xuance_envs.__all__ if name != "__version__"),
+    *((module, name) for module in (compat, gymnasium, rollout, sb3) for name in module.__all__),
+]
+NAMES = pytest.mark.parametrize(
+    "public",
+    [getattr(module, name) for module, name in PUBLIC],
+    ids=[f"{module.__name__}.{name}" for module, name in PUBLIC],
+)
+
+
+def described(function: Any) -> str:
+    """A docstring, with those of the classes it derives from, and what it refers to."""
+    if not inspect.isclass(function):
+        return inspect.getdoc(function) or ""
+    return "\n".join(base.__doc__ or "" for base in function.__mro__)
+
+
+def arguments(function: Any) -> set[str]:
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name for each in parameters if each.kind not in kinds} - {"self", "cls"}
+
+
+def own_methods(public: type) -> Iterator[tuple[str, Any]]:
+    """The public methods that are this package's, and not promised by a library it takes after."""
+    others = [base for base in public.__mro__ if not base.__module__.startswith("xuance_envs")]
+    for name, method in inspect.getmembers(public, inspect.isroutine):
+        if not name.startswith("_") and not any(name in vars(base) for base in others):
+            yield name, method
+
+
+@NAMES
+def test_it_has_an_example_that_the_documentation_runs(public: Any) -> None:
+    assert re.search(r"^\s*Examples?:\n\s+>>> ", public.__doc__, re.MULTILINE), public.__doc__
+
+
+@NAMES
+def test_its_arguments_are_described(public: Any) -> None:
+    text = described(public)
+    # `NamedTuple`s and dataclasses have attributes of the same names.
+    assert [
+        name for name in arguments(public) if not re.search(rf"\b{name}( \(.*\))?: ", text)
+    ] == []
+
+
+@NAMES
+def test_its_methods_are_described(public: Any) -> None:
+    if not inspect.isclass(public):
+        return
+    for name, method in own_methods(public):
+        text = described(method)
+        assert text, f"{name} has no docstring"
+        unsaid = [each for each in arguments(method) if not re.search(rf"\b{each}\b", text)]
+        # Or it says where: "See :meth:`Gym_Env.step`".
+        assert not unsaid or ":meth:" in text, f"{name}: {unsaid}"
