@@ -45,10 +45,12 @@ format: $(DEV) ## mend style and format
 types: $(DEV) ## check types
 	@$(RUN) -m mypy
 
-docs: $(DEV) ## build the documentation into docs/_build/html and run its examples
+docs: $(DEV) ## build the documentation into docs/_build/html, run its examples, look at its pages
 	@rm -rf docs/api
 	@$(RUN) -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@$(RUN) -m sphinx -W --keep-going -q -b doctest docs docs/_build/doctest
+	@$(RUN) docs/check_links.py docs/_build/html
+	@$(RUN) docs/check_pages.py docs/_build/html
 	@echo "documentation: docs/_build/html/index.html"
 
 bench: $(DEMO) ## measure steps per second

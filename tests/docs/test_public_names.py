@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 import xuance_envs
 from xuance_envs import compat, rollout
 from xuance_envs.compat import gymnasium, sb3
+
+ROOT = Path(__file__).resolve().parents[2]
 
 PUBLIC = [
     *((xuance_envs, name) for name in xuance_envs.__all__ if name != "__version__"),
@@ -71,3 +74,10 @@ def test_its_methods_are_described(public: Any) -> None:
         unsaid = [each for each in arguments(method) if not re.search(rf"\b{each}\b", text)]
         # Or it says where: "See :meth:`Gym_Env.step`".
         assert not unsaid or ":meth:" in text, f"{name}: {unsaid}"
+
+
+def test_the_reference_lists_every_public_name() -> None:
+    reference = (ROOT / "docs/api.rst").read_text(encoding="utf-8")
+    listed = re.findall(r"^   ~(xuance_envs\.[\w.]+)$", reference, re.MULTILINE)
+    public = {getattr(module, name) for module, name in PUBLIC if module is xuance_envs}
+    assert {f"{each.__module__}.{each.__qualname__}" for each in public} == set(listed)
