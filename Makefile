@@ -17,6 +17,9 @@ DEV   := $(VENV)/.installed-dev
 PEERS := $(VENV)/.installed-peers
 UNFINISHED := $(VENV)/.unfinished
 
+# The second builder reads nothing again that the first has read.
+SPHINX := $(RUN) -m sphinx -W --keep-going -q -j auto -d docs/_build/doctrees
+
 PIP_INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
@@ -47,8 +50,8 @@ types: $(DEV) ## check types
 
 docs: $(DEV) ## build the documentation into docs/_build/html, run its examples, look at its pages
 	@rm -rf docs/api
-	@$(RUN) -m sphinx -W --keep-going -q -b html docs docs/_build/html
-	@$(RUN) -m sphinx -W --keep-going -q -b doctest docs docs/_build/doctest
+	@$(SPHINX) -b html docs docs/_build/html
+	@$(SPHINX) -b doctest docs docs/_build/doctest
 	@$(RUN) docs/check_links.py docs/_build/html
 	@$(RUN) docs/check_pages.py docs/_build/html
 	@echo "documentation: docs/_build/html/index.html"

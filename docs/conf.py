@@ -1,6 +1,7 @@
 """Sphinx's settings. Warnings are errors and nothing is fetched: "make docs" works off line."""
 
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.doctest",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
 ]
 exclude_patterns = ["_build", "_templates"]
@@ -41,9 +43,23 @@ napoleon_use_ivar = True
 # Docstrings show how a thing is used, not how it is imported.
 doctest_global_setup = "import numpy as np\nfrom xuance_envs import *"
 
-# Public names of our own must lead somewhere; those of other libraries would need a network.
+# Other libraries' names lead to their sites, by inventories that are kept here.
+SITES = runpy.run_path(str(Path(__file__).with_name("make_inventories.py")))["SITES"]
+intersphinx_mapping = {name: (url, f"_inventories/{name}.inv") for name, url in SITES.items()}
+
+# Every name must lead somewhere, but for these.
 nitpicky = True
-nitpick_ignore_regex = [(r"py:.*", r"(?!xuance_envs\b).*"), (r"py:.*", r".*\._\w+")]
+nitpick_ignore_regex = [
+    (r"py:.*", r".*\._\w+|_\w+"),  # private
+    # Constraints in annotations, as pydantic's messages have them, are no names.
+    (r"py:class", r".*[ =\"'].*|types\.Annotated|(FieldInfo|Ge|Le|Lt|MaxLen|MinLen)"),
+    (r"py:class", r"pydantic\..*|ASGIApp|ObservationMode|multiprocessing\.context\.BaseContext"),
+    # Gymnasium's errors are not in its documentation.
+    (
+        r"py:(class|exc)",
+        r"(gymnasium\.error\.)?(\w*CallError|ClosedEnvironmentError|Error|NameNotFound|ResetNeeded)",
+    ),
+]
 
 
 def inline_timelines(app: Any, docname: str, source: list[str]) -> None:
@@ -59,5 +75,14 @@ def inline_timelines(app: Any, docname: str, source: list[str]) -> None:
     source[0] = re.sub(picture, inlined, source[0])
 
 
+def keep_colons(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Puts back what napoleon took for a type before a colon: types are in annotations here."""
+    if what in ("attribute", "data", "property"):
+        for line in [line for line in lines if line.startswith(":type: ")]:
+            lines.remove(line)
+            lines[0] = f"{line.removeprefix(':type: ')}: {lines[0]}"
+
+
 def setup(app: Any) -> None:
+    app.connect("autodoc-process-docstring", keep_colons, priority=600)  # napoleon has 500
     app.connect("source-read", inline_timelines)

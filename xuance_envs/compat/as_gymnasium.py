@@ -1,4 +1,4 @@
-"""Any :class:`VecEnv` as a vector environment of Gymnasium's, for Gymnasium's vector wrappers."""
+"""Any ``VecEnv`` as a vector environment of Gymnasium's, for Gymnasium's vector wrappers."""
 
 from __future__ import annotations
 

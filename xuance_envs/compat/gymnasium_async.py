@@ -57,8 +57,8 @@ class AsyncVectorEnv(gymnasium.vector.AsyncVectorEnv):
             here they always may.
         worker: a function in place of Gymnasium's worker. Everything is then Gymnasium's: a process
             per environment, and its speed.
-        observation_mode: as for :class:`SyncVectorEnv`.
-        autoreset_mode: as for :class:`SyncVectorEnv`.
+        observation_mode: as for :class:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv`.
+        autoreset_mode: as for :class:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv`.
         max_concurrency: at most so many environments are stepped at the same time: the number of
             workers.
         **ours: as :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` takes them:
@@ -164,7 +164,7 @@ class AsyncVectorEnv(gymnasium.vector.AsyncVectorEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        """Starts a reset: see :meth:`SyncVectorEnv.reset`.
+        """Starts a reset: see :meth:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv.reset`.
 
         Raises:
             AlreadyPendingCallError: another call is pending.
@@ -200,7 +200,7 @@ class AsyncVectorEnv(gymnasium.vector.AsyncVectorEnv):
     # -- step -------------------------------------------------------------------------
 
     def step_async(self, actions: Any) -> None:
-        """Starts a step: see :meth:`SyncVectorEnv.step`.
+        """Starts a step: see :meth:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv.step`.
 
         Raises:
             AlreadyPendingCallError: another call is pending.

@@ -1,4 +1,4 @@
-"""Environments that are vectorized already, as a :class:`VecEnv`.
+"""Environments that are vectorized already, as a ``VecEnv``.
 
 Such an environment steps all its copies in one call, in NumPy or C++, faster than any process
 could. :func:`from_gymnasium` gives it the contract of
@@ -44,7 +44,7 @@ def from_gymnasium(
     copy: bool = True,
     check_actions: bool = False,
 ) -> NativeVecEnv:
-    """Makes a :class:`VecEnv` of an environment that is vectorized already.
+    """Makes a ``VecEnv`` of an environment that is vectorized already.
 
     It takes Gymnasium's ``CartPoleVectorEnv``, ale-py's ``AtariVectorEnv``, an EnvPool in its
     Gymnasium form, and any ``gymnasium.vector.VectorEnv`` whose ``autoreset_mode`` is
@@ -55,7 +55,7 @@ def from_gymnasium(
     :class:`NotImplementedError` that says why, and changes nothing.
 
     Args:
-        vector_env: the environment; it is closed with the :class:`VecEnv`.
+        vector_env: the environment; it is closed with the ``VecEnv``.
         seed: the first ``reset`` without a seed is then one with this.
         copy: whether the arrays returned belong to the caller; otherwise they are read-only views
             that the next step overwrites.
@@ -89,7 +89,7 @@ def make_native(
     check_actions: bool = False,
     **kwargs: Any,
 ) -> NativeVecEnv:
-    """Makes a :class:`VecEnv` of an environment's own vectorized form.
+    """Makes a ``VecEnv`` of an environment's own vectorized form.
 
     Args:
         env_id: as ``gymnasium.make_vec`` takes it.
@@ -162,7 +162,7 @@ class NativeVecEnv(VecEnv):
         options: dict[str, Any] | None = None,
         env_ids: Sequence[int] | None = None,
     ) -> tuple[Any, StepInfos]:
-        """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`.
+        """See ``VecEnv``.
 
         Raises:
             NotImplementedError: the environment cannot reset like this; says why.
@@ -174,7 +174,7 @@ class NativeVecEnv(VecEnv):
         return result
 
     def close_extras(self) -> None:
-        """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
+        """See ``VecEnv``."""
         try:
             self._engine.close()
         except Exception:

@@ -58,7 +58,7 @@ _BOOL = np.dtype(np.bool_)
 class Autoreset(Enum):
     """When an environment whose episode ended is reset.
 
-    ``SAME_STEP``: inside the step that ended the episode; what :class:`VecEnv` promises.
+    ``SAME_STEP``: inside the step that ended the episode; what ``VecEnv`` promises.
     ``NEXT_STEP``: the next step resets it instead of stepping it, and ignores its action.
     ``DISABLED``: only when the caller does it.
     """

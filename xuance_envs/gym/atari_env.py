@@ -1,4 +1,4 @@
-"""One Atari game in XuanCe's form: :class:`Atari_Env`."""
+"""One Atari game in XuanCe's form: ``Atari_Env``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One environment in XuanCe's form: :class:`Gym_Env`, and :class:`MountainCar` on top of it."""
+"""One environment in XuanCe's form: ``Gym_Env``, and ``MountainCar`` on top of it."""
 
 from __future__ import annotations
 
@@ -200,10 +200,11 @@ def _has_checked_steps(checker: Any) -> bool:
 
 
 class MountainCar(Gym_Env):
-    """A :class:`Gym_Env` whose observation is the last 4 observations, concatenated.
+    """A ``Gym_Env`` whose observation is the last 4 observations, concatenated.
 
-    Observations are :class:`LazyFrames`, for MountainCar of shape ``(8,)`` and dtype float32; after
-    a reset all four are the first observation. The space repeats the environment's bounds 4 times.
+    Observations are :class:`~xuance_envs.gym.lazy_frames.LazyFrames`, for MountainCar of shape
+    ``(8,)`` and dtype float32; after a reset all four are the first observation. The space repeats
+    the environment's bounds 4 times.
 
     Args:
         env_id: An environment whose observation space is a `Box`.

@@ -50,7 +50,7 @@ class SubprocVecEnv_Gym(SubprocVecEnv):
 
 
 class DummyVecEnv_Atari(DummyVecEnv_Gym):
-    """:class:`DummyVecEnv_Gym` by XuanCe's name for Atari games.
+    """:class:`~xuance_envs.gym.gym_vec_env.DummyVecEnv_Gym` by XuanCe's name for Atari games.
 
     Observations are uint8, as those of :class:`~xuance_envs.gym.atari_env.Atari_Env` are.
 
@@ -64,7 +64,7 @@ class DummyVecEnv_Atari(DummyVecEnv_Gym):
 
 
 class SubprocVecEnv_Atari(SubprocVecEnv_Gym):
-    """:class:`SubprocVecEnv_Gym` by XuanCe's name for Atari games.
+    """:class:`~xuance_envs.gym.gym_vec_env.SubprocVecEnv_Gym` by XuanCe's name for Atari games.
 
     It takes all the options of that one; ``env_seed`` comes second, the others by keyword.
     Observations are uint8, as those of :class:`~xuance_envs.gym.atari_env.Atari_Env` are, which

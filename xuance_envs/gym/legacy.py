@@ -175,7 +175,7 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
         return observation, reward, terminated, truncated, info
 
     def render(self) -> Any:
-        """Render in the mode that is :attr:`render_mode`."""
+        """Render in the mode that is ``render_mode``."""
         if self._render_takes_mode and self.render_mode is not None:
             return self.legacy_env.render(mode=self.render_mode)
         return self.legacy_env.render()

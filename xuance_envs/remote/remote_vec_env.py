@@ -51,7 +51,8 @@ class RemoteVecEnv(VecEnv):
     Python's own can travel: for any other an :class:`~xuance_envs.errors.EnvError` has its text
     and no ``__cause__``.
 
-    The session on the server is freed by :meth:`close`, or when this object is forgotten.
+    The session on the server is freed by
+    :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.close`, or when this object is forgotten.
 
     Args:
         base_url: the server's address, as ``"http://127.0.0.1:8001"``.

@@ -216,7 +216,7 @@ class Sessions:
 
         Raises:
             RefusedError: there are too many.
-            Exception: as :meth:`Host.create` does.
+            Exception: as :meth:`~xuance_envs.remote.hosting.Host.create` does.
         """
         count = len(wanted.functions)
         existing = sum(each.environments for each in self._sessions.values()) + self._starting

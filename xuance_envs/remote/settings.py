@@ -78,7 +78,7 @@ class Catalogue:
 
     @classmethod
     def of_ids(cls, ids: Iterable[str], allowed_kwargs: Iterable[str] = ()) -> Catalogue:
-        """A catalogue of Gymnasium's ids, each made as a :class:`Gym_Env`."""
+        """A catalogue of Gymnasium's ids, each made as a ``Gym_Env``."""
         return cls({env_id: partial(_make_gym_env, env_id) for env_id in ids}, allowed_kwargs)
 
     @property

@@ -40,7 +40,7 @@ class RolloutCollector:
     where the last one stopped. An interrupted rollout, or one that raised, is lost, and if a step
     was under way then, the environments are reset before the next.
 
-    The tensors are on :attr:`device`, and hold until the next rollout, which may write into the
+    The tensors are on ``device``, and hold until the next rollout, which may write into the
     same memory. T is ``steps_per_env`` and N the number of environments.
 
     Args:
@@ -56,7 +56,8 @@ class RolloutCollector:
         progress: whether a progress bar is shown during a rollout.
         recorder: records episodes of environment 0; None for no recordings.
         window: how many finished episodes of each environment the statistics are about.
-        seed: of the first reset, as :meth:`VecEnv.reset` takes it.
+        seed: of the first reset, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset` takes
+            it.
 
     Raises:
         ValueError: an argument is out of its range, observations cannot become tensors, or the
@@ -67,7 +68,7 @@ class RolloutCollector:
         states: ``(T, N, *state_shape)`` of ``state_dtype``, what was acted in. A leaf that requires
             grad, a new one each time, unless its dtype is an integer one. For a Dict space a dict
             of such tensors.
-        actions (torch.Tensor): ``(T, N, *action_shape)`` of :attr:`action_dtype`.
+        actions (torch.Tensor): ``(T, N, *action_shape)`` of ``action_dtype``.
         rewards (torch.Tensor): ``(T, N)`` float32.
         values (torch.Tensor): ``(T, N)`` float32, the agent's, of the states.
         log_probs (torch.Tensor): ``(T, N)`` float32, the agent's, of the actions.
@@ -176,7 +177,7 @@ class RolloutCollector:
             ValueError: the agent's answer has a wrong number of outputs, a wrong shape, or NaNs, or
                 is on another device.
             TypeError: it is not made of tensors.
-            VecEnvError: as :meth:`VecEnv.step` raises them.
+            VecEnvError: as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step` raises them.
         """
         self._settle()
         storage = self._storage
@@ -231,7 +232,7 @@ class RolloutCollector:
     def advantages(self, gamma: float, gae_lambda: float) -> torch.Tensor:
         """Generalized advantage estimates of the last rollout's actions.
 
-        The agent is asked for the values of :attr:`end_states`, so this comes before it learns.
+        The agent is asked for the values of ``end_states``, so this comes before it learns.
         An episode that was truncated, or is not over, is bootstrapped from the value of its last
         state; one that was terminated is not, even if it was truncated as well.
 
@@ -240,7 +241,7 @@ class RolloutCollector:
             gae_lambda: 0 looks one step ahead, 1 to the end of the segment.
 
         Returns:
-            ``(T, N)`` float32. Added to :attr:`values`, they are what values should have been.
+            ``(T, N)`` float32. Added to ``values``, they are what values should have been.
 
         Raises:
             RuntimeError: there has been no rollout yet.
@@ -271,7 +272,7 @@ class RolloutCollector:
         """Starts a new episode in every environment.
 
         Args:
-            seed: as :meth:`VecEnv.reset` takes it.
+            seed: as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset` takes it.
 
         Returns:
             The first states, ``(N, *state_shape)``.
@@ -320,7 +321,7 @@ class RolloutCollector:
         Returns:
             ``(states, rewards, done_flags, trunc_flags)``: the states ``(N, *state_shape)`` are
             the last ones where an episode ended; then :meth:`env_reset` has the first one of the
-            next, and :attr:`t_states` has it in its place. Float32 and int32 ``(N,)``.
+            next, and ``t_states`` has it in its place. Float32 and int32 ``(N,)``.
 
         Raises:
             ValueError: the actions do not fit; nothing has happened then.
@@ -340,7 +341,7 @@ class RolloutCollector:
     def test_agent(self, render_every: int) -> None:
         """Lets the agent play ``steps_per_env`` steps from a reset, and pictures it.
 
-        A progress bar is shown. Afterwards :attr:`images` has a list of PIL images for each
+        A progress bar is shown. Afterwards ``images`` has a list of PIL images for each
         environment, and all environments are reset.
 
         Args:
@@ -431,7 +432,7 @@ class RolloutCollector:
 
     @property
     def render_folder(self) -> str:
-        """Where recordings are saved, as things are: see :class:`GifRecorder`."""
+        """Where recordings are saved: see :class:`~xuance_envs.rollout.recorder.GifRecorder`."""
         return render_folder() if self.recorder is None else self.recorder.folder
 
     @property

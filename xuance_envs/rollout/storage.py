@@ -33,10 +33,14 @@ class RolloutStorage:
     Attributes:
         states (list[torch.Tensor]): by part, ``(steps + 1, num_envs, *state_shape)``.
         state_rows (list[StateRow]): the same by step.
-        actions, log_probs, values (torch.Tensor): ``(steps, num_envs, ...)`` on the device.
-        rewards, terminated, truncated (torch.Tensor): ``(steps, num_envs)`` on the device, float32
-            and int32, once they were sent.
-        host_rewards, host_truncated (numpy.ndarray): the same here.
+        actions (torch.Tensor): ``(steps, num_envs, *action_shape)`` on the device.
+        log_probs (torch.Tensor): ``(steps, num_envs)`` on the device.
+        values (torch.Tensor): ``(steps, num_envs)`` on the device.
+        rewards (torch.Tensor): ``(steps, num_envs)`` float32 on the device, once they were sent.
+        terminated (torch.Tensor): ``(steps, num_envs)`` int32, likewise.
+        truncated (torch.Tensor): ``(steps, num_envs)`` int32, likewise.
+        host_rewards (numpy.ndarray): the rewards here.
+        host_truncated (numpy.ndarray): the truncated ones here.
     """
 
     def __init__(
