@@ -96,7 +96,8 @@ class Tab:
         message: dict[str, Any] = json.loads(self._socket.recv(timeout=PATIENCE))
         given = message.get("params", {})
         if message.get("method") == "Runtime.exceptionThrown":
-            self.errors.append(str(given["exceptionDetails"].get("text")))
+            details = given["exceptionDetails"]
+            self.errors.append(str(details.get("exception", details).get("description", details)))
         elif message.get("method") == "Log.entryAdded" and given["entry"]["level"] == "error":
             self.errors.append(f"{given['entry']['text']} {given['entry'].get('url', '')}")
         return message

@@ -29,7 +29,7 @@ html_theme_options = {
 }
 templates_path = ["_templates"]
 
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
 # A name is documented where it is defined, and not again where it can be imported from as well.

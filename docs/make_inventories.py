@@ -110,7 +110,7 @@ NAMES: dict[str, dict[str, dict[str, str]]] = {
             "tensors.html": "torch.Tensor",
             "tensor_attributes.html": "torch.device torch.dtype",
             "generated/torch.nn.Module.html": "torch.nn.Module",
-            "generated/torch.cuda.Event.html": "torch.cuda.Event",
+            "generated/torch.cuda.streams.Event.html": "torch.cuda.streams.Event",
         },
     },
     "stable_baselines3": {
@@ -155,7 +155,6 @@ ALSO_CALLED = {
         "numpy.random._generator.Generator": "numpy.random.Generator",
     },
     "python": {"Path": "pathlib.Path"},
-    "torch": {"torch.cuda.streams.Event": "torch.cuda.Event"},
     "stable_baselines3": {
         "stable_baselines3.common.vec_env.dummy_vec_env.DummyVecEnv": f"{SB3}.DummyVecEnv",
         "stable_baselines3.common.vec_env.subproc_vec_env.SubprocVecEnv": f"{SB3}.SubprocVecEnv",
