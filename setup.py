@@ -33,7 +33,12 @@ EXTRAS = {
 }
 EXTRAS["demo"] = [*EXTRAS["plot"], *EXTRAS["torch"], "gymnasium[classic-control]>=1.1"]
 EXTRAS["all"] = sorted({requirement for extra in EXTRAS.values() for requirement in extra})
-EXTRAS["docs"] = ["sphinx>=7.2", "furo>=2024.1.29", "myst-parser>=3"]
+EXTRAS["docs"] = [
+    "sphinx>=7.2",
+    "furo>=2024.1.29",
+    "myst-parser>=3",
+    "websockets>=13",  # to tell a browser what to look at
+]
 EXTRAS["dev"] = [
     "array-api-compat>=1.11",  # Gymnasium's NumpyToTorch, in tests
     "build>=1.2",

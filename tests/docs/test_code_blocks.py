@@ -171,7 +171,7 @@ def help_of(command: str) -> str:
 
 
 def source_of(folder: str) -> str:
-    return "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / folder).glob("*.py"))
+    return "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / folder).rglob("*.py"))
 
 
 def check_python(words: list[str]) -> None:
