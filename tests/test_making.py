@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from xuance_envs import Atari_Env, DummyVecEnv, Gym_Env, SubprocVecEnv, make_vec, making, tuning
 from xuance_envs.tuning import Autotuned, Candidate
@@ -21,6 +22,23 @@ def test_the_backend_is_the_one_asked_for(backend: str, kind: type) -> None:
         assert infos[0] == {"episode_step": 0}
     for i in range(3):
         assert obs[i].tobytes() == Gym_Env("CartPole-v1").reset(seed=7 + i)[0].tobytes()
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_workers_know_what_is_registered_here_only(context: str) -> None:
+    class Corridor(CartPoleEnv):  # as a script defines one: no worker can import it
+        pass
+
+    gymnasium.register("Corridor-v0", Corridor, max_episode_steps=3)
+    try:
+        with make_vec("Corridor-v0", 2, backend="subproc", vector_kwargs={"context": context}) as e:
+            e.reset(seed=0)
+            for _ in range(3):
+                *_, truncated, infos = e.step([0, 1])
+            assert truncated.all()
+            assert infos[1]["episode_step"] == 3
+    finally:
+        del gymnasium.registry["Corridor-v0"]
 
 
 def test_options_go_to_the_backend_and_arguments_to_the_environments() -> None:

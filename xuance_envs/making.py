@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 
 from xuance_envs.compat.native import make_native
 from xuance_envs.gym.atari_games import UnknownGameError, full_id
@@ -108,11 +109,20 @@ def env_maker(env_id: str, render_mode: str | None = None, **env_kwargs: Any) ->
         **env_kwargs: further arguments for the environment.
 
     Returns:
-        A callable that can be pickled, and takes ``seed``.
+        A callable that can be pickled, and takes ``seed``. It takes with it how the id is
+        registered here, for processes that do not know it.
     """
-    wrapper: Callable[..., Any] = Atari_Env if _is_atari(env_id) else Gym_Env
-    given = {} if render_mode is None else {"render_mode": render_mode}
-    return partial(wrapper, env_id, **given, **env_kwargs)
+    given: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
+    if _is_atari(env_id):
+        return partial(Atari_Env, env_id, **given, **env_kwargs)
+    if (spec := gymnasium.registry.get(env_id)) is None:
+        return partial(Gym_Env, env_id, **given, **env_kwargs)
+    return partial(_make_registered, spec, **given, **env_kwargs)
+
+
+def _make_registered(spec: EnvSpec, **kwargs: Any) -> Gym_Env:
+    gymnasium.registry.setdefault(spec.id, spec)
+    return Gym_Env(spec.id, **kwargs)
 
 
 def _seeded(seed: int | None, i: int) -> dict[str, int]:
