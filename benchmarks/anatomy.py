@@ -7,14 +7,13 @@ import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle, islice
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from tqdm import tqdm
 
 from benchmarks.ours import BACKENDS
-from benchmarks.record import describe_run, save, summary
+from benchmarks.question import add_outputs, begin, finish, make_parser
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.measure import sample_actions
 from xuance_envs.report import markdown_table
@@ -47,28 +46,26 @@ def recording(env_id: str) -> Any:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.anatomy", description=__doc__)
+    parser = make_parser("anatomy", __doc__)
     add = parser.add_argument
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
     add("--num-envs", type=int, default=64, metavar="N", help="default: %(default)s")
     add("--steps", type=int, default=4000, help="vector steps (default: %(default)s)")
     add("--backend", choices=BACKENDS, default="subproc", help="default: %(default)s")
-    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
+    add_outputs(parser, "anatomy table")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    run = describe_run()
-    print(summary(run), flush=True)
+    run = begin()
     rows = measure_anatomy(args)
     print(f"\n{args.num_envs} × {args.env}, {BACKENDS[args.backend].title}, µs of a vector step\n")
     header = ("part", "10 %", "median", "90 %")
     table = [[part, *(f"{value * 1e6:.1f}" for value in deciles(v))] for part, v in rows.items()]
-    print(markdown_table(header, table))
-    if args.json:
-        settings = {name: getattr(args, name) for name in ("env", "num_envs", "steps", "backend")}
-        save(args.json, __doc__, run, settings=settings, results=rows)
+    text = markdown_table(header, table)
+    print(text)
+    finish(args, __doc__, run, text, results=rows)
 
 
 def measure_anatomy(args: argparse.Namespace) -> dict[str, list[float]]:

@@ -6,16 +6,16 @@ import argparse
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 
+from benchmarks.contest import Results, join_peers, race, ratios
 from benchmarks.emulator import emulator_loop
-from benchmarks.peers import Entry, LeftOut, Peer, make_peer, nearest_id
-from benchmarks.record import describe_run, replace_between, save, summary
+from benchmarks.peers import Entry, LeftOut, Peer, nearest_id
+from benchmarks.question import add_outputs, add_rounds, begin, finish, make_parser
 from benchmarks.reference import Limit
-from benchmarks.throughput import LIMIT, Results, measure_size, ratios
+from benchmarks.throughput import LIMIT
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.gym.atari_env import Atari_Env
 from xuance_envs.gym.atari_games import full_id, load_ale
@@ -116,38 +116,33 @@ PEERS = {
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.atari", description=__doc__)
+    parser = make_parser("atari", __doc__)
     add = parser.add_argument
     add("--games", nargs="+", default=["Breakout", "Pong"], metavar="GAME")
     add("--num-envs", type=int, nargs="+", default=[8, 32], metavar="N")
     add("--backends", nargs="+", choices=BACKENDS, default=["subproc", "caller"], help="ours")
     add("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="others (default: all)")
-    add("--rounds", type=int, default=7, help="timed runs of each contender, interleaved")
-    add("--seconds", type=float, default=1.0, help="how long each of them lasts")
-    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
-    add("--readme", type=Path, metavar="FILE", help="put the table between the file's markers")
+    add_rounds(parser, seconds=1.0)
+    add_outputs(parser, "atari table")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    run = describe_run()
-    print(summary(run), flush=True)
+    run = begin()
     results = {game: Results() for game in dict.fromkeys(map(full_id, args.games))}
     for args.env, found in results.items():
         for num_envs in dict.fromkeys(args.num_envs):
-            found.panels[num_envs] = measure_size(args, num_envs, found, make_runners)
+            make = partial(make_runners, args, num_envs, found)
+            measured = race(args, f"{num_envs} environments", make, found.note)
+            found.panels[num_envs] = list(measured.values())
     print(f"\nrandom actions, {args.rounds} rounds of {args.seconds:g} s\n")
     text = table(results)
     print(text)
     for found in results.values():
         for note in found.notes:
             print(f"- {note}")
-    if args.json:
-        settings = {"rounds": args.rounds, "seconds": args.seconds, **PREPROCESSING}
-        save(args.json, __doc__, run, settings=settings, results=records(results))
-    if args.readme:
-        replace_between(args.readme, "atari table", text)
+    finish(args, __doc__, run, text, preprocessing=PREPROCESSING, results=records(results))
 
 
 def make_runners(
@@ -167,13 +162,7 @@ def make_runners(
         vec_env.reset(seed=0)
         runners[title] = StepLoop(vec_env, num_envs, actions)
     entry = Entry(args.env, num_envs, actions, stack, results.note)
-    for name in args.peers:
-        title = PEERS[name].title
-        try:
-            runners[title] = make_peer(PEERS[name], entry)
-        except LeftOut as reason:
-            results.note(f"{title}, {num_envs} environments: left out, {reason}.")
-    return runners
+    return runners | join_peers(args.peers, entry, f"{num_envs} environments", PEERS)
 
 
 def table(results: dict[str, Results]) -> str:

@@ -14,24 +14,23 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
+from benchmarks.contest import race
 from benchmarks.envs import SleepingEnv
-from benchmarks.record import describe_run, replace_between, save, summary
+from benchmarks.question import (
+    add_outputs,
+    add_rounds,
+    begin,
+    finish,
+    make_parser,
+    with_notes,
+)
 from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
 from xuance_envs.making import env_maker
-from xuance_envs.measure import (
-    Runner,
-    StepLoop,
-    Throughput,
-    measure,
-    progress_ticks,
-    sample_actions,
-)
+from xuance_envs.measure import Runner, StepLoop, Throughput, sample_actions
 from xuance_envs.report import markdown_table
 from xuance_envs.tuning import Autotuned, Candidate, autotune
 
@@ -141,11 +140,7 @@ class Judged:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.choice",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("choice", __doc__)
     add = parser.add_argument
     add(
         "--cases",
@@ -156,57 +151,42 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help=", ".join(CASES),
     )
     add("--times", type=int, default=5, help="how often autotune is asked (default: %(default)s)")
-    add("--rounds", type=int, default=7, help="timed runs of each contender, interleaved")
-    add("--seconds", type=float, default=0.5, help="how long each of them lasts")
-    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
-    add("--readme", type=Path, metavar="FILE", help="put the table between the file's markers")
+    add_rounds(parser)
+    add_outputs(parser, "choice table")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    run = describe_run()
-    print(summary(run), flush=True)
+    run = begin()
     judged, notes = [], []
     for name in dict.fromkeys(args.cases):
         try:
-            judged.append(judge(args, CASES[name]))
+            judged.append(judge(args, CASES[name], notes.append))
         except Exception as error:  # an extra that is missing must not end the run
             notes.append(f"{name}: left out, {error}".splitlines()[0])
     header = ("environments", "chosen", "best fixed choice", "steps/s", "spread")
     header += ("of the best", "at worst", "s to choose")
     print(f"\n{args.rounds} rounds of {args.seconds:g} s\n")
-    text = markdown_table(header, [each.row() for each in judged], words=3)
+    text = with_notes(markdown_table(header, [each.row() for each in judged], words=3), notes)
     print(text)
-    for note in notes:
-        print(f"- {note}")
-    if args.json:
-        settings = {name: getattr(args, name) for name in ("times", "rounds", "seconds")}
-        results = [each.record() for each in judged]
-        save(args.json, __doc__, run, settings=settings, notes=notes, results=results)
-    if args.readme:
-        replace_between(args.readme, "choice table", text)
+    finish(args, __doc__, run, text, notes=notes, results=[each.record() for each in judged])
 
 
-def judge(args: argparse.Namespace, case: Case) -> Judged:
+def judge(args: argparse.Namespace, case: Case, note: Callable[[str], None]) -> Judged:
     """Has autotune choose, and measures what it chose beside the fixed choices."""
     choices, seconds = [], []
-    with tqdm(desc=f"{case.num_envs} × {case.title}", unit="run", dynamic_ncols=True) as bar:
-        for _ in range(args.times):
-            start = time.perf_counter()
-            choices.append(autotune(case.env_fn, case.num_envs))
-            seconds.append(time.perf_counter() - start)
-        contenders = {each.name: each for each in case.fixed}
-        contenders |= {each.choice.name: each.choice for each in choices}
-        bar.reset(total=progress_ticks(len(contenders), args.rounds))
+    for _ in range(args.times):
+        start = time.perf_counter()
+        choices.append(autotune(case.env_fn, case.num_envs))
+        seconds.append(time.perf_counter() - start)
+    contenders = {each.name: each for each in case.fixed}
+    contenders |= {each.choice.name: each.choice for each in choices}
 
-        def show(name: str, rate: float) -> None:
-            bar.set_postfix_str(f"{name}: {rate:,.0f} steps/s", refresh=False)
-            bar.update()
+    def make_runners(stack: ExitStack) -> dict[str, Runner]:
+        return {name: make_runner(case, each, stack) for name, each in contenders.items()}
 
-        with ExitStack() as stack:
-            runners = {name: make_runner(case, each, stack) for name, each in contenders.items()}
-            measured = measure(runners, rounds=args.rounds, seconds=args.seconds, progress=show)
+    measured = race(args, f"{case.num_envs} × {case.title}", make_runners, note)
     return Judged(case, tuple(choices), tuple(seconds), measured)
 
 

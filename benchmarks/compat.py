@@ -7,25 +7,24 @@ import importlib
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import gymnasium
-from tqdm import tqdm
 
-from benchmarks.peers import PEERS, Entry, LeftOut, Peer, make_peer
-from benchmarks.record import describe_run, save, summary
-from xuance_envs.measure import (
-    Runner,
-    StepLoop,
-    Throughput,
-    measure,
-    progress_ticks,
-    sample_actions,
+from benchmarks.contest import join_peers, race
+from benchmarks.peers import PEERS, Entry, Peer
+from benchmarks.question import (
+    add_outputs,
+    add_rounds,
+    begin,
+    finish,
+    make_parser,
+    with_notes,
 )
+from xuance_envs.measure import Runner, StepLoop, Throughput, sample_actions
 from xuance_envs.report import markdown_table
 
-Maker = Callable[[Entry], StepLoop]
+Maker = Callable[[Entry], Runner]
 
 
 def ours(path: str, **options: Any) -> Maker:
@@ -114,13 +113,12 @@ TOPICS = ("gymnasium", "sb3", "native")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.compat", description=__doc__)
+    parser = make_parser("compat", __doc__)
     add = parser.add_argument
     add("topics", nargs="*", metavar="TOPIC", help=f"of {', '.join(TOPICS)} (default: all)")
     add("--num-envs", type=int, nargs="+", metavar="N", help="instead of those of the topic")
-    add("--rounds", type=int, default=7, help="timed runs of each contender, interleaved")
-    add("--seconds", type=float, default=0.5, help="how long each of them lasts")
-    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
+    add_rounds(parser)
+    add_outputs(parser, "compat table")
     args = parser.parse_args(argv)
     unknown = set(args.topics) - set(TOPICS)
     if unknown:
@@ -131,8 +129,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     warnings.filterwarnings("ignore", module="gymnasium")  # EnvPool's spaces
-    run = describe_run()
-    print(summary(run), flush=True)
+    run = begin()
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     for topic, (sizes, makers, base) in panels().items():
@@ -143,26 +140,19 @@ def main(argv: Sequence[str] | None = None) -> None:
             rows += [record(topic, result, measured.get(base)) for result in measured.values()]
     print(f"\nCartPole-v1, random actions, {args.rounds} rounds of {args.seconds:g} s\n")
     header = ("topic", "environments", "contender", "steps/s", "× the first")
-    print(
-        markdown_table(
-            header,
-            [
-                [
-                    row["topic"],
-                    str(row["environments"]),
-                    row["contender"],
-                    f"{row['steps_per_second']:,.0f}",
-                    "" if row["ratio"] is None else f"{row['ratio']:.2f}",
-                ]
-                for row in rows
-            ],
-        )
-    )
-    for note in notes:
-        print(f"- {note}")
-    if args.json:
-        settings = {name: getattr(args, name) for name in ("rounds", "seconds")}
-        save(args.json, __doc__, run, settings=settings, notes=notes, results=rows)
+    shown = [
+        [
+            row["topic"],
+            str(row["environments"]),
+            row["contender"],
+            f"{row['steps_per_second']:,.0f}",
+            "" if row["ratio"] is None else f"{row['ratio']:.2f}",
+        ]
+        for row in rows
+    ]
+    text = with_notes(markdown_table(header, shown), notes)
+    print(text)
+    finish(args, __doc__, run, text, notes=notes, results=rows)
 
 
 def measure_size(
@@ -170,22 +160,16 @@ def measure_size(
 ) -> dict[str, Throughput]:
     """Time contenders over so many environments; they live side by side meanwhile."""
 
-    def show(name: str, rate: float) -> None:
-        bar.set_description(f"{num_envs} × {name}", refresh=False)
-        bar.update()
+    what = f"{num_envs} environments"
 
-    with tqdm(desc=f"{num_envs} × starting", unit="run") as bar, ExitStack() as stack:
+    def make_runners(stack: ExitStack) -> dict[str, Runner]:
         with gymnasium.make("CartPole-v1") as env:
             actions = sample_actions(env.action_space, num_envs)
         entry = Entry("CartPole-v1", num_envs, actions, stack, notes.append)
-        runners: dict[str, Runner] = {}
-        for name, make in makers.items():
-            try:
-                runners[name] = make_peer(Peer(name, make), entry)
-            except LeftOut as reason:
-                notes.append(f"{num_envs} × {name} is left out: {reason}.")
-        bar.reset(total=progress_ticks(len(runners), args.rounds))
-        return measure(runners, rounds=args.rounds, seconds=args.seconds, progress=show)
+        peers = {name: Peer(name, make) for name, make in makers.items()}
+        return join_peers(peers, entry, what, peers)
+
+    return race(args, what, make_runners, notes.append)
 
 
 def record(topic: str, result: Throughput, base: Throughput | None) -> dict[str, Any]:

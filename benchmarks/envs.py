@@ -1,4 +1,4 @@
-"""Environments whose time is known: that wait, and that do nothing."""
+"""Environments whose time and sizes are known."""
 
 from __future__ import annotations
 
@@ -59,3 +59,41 @@ class IdleEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self, action: np.int64
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         return self._result
+
+
+class MadeUpEnv(gymnasium.Env[NDArray[Any], np.int64]):
+    """Computes for a while, and gives observations and infos of a given size; never ends.
+
+    Args:
+        seconds: of CPU time, for each step.
+        shape: of an observation.
+        dtype: of an observation.
+        info: what is in the info of every step, in a new dict each time.
+    """
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(
+        self,
+        seconds: float = 0.0,
+        shape: tuple[int, ...] = (4,),
+        dtype: Any = np.float32,
+        info: dict[str, Any] | None = None,
+    ) -> None:
+        self.observation_space = spaces.Box(0, 1, shape, dtype)
+        self._seconds = seconds
+        self._observation = np.ones(shape, dtype)
+        self._info = info or {}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._observation, dict(self._info)
+
+    def step(self, action: np.int64) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        if self._seconds:
+            end = time.thread_time() + self._seconds
+            while time.thread_time() < end:
+                pass
+        return self._observation, 1.0, False, False, dict(self._info)

@@ -19,27 +19,28 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from benchmarks.busy_core import BusyCore, Disturbed
+from benchmarks.contest import join_peers, race
 from benchmarks.envs import IdleEnv, SleepingEnv
-from benchmarks.peers import PEERS, Entry, LeftOut, make_peer
-from benchmarks.record import describe_run, replace_between, save, summary
+from benchmarks.peers import Entry
+from benchmarks.question import (
+    add_outputs,
+    add_peers,
+    add_rounds,
+    begin,
+    chosen_peers,
+    finish,
+    make_parser,
+    with_notes,
+)
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym
-from xuance_envs.measure import (
-    Runner,
-    StepLoop,
-    Throughput,
-    measure,
-    progress_ticks,
-    sample_actions,
-)
+from xuance_envs.measure import Runner, StepLoop, Throughput, sample_actions
 from xuance_envs.report import markdown_table
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -61,7 +62,7 @@ RECEIVED: dict[str, Callable[..., VecEnv]] = {
     "send, recv(), 4 workers": partial(in_workers, 4),
     "send, recv(), 8 workers": partial(in_workers, 8),
 }
-ONE_PROCESS_EACH = ("gymnasium-async", "sb3-subproc")
+ONE_PROCESS_EACH = ("gymnasium-async", "sb3-subproc", "tianshou-shmem")
 
 
 @dataclass
@@ -94,8 +95,7 @@ class Part:
             for name, result in self.measured.items()
         ]
         table = markdown_table(["contender", "steps/s", "spread", *self.ratios], rows)
-        notes = "".join(f"\n\n{note[0].upper()}{note[1:]}." for note in self.notes)
-        return f"{self.title}:\n\n{table}{notes}"
+        return f"{self.title}:\n\n{with_notes(table, self.notes)}"
 
     def record(self) -> dict[str, Any]:
         """Everything that was measured, for the JSON file."""
@@ -154,65 +154,36 @@ class SendRecvLoop:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.first_ready",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("first_ready", __doc__)
     add = parser.add_argument
     add("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    add(
-        "--peers",
-        nargs="*",
-        choices=ONE_PROCESS_EACH,
-        metavar="PEER",
-        help=f"beside other libraries, as far as installed: these, or else all of "
-        f"{', '.join(ONE_PROCESS_EACH)}",
-    )
+    add_peers(parser, ONE_PROCESS_EACH)
     add(
         "--slow-envs", type=int, default=16, metavar="N", help="in the first part, the slow one too"
     )
     add("--waiting-envs", type=int, default=32, metavar="N", help="in the second part")
     add("--unequal-envs", type=int, default=64, metavar="N", help="in the third part")
-    add("--rounds", type=int, default=7, help="timed runs of each contender, interleaved")
-    add("--seconds", type=float, default=1.0, help="how long each of them lasts")
-    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
-    add("--readme", type=Path, metavar="FILE", help="put the tables between the file's markers")
-    args = parser.parse_args(argv)
-    if args.peers == []:
-        args.peers = list(ONE_PROCESS_EACH)
-    return args
+    add_rounds(parser, seconds=1.0)
+    add_outputs(parser, "first ready tables")
+    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    run = describe_run()
-    print(summary(run), flush=True)
+    run = begin()
     parts = {name: PARTS[name](args) for name in dict.fromkeys(args.parts)}
     for part in parts.values():
         print(f"\n{part}")
     print(f"\n{args.rounds} rounds of {args.seconds:g} s")
-    if args.json:
-        names = ("slow_envs", "waiting_envs", "unequal_envs", "rounds", "seconds")
-        settings = {name: getattr(args, name) for name in names}
-        records = {name: part.record() for name, part in parts.items()}
-        save(args.json, __doc__, run, settings=settings, results=records)
-    if args.readme:
-        text = "\n\n".join(map(str, parts.values()))
-        replace_between(args.readme, "first ready tables", text)
+    text = "\n\n".join(map(str, parts.values()))
+    finish(args, __doc__, run, text, results={name: part.record() for name, part in parts.items()})
 
 
-def timed(args: argparse.Namespace, runners: dict[str, Runner]) -> dict[str, Throughput]:
-    """Time them round by round, with a progress bar."""
-    ticks = progress_ticks(len(runners), args.rounds)
-    with tqdm(total=ticks, unit="run", dynamic_ncols=True) as bar:
-
-        def show(name: str, rate: float) -> None:
-            bar.set_description(name, refresh=False)
-            bar.set_postfix_str(f"{rate:,.0f} steps/s", refresh=False)
-            bar.update()
-
-        return measure(runners, rounds=args.rounds, seconds=args.seconds, progress=show)
+def timed(
+    args: argparse.Namespace, what: str, runners: dict[str, Runner], part: Part
+) -> dict[str, Throughput]:
+    """Time them round by round; whoever made them closes them."""
+    return race(args, what, lambda _: runners, part.notes.append)
 
 
 def measure_slow(args: argparse.Namespace) -> Part:
@@ -237,7 +208,7 @@ def measure_slow(args: argparse.Namespace) -> Part:
         runners[receive] = loop(stack.enter_context(make(mixed)), actions)
         runners["step"] = stepped(stack.enter_context(make(mixed)), actions, len(others))
         runners |= peers(args, mixed, actions, len(others), stack, part)
-        part.measured = timed(args, runners)
+        part.measured = timed(args, "slow", runners, part)
     part.ratios["of those without it"] = relative(part.measured, without)
     return part
 
@@ -259,7 +230,7 @@ def measure_waiting(args: argparse.Namespace) -> Part:
             envs = stack.enter_context(make())
             runners[f"send, recv({min_envs})"] = SendRecvLoop(envs, actions, min_envs=min_envs)
         runners |= peers(args, functions, actions, count, stack, part)
-        part.measured = timed(args, runners)
+        part.measured = timed(args, "waiting", runners, part)
     part.ratios["of the ideal"] = {
         name: result.median / ideal for name, result in part.measured.items()
     }
@@ -283,9 +254,9 @@ def measure_unequal(args: argparse.Namespace) -> Part:
             envs = stack.enter_context(make(functions))
             alone[name] = SendRecvLoop(envs, actions)
         beside = {f"{name}, half busy": Disturbed(each, busy) for name, each in alone.items()}
-        part.measured = timed(args, alone | beside)
+        part.measured = timed(args, "unequal", alone | beside, part)
         share = float(np.mean([each.share for each in beside.values()]))
-    part.notes.append(f"the other process got {share:.0%} of its core")
+    part.notes.append(f"The other process got {share:.0%} of its core.")
     pairs = zip(beside, alone, strict=True)
     part.ratios["of its own undisturbed"] = {
         name: part.measured[name].relative_to(part.measured[other]) for name, other in pairs
@@ -311,17 +282,10 @@ def peers(
     part: Part,
 ) -> dict[str, Runner]:
     """Other libraries with a process per environment, if they are asked for."""
-    runners: dict[str, Runner] = {}
-    for name in args.peers or ():
-        peer = PEERS[name]
-        entry = Entry("", len(functions), actions, stack, part.notes.append, functions)
-        try:
-            runner = make_peer(peer, entry)
-        except LeftOut as reason:
-            part.notes.append(f"{peer.title}: left out, {reason}")
-            continue
+    entry = Entry("", len(functions), actions, stack, part.notes.append, functions)
+    runners = join_peers(chosen_peers(args, ONE_PROCESS_EACH), entry, "in a process each")
+    for runner in runners.values():
         runner.num_envs = counted
-        runners[peer.title] = runner
     return runners
 
 

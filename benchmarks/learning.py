@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.record import describe_run, save, summary
+from benchmarks.question import add_outputs, begin, finish, make_parser
 from xuance_envs import demo
 from xuance_envs.report import markdown_table
 
@@ -92,16 +90,15 @@ LEARNERS: dict[str, Callable[[int, float], tuple[float, int, float]]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.learning", description=__doc__)
+    parser = make_parser("learning", __doc__)
     add = parser.add_argument
     add("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="SEED")
     add("--goal", type=float, default=demo.GOAL, help="mean return (default: %(default)s)")
     add("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS))
-    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
+    add_outputs(parser, "learning table")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
-    run = describe_run()
-    print(summary(run), flush=True)
+    run = begin()
     found: dict[str, list[tuple[float, int, float]]] = {name: [] for name in args.learners}
     for seed in args.seeds:  # in turn, because the machine changes its speed
         for name in args.learners:
@@ -109,14 +106,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             seconds, steps, score = found[name][-1]
             print(f"seed {seed}, {name}: {seconds:.1f} s, {steps:,} steps, {score:.1f}", flush=True)
     print(f"\n{demo.ENV_ID} until the mean return of 100 episodes is {args.goal:g}, one thread\n")
-    print(table(found, args.goal))
-    if args.json:
-        results = [
-            {"learner": name, "seconds": s, "steps": n, "mean_return": score, "seed": seed}
-            for name, trials in found.items()
-            for seed, (s, n, score) in zip(args.seeds, trials, strict=True)
-        ]
-        save(args.json, __doc__, run, settings={"goal": args.goal}, results=results)
+    text = table(found, args.goal)
+    print(text)
+    results = [
+        {"learner": name, "seconds": s, "steps": n, "mean_return": score, "seed": seed}
+        for name, trials in found.items()
+        for seed, (s, n, score) in zip(args.seeds, trials, strict=True)
+    ]
+    finish(args, __doc__, run, text, results=results)
 
 
 def table(found: dict[str, list[tuple[float, int, float]]], goal: float) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.ours import BACKENDS, make_ours
-from benchmarks.record import describe_run, save, summary
+from benchmarks.question import add_outputs, begin, finish, make_parser, with_notes
 from xuance_envs.measure import sample_actions
 from xuance_envs.report import markdown_table
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -26,21 +26,20 @@ and go in steps of this size. A leak of one float per step would be 8 to 24 MiB.
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
+    parser = make_parser("memory", __doc__)
     add = parser.add_argument
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
     add("--num-envs", type=int, default=64, metavar="N", help="default: %(default)s")
     add("--steps", type=int, default=1_000_000, help="environment steps (default: %(default)s)")
     add("--samples", type=int, default=100, help="looks at the memory (default: %(default)s)")
     add("--backends", nargs="+", choices=BACKENDS, default=["dummy", "subproc"])
-    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
+    add_outputs(parser, "memory table")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    run = describe_run()
-    print(summary(run), flush=True)
+    run = begin()
     results = [row for name in args.backends for row in measure_memory(args, name)]
     print(
         f"\n{args.num_envs} × {args.env}, resident memory over {args.steps:,} environment steps\n"
@@ -57,11 +56,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         ]
         for row in results
     ]
-    print(markdown_table(header, rows, words=2))
-    print(f"- flat: at most {FLAT_MIB:g} MiB per million steps, after the first {SETTLING:.0%}")
-    if args.json:
-        settings = {name: getattr(args, name) for name in ("env", "num_envs", "steps")}
-        save(args.json, __doc__, run, settings=settings, results=results)
+    flat = f"Flat: at most {FLAT_MIB:g} MiB per million steps, after the first {SETTLING:.0%}."
+    text = with_notes(markdown_table(header, rows, words=2), [flat])
+    print(text)
+    finish(args, __doc__, run, text, results=results)
 
 
 def measure_memory(args: argparse.Namespace, backend_name: str) -> list[dict[str, Any]]:

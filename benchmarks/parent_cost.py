@@ -23,7 +23,7 @@ from unittest import mock
 from tqdm import tqdm
 
 from benchmarks.envs import IdleEnv
-from benchmarks.record import describe_run, replace_between, save, summary
+from benchmarks.question import add_outputs, begin, finish, make_parser
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym
 from xuance_envs.measure import sample_actions
 from xuance_envs.report import markdown_table
@@ -57,38 +57,27 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[VecEnv, Any, int], None]]] 
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.parent_cost",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser("parent_cost", __doc__)
     add = parser.add_argument
     add("--num-envs", type=int, nargs="+", default=[64, 256, 1024, 4096], metavar="N")
     add("--workers", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64], metavar="W")
     add("--calls", nargs="+", choices=CALLS, default=list(CALLS), help="ways to step them")
     add("--rounds", type=int, default=7, help="timed runs of each combination")
     add("--steps", type=int, default=100, help="vector steps in each of them")
-    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
-    add("--png", type=Path, metavar="FILE", help="draw the first way of stepping")
-    add("--readme", type=Path, metavar="FILE", help="put its table between the file's markers")
+    add_outputs(parser, "parent cost table", "draw the first way of stepping")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    run = describe_run()
-    print(summary(run), flush=True)
+    run = begin()
     results = measure_costs(args)
     tables = {call: table([row for row in results if row["call"] == call]) for call in args.calls}
     for call, text in tables.items():
         print(f"\n{call}: µs of the caller's CPU time per environment step\n\n{text}")
-    if args.json:
-        settings = {name: getattr(args, name) for name in ("rounds", "steps")}
-        save(args.json, __doc__, run, settings=settings, results=results)
+    finish(args, __doc__, run, tables[args.calls[0]], results=results)
     if args.png:
         draw(args.png, run, [row for row in results if row["call"] == args.calls[0]])
-    if args.readme:
-        replace_between(args.readme, "parent cost table", tables[args.calls[0]])
 
 
 def measure_costs(args: argparse.Namespace) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.on_ray import quiet_ray
-from benchmarks.record import describe_run, save, summary
+from benchmarks.question import add_outputs, begin, finish, make_parser
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.measure import sample_actions
 from xuance_envs.report import markdown_table
@@ -22,20 +21,19 @@ from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ray_loss", description=__doc__)
+    parser = make_parser("ray_loss", __doc__)
     add = parser.add_argument
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
     add("--num-envs", type=int, default=64, metavar="N", help="half on each of two nodes")
     add("--steps", type=int, default=200, help="vector steps before and after")
     add("--rounds", type=int, default=3, help="nodes to lose, one after the other")
-    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
+    add_outputs(parser, "ray loss table")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    run = describe_run()
-    print(summary(run), flush=True)
+    run = begin()
     with quiet_ray(), two_nodes() as cluster:
         rounds = [lose_a_node(args, cluster) for _ in tqdm(range(args.rounds), unit="node")]
     print(f"\n{args.num_envs} × {args.env} on two nodes, one of which is lost\n")
@@ -44,10 +42,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         for k, found in enumerate(rounds, start=1)
     ]
     header = ("round", "seconds to go on", "restarted", "steps the others lost")
-    print(markdown_table(header, rows))
-    if args.json:
-        settings = {name: getattr(args, name) for name in ("env", "num_envs", "steps")}
-        save(args.json, __doc__, run, settings=settings, results=rounds)
+    text = markdown_table(header, rows)
+    print(text)
+    finish(args, __doc__, run, text, results=rounds)
 
 
 @contextmanager

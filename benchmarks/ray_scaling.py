@@ -11,21 +11,20 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import cycle, islice
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 from unittest import mock
 
 import gymnasium
 import numpy as np
-from tqdm import tqdm
 
+from benchmarks.contest import race
 from benchmarks.on_ray import WAITS, WORKS, BusyEnv, SyncActors, local_ray
-from benchmarks.record import describe_run, save, summary
+from benchmarks.question import add_outputs, add_rounds, begin, finish, make_parser
 from xuance_envs.engine.ray_cluster import RayCluster
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym
-from xuance_envs.measure import Runner, StepLoop, measure, progress_ticks, sample_actions
+from xuance_envs.measure import Runner, StepLoop, sample_actions
 from xuance_envs.report import markdown_table
 from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
 
@@ -77,48 +76,45 @@ class Costs:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ray_scaling", description=__doc__)
+    parser = make_parser("ray_scaling", __doc__)
     add = parser.add_argument
     add("--num-envs", type=int, default=32, help="environments that work (default: %(default)s)")
     add("--work", type=float, nargs="+", default=[1.0, 4.0], metavar="MS", help="of each step")
     add("--cartpoles", type=int, default=256, metavar="N", help="default: %(default)s")
     add("--model-envs", type=int, default=8, metavar="N", help="per actor (default: %(default)s)")
     add("--actors", type=int, nargs="+", default=[1, 2, 4], metavar="N", help="to check it at")
-    add("--rounds", type=int, default=7, help="timed runs of each contender, interleaved")
-    add("--seconds", type=float, default=1.0, help="how long each of them lasts")
-    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
+    add_rounds(parser, seconds=1.0)
+    add_outputs(parser, "ray scaling tables")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    run = describe_run()
-    print(summary(run), flush=True)
+    run = begin()
     with local_ray() as ray:
         comparisons = [compare_work(args, work) for work in args.work]
         comparisons.append(compare_cartpoles(args, ray))
         traffic = measure_traffic(args)
         costs = measure_costs(args)
         checks = check_model(args, costs)
-    print(f"\nenvironment steps per second, {args.rounds} rounds of {args.seconds:g} s\n")
-    print(markdown_table(HEADER, rows_of(comparisons), words=2))
-    print("\nof one vector step: calls, and bytes for each environment\n")
-    print(markdown_table(("environments", "calls", "there", "back"), traffic))
-    print("\nwhat a step costs\n")
-    print(markdown_table(("cost", "value"), told(costs)))
-    print(f"\nthe model, {args.model_envs} environments that wait 4 ms per actor\n")
-    print(markdown_table(("actors", "model, ms", "measured, ms", "measured / model"), checks))
-    print(f"\n{CORES:,} cores on {MACHINES} machines, an actor per core, by the model\n")
-    print(markdown_table(*read_out(costs)))
-    if args.json:
-        settings = {name: value for name, value in vars(args).items() if name != "json"}
-        found = {
-            "comparisons": comparisons,
-            "traffic": traffic,
-            "costs": asdict(costs),
-            "checks": checks,
-        }
-        save(args.json, __doc__, run, settings=settings, results=found)
+    check_header = ("actors", "model, ms", "measured, ms", "measured / model")
+    tables = {
+        "Environment steps per second": markdown_table(HEADER, rows_of(comparisons), words=2),
+        "Of one vector step: calls, and bytes for each environment": markdown_table(
+            ("environments", "calls", "there", "back"), traffic
+        ),
+        "What a step costs": markdown_table(("cost", "value"), told(costs)),
+        f"The model, {args.model_envs} environments that wait 4 ms per actor": markdown_table(
+            check_header, checks
+        ),
+        f"{CORES:,} cores on {MACHINES} machines, an actor per core, by the model": markdown_table(
+            *read_out(costs)
+        ),
+    }
+    text = "\n\n".join(f"{title}:\n\n{table}" for title, table in tables.items())
+    print(f"\n{args.rounds} rounds of {args.seconds:g} s\n\n{text}")
+    found = {"comparisons": comparisons, "traffic": traffic, "checks": checks}
+    finish(args, __doc__, run, text, results={**found, "costs": asdict(costs)})
 
 
 # --- beside others ------------------------------------------------------------------------------
@@ -127,11 +123,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def compare(args: argparse.Namespace, what: str, runners: dict[str, Runner]) -> dict[str, Any]:
     """Times contenders; the first is compared with the second."""
 
-    def show(name: str, rate: float) -> None:
-        bar.update()
-
-    with tqdm(desc=what, total=progress_ticks(len(runners), args.rounds), unit="run") as bar:
-        measured = measure(runners, rounds=args.rounds, seconds=args.seconds, progress=show)
+    measured = race(args, what, lambda _: runners, print)
     first, second = measured.values()
     return {
         "what": what,

@@ -24,6 +24,8 @@ PACKAGES = (
     "mujoco",
     "ale-py",
     "stable_baselines3",
+    "tianshou",
+    "torchrl",
     "envpool",
     "torch",
     "ray",
@@ -37,6 +39,7 @@ def _machine() -> dict[str, Any]:
     return {
         "cpu": _cpu_model(),
         "cores": available_cpus(),
+        "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "system": f"{platform.system()} {platform.release()}",
         "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
         "busy_before_start": _busy_fraction(),
@@ -69,8 +72,9 @@ def summary(run: dict[str, Any]) -> str:
     """The same in a few lines for the terminal, with a warning when the machine is busy."""
     machine = run["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+    cpus = ", ".join(map(str, machine["affinity"] or ())) or "any"
     lines = [
-        f"{machine['cpu']}, {machine['cores']} cores available, {machine['system']}",
+        f"{machine['cpu']}, {machine['cores']} cores available (CPUs {cpus}), {machine['system']}",
         f"{versions}; commit {run['commit'] or 'unknown'}",
     ]
     busy = machine["busy_before_start"]

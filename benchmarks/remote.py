@@ -12,12 +12,11 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from tqdm import tqdm
-
-from benchmarks.record import describe_run, save, summary
+from benchmarks.contest import race
+from benchmarks.question import add_outputs, begin, finish, make_parser, with_notes
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
-from xuance_envs.measure import StepLoop, Throughput, measure, progress_ticks, sample_actions
+from xuance_envs.measure import StepLoop, Throughput, sample_actions
 from xuance_envs.remote.connection import Connection
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 from xuance_envs.report import markdown_table
@@ -27,21 +26,21 @@ REMOTE, DUMMY, WORKER = "RemoteVecEnv", "DummyVecEnv_Gym", "SubprocVecEnv_Gym, o
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.remote", description=__doc__)
+    parser = make_parser("remote", __doc__)
     add = parser.add_argument
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
     add("--num-envs", type=int, default=64, metavar="N", help="default: %(default)s")
     add("--seconds", type=float, default=1.0, help="of each run (default: %(default)s)")
     add("--rounds", type=int, default=7, help="runs of each, interleaved (default: %(default)s)")
-    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
+    add_outputs(parser, "remote table")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    run = describe_run()
-    print(summary(run), flush=True)
-    results, requests = measure_remote(args)
+    run = begin()
+    notes: list[str] = []
+    results, requests = measure_remote(args, notes)
     here = results[DUMMY]
     header = ("contender", "steps/s", "spread", "µs a vector step", f"× {DUMMY}")
     rows = [
@@ -54,37 +53,31 @@ def main(argv: Sequence[str] | None = None) -> None:
         ]
         for name, result in results.items()
     ]
-    print(f"\n{args.num_envs} × {args.env}\n\n{markdown_table(header, rows)}")
-    print(f"\nrequests per vector step: {requests:g}")
-    if args.json:
-        settings = {name: getattr(args, name) for name in ("env", "num_envs", "seconds", "rounds")}
-        kept = {name: dataclasses.asdict(result) for name, result in results.items()}
-        kept["requests per vector step"] = {"count": requests}
-        save(args.json, __doc__, run, settings=settings, results=kept)
+    notes.append(f"requests per vector step: {requests:g}")
+    text = with_notes(markdown_table(header, rows), notes)
+    print(f"\n{args.num_envs} × {args.env}\n\n{text}")
+    kept = {name: dataclasses.asdict(result) for name, result in results.items()}
+    kept["requests per vector step"] = {"count": requests}
+    finish(args, __doc__, run, text, results=kept)
 
 
-def measure_remote(args: argparse.Namespace) -> tuple[dict[str, Throughput], float]:
+def measure_remote(
+    args: argparse.Namespace, notes: list[str]
+) -> tuple[dict[str, Throughput], float]:
     """The figures of each contender, and how many requests a vector step takes."""
     functions = [partial(Gym_Env, args.env)] * args.num_envs
-    ticks = progress_ticks(3, args.rounds)
     with (
         served(args.env) as url,
         RemoteVecEnv(url, args.env, args.num_envs) as remote,
         DummyVecEnv_Gym(functions) as dummy,
         SubprocVecEnv_Gym(functions, in_series=args.num_envs) as worker,
-        tqdm(total=ticks, unit="run", dynamic_ncols=True) as bar,
     ):
         actions = sample_actions(dummy.action_space, args.num_envs)
         loops = {}
         for name, vec_env in ((DUMMY, dummy), (REMOTE, remote), (WORKER, worker)):
             vec_env.reset(seed=0)
             loops[name] = StepLoop(vec_env, args.num_envs, actions)
-
-        def show(name: str, rate: float) -> None:
-            bar.set_postfix_str(f"{name}: {rate:,.0f} steps/s", refresh=False)
-            bar.update()
-
-        results = measure(loops, rounds=args.rounds, seconds=args.seconds, progress=show)
+        results = race(args, "remote", lambda _: loops, notes.append)
         with counted_requests() as counts:
             loops[REMOTE].run(20)
         return results, len(counts) / 20

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -15,11 +14,11 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import nn
-from tqdm import tqdm
 
+from benchmarks.contest import race
 from benchmarks.ours import BACKENDS, make_ours
-from benchmarks.record import describe_run, save, summary
-from xuance_envs.measure import Throughput, measure, progress_ticks
+from benchmarks.question import add_outputs, add_rounds, begin, finish, make_parser, with_notes
+from xuance_envs.measure import Throughput
 from xuance_envs.report import markdown_table
 from xuance_envs.rollout.collector import RolloutCollector
 
@@ -135,36 +134,35 @@ class Watched:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.rollout", description=__doc__)
+    parser = make_parser("rollout", __doc__)
     add = parser.add_argument
     add("--num-envs", type=int, nargs="+", default=[8, 64], metavar="N")
     add("--backends", nargs="+", choices=BACKENDS, default=["dummy", "subproc", "caller"])
     add("--steps-per-env", type=int, default=128, metavar="T", help="default: %(default)s")
     add("--device", default="cpu", help="of agent and tensors (default: %(default)s)")
     add("--threads", type=int, default=1, help="of torch (default: %(default)s)")
-    add("--rounds", type=int, default=7, help="timed runs of each contender, interleaved")
-    add("--seconds", type=float, default=0.5, help="how long each of them lasts")
-    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
+    add_rounds(parser)
+    add_outputs(parser, "rollout table")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     torch.set_num_threads(args.threads)
-    run = describe_run()
-    print(summary(run), flush=True)
-    results = [result for n in dict.fromkeys(args.num_envs) for result in measure_size(args, n)]
+    run = begin()
+    notes: list[str] = []
+    sizes = dict.fromkeys(args.num_envs)
+    results = [result for n in sizes for result in measure_size(args, n, notes)]
     print(f"\n{ENV_ID}, an agent of two layers of 64 units on {args.device}\n")
-    print(table(results))
+    text = with_notes(table(results), notes)
+    print(text)
     print(
         "\nagent, environments, collector: whose part of a rollout's time it was, the median round"
     )
-    if args.json:
-        settings = {key: value for key, value in vars(args).items() if key != "json"}
-        save(args.json, __doc__, run, settings=settings, results=results)
+    finish(args, __doc__, run, text, notes=notes, results=results)
 
 
-def measure_size(args: argparse.Namespace, num_envs: int) -> list[dict[str, Any]]:
+def measure_size(args: argparse.Namespace, num_envs: int, notes: list[str]) -> list[dict[str, Any]]:
     """Time all contenders over so many environments, then look where their time goes."""
     length = args.steps_per_env
     with ExitStack() as stack:
@@ -179,14 +177,7 @@ def measure_size(args: argparse.Namespace, num_envs: int) -> list[dict[str, Any]
             rollouts[backend.title] = collector.rollout
             watched[backend.title] = collector, agent
         runners = {name: Rollouts(call, num_envs, length) for name, call in rollouts.items()}
-        ticks = progress_ticks(len(runners), args.rounds)
-        with tqdm(total=ticks, desc=f"{num_envs} environments", unit="run") as bar:
-            timed = measure(
-                runners,
-                rounds=args.rounds,
-                seconds=args.seconds,
-                progress=lambda *_: bar.update() and None,
-            )
+        timed = race(args, f"{num_envs} environments", lambda _: runners, notes.append)
         watchers = {name: Watched(*pair) for name, pair in watched.items()}
         rounds = [
             {name: watcher.shares(args.seconds) for name, watcher in watchers.items()}

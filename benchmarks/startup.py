@@ -3,67 +3,96 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 from tqdm import tqdm
 
+from benchmarks.fresh import call_fresh
 from benchmarks.ours import BACKENDS, WRAPPERS
-from benchmarks.record import describe_run, save, summary
+from benchmarks.peers.torchrl import wrapped
+from benchmarks.question import (
+    add_outputs,
+    add_peers,
+    begin,
+    chosen_peers,
+    finish,
+    make_parser,
+    with_notes,
+)
 from xuance_envs.report import markdown_table
 
-ROOT = Path(__file__).parents[1]
 PEER = "Gymnasium Async"
+
+
+def gymnasium_async(functions: Sequence[Callable[[], Any]], context: str) -> Any:
+    return gymnasium.vector.AsyncVectorEnv(functions, context=context)
+
+
+def sb3_subproc(functions: Sequence[Callable[[], Any]], context: str) -> Any:
+    from stable_baselines3.common.vec_env import SubprocVecEnv
+
+    return SubprocVecEnv(list(functions), start_method=context)
+
+
+def torchrl_parallel(functions: Sequence[Callable[[], Any]], context: str) -> Any:
+    from torchrl.envs import ParallelEnv
+
+    wrappers = [partial(wrapped, function) for function in functions]
+    return ParallelEnv(len(functions), wrappers, mp_start_method=context)
+
+
+OTHERS: dict[str, Callable[[Sequence[Callable[[], Any]], str], Any]] = {
+    PEER: gymnasium_async,
+    "SB3 Subproc": sb3_subproc,
+    "TorchRL Parallel": torchrl_parallel,
+}
+"""A process for each environment, started in the way that is asked for."""
+
+PEERS = {"sb3-subproc": "SB3 Subproc", "torchrl-parallel": "TorchRL Parallel"}
 OURS = {BACKENDS[name].title: BACKENDS[name] for name in ("subproc", "caller", "one-each")}
-CONTENDERS = (*OURS, PEER)
 
 
 def seconds_to_first_reset(name: str, context: str, env_id: str, num_envs: int) -> float:
     """Run once, in this process; imports of this process are not part of the time."""
-    make_one = gymnasium.make if name == PEER else WRAPPERS["gym_env"]
-    make_many = gymnasium.vector.AsyncVectorEnv if name == PEER else OURS[name].make
+    functions = [partial(WRAPPERS["gym_env" if name in OURS else "gymnasium"], env_id)] * num_envs
+    if name == PEERS["sb3-subproc"]:
+        __import__("stable_baselines3.common.vec_env")
+    elif name == PEERS["torchrl-parallel"]:
+        __import__("torchrl.envs")
     start = time.perf_counter()
-    vec_env = make_many([partial(make_one, env_id)] * num_envs, context=context)
-    vec_env.reset(seed=0)
+    if name in OURS:
+        vec_env: Any = OURS[name].make(functions, context=context)
+    else:
+        vec_env = OTHERS[name](functions, context)
+    vec_env.reset()
     seconds = time.perf_counter() - start
     vec_env.close()
     return seconds
 
 
-def in_fresh_process(name: str, context: str, env_id: str, num_envs: int) -> float:
-    """The same in a process of its own, whose main module has nothing that workers import."""
-    call = f"seconds_to_first_reset({name!r}, {context!r}, {env_id!r}, {num_envs})"
-    code = f"import benchmarks.startup as startup; print(startup.{call})"
-    answer = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
-    )
-    return float(answer.stdout)
-
-
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=__doc__)
+    parser = make_parser("startup", __doc__)
     add = parser.add_argument
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
     add("--num-envs", type=int, default=16, metavar="N", help="default: %(default)s")
     methods = ["spawn", "forkserver", "fork"]
     add("--contexts", nargs="+", choices=methods, default=methods)
+    add_peers(parser, PEERS)
     add("--rounds", type=int, default=5, help="starts of each contender, interleaved")
-    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
+    add_outputs(parser, "startup table")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
-    run = describe_run()
-    print(summary(run), flush=True)
-    seconds = measure_starts(args)
+    run = begin()
+    notes: list[str] = []
+    seconds = measure_starts(args, notes)
     print(f"\n{args.num_envs} × {args.env}, seconds to the first reset, {args.rounds} rounds\n")
     results = [result(context, name, seconds) for context, name in seconds]
     rows = [
@@ -77,25 +106,31 @@ def main(argv: Sequence[str] | None = None) -> None:
         for row in results
     ]
     header = ("start method", "contender", "seconds", "range", f"time of {PEER}")
-    print(markdown_table(header, rows, words=2))
-    if args.json:
-        settings = {"env": args.env, "environments": args.num_envs}
-        save(args.json, __doc__, run, settings=settings, results=results)
+    text = with_notes(markdown_table(header, rows, words=2), notes)
+    print(text)
+    finish(args, __doc__, run, text, notes=notes, results=results)
 
 
-def measure_starts(args: argparse.Namespace) -> dict[tuple[str, str], list[float]]:
-    """Seconds per round, by start method and contender."""
+def measure_starts(
+    args: argparse.Namespace, notes: list[str]
+) -> dict[tuple[str, str], list[float]]:
+    """Seconds per round, by start method and contender; one that fails is left out."""
+    names = [*OURS, PEER, *(PEERS[name] for name in chosen_peers(args, PEERS))]
     seconds: dict[tuple[str, str], list[float]] = {
-        (context, name): [] for context in args.contexts for name in CONTENDERS
+        (context, name): [] for context in args.contexts for name in names
     }
     order = list(seconds)
     with tqdm(total=len(order) * args.rounds, unit="start", dynamic_ncols=True) as bar:
         for _ in range(args.rounds):
-            for context, name in order:
+            for context, name in list(order):
                 bar.set_description(f"{context}, {name}")
-                seconds[context, name].append(
-                    in_fresh_process(name, context, args.env, args.num_envs)
-                )
+                call = ("seconds_to_first_reset", name, context, args.env, args.num_envs)
+                try:
+                    seconds[context, name].append(call_fresh("startup", *call))
+                except RuntimeError as reason:
+                    notes.append(f"{name} under {context}: left out, {reason}.")
+                    order.remove((context, name))
+                    del seconds[context, name]
                 bar.update()
             order.reverse()
     return seconds

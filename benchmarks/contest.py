@@ -1,0 +1,106 @@
+"""Contenders timed side by side, and what can be concluded from that."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from tqdm import tqdm
+
+from benchmarks.peers import PEERS, Entry, LeftOut, Peer, make_peer
+from xuance_envs.measure import Runner, Throughput, measure, progress_ticks
+
+WIDE_SPREAD = 0.1
+"""Rounds that differ by more than this do not tell contenders apart that are close together."""
+
+
+@dataclass
+class Results:
+    """What one run of a script found out.
+
+    Attributes:
+        panels: the contenders, by number of environments.
+        notes: what a reader of the figures must know, in sentences.
+    """
+
+    panels: dict[int, list[Throughput]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+
+def race(
+    args: argparse.Namespace,
+    what: str,
+    make_runners: Callable[[ExitStack], Mapping[str, Runner]],
+    note: Callable[[str], None],
+) -> dict[str, Throughput]:
+    """Times contenders in interleaved rounds; they live side by side meanwhile.
+
+    Args:
+        args: has ``rounds`` and ``seconds``.
+        what: is stepped, for the progress bar and the notes.
+        make_runners: makes the contenders; the stack closes them.
+        note: takes a sentence where the rounds differ too much.
+    """
+
+    def show(name: str, rate: float) -> None:
+        bar.set_description(f"{what}: {name}", refresh=False)
+        bar.set_postfix_str(f"{rate:,.0f} steps/s", refresh=False)
+        bar.update()
+
+    with (
+        tqdm(desc=f"{what}: starting", unit="run", dynamic_ncols=True) as bar,
+        ExitStack() as stack,
+    ):
+        runners = make_runners(stack)
+        bar.reset(total=progress_ticks(len(runners), args.rounds))
+        measured = measure(runners, rounds=args.rounds, seconds=args.seconds, progress=show)
+    for sentence in wide_spread(what, measured.values()):
+        note(sentence)
+    return measured
+
+
+def wide_spread(what: str, measured: Iterable[Throughput]) -> list[str]:
+    """A warning, if the rounds differ too much to conclude from small differences."""
+    wide = [f"{result.name} ({result.spread:.0%})" for result in measured if _is_wide(result)]
+    if not wide:
+        return []
+    return [
+        f"{what}: the rounds differ by more than {WIDE_SPREAD:.0%}, too much to conclude from "
+        f"small differences, for {', '.join(wide)}."
+    ]
+
+
+def _is_wide(result: Throughput) -> bool:
+    return result.spread > WIDE_SPREAD
+
+
+def join_peers(
+    names: Iterable[str], entry: Entry, what: str, peers: Mapping[str, Peer] = PEERS
+) -> dict[str, Runner]:
+    """The peers that can take part, by title; the entry is told which cannot, and why."""
+    runners: dict[str, Runner] = {}
+    for name in names:
+        peer = peers[name]
+        try:
+            runners[peer.title] = make_peer(peer, entry)
+        except LeftOut as reason:
+            why = str(reason).partition("\n")[0]
+            entry.note(f"{peer.title}, {what}: left out, {why}.")
+    return runners
+
+
+def ratios(panel: Sequence[Throughput], others: Sequence[str]) -> dict[str, dict[str, float]]:
+    """How many times as fast as each of the others every contender is, round by round."""
+    by_name = {result.name: result for result in panel}
+    return {
+        result.name: {
+            other: result.relative_to(by_name[other]) for other in others if other in by_name
+        }
+        for result in panel
+    }

@@ -1,0 +1,144 @@
+"""How much memory does each environment take?
+
+Counted is what the caller and all its processes hold in RAM, pages that several of them share in
+equal parts (PSS), after the first steps and beyond what the caller held before it made the
+environments. Every contender is counted in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from tqdm import tqdm
+
+from benchmarks.contenders import CONTENDERS, DEFAULT, join
+from benchmarks.fresh import call_fresh
+from benchmarks.question import (
+    add_outputs,
+    add_peers,
+    begin,
+    chosen_peers,
+    finish,
+    make_parser,
+    with_notes,
+)
+from xuance_envs.report import markdown_table
+
+COUNTED = tuple(name for name in CONTENDERS if not name.startswith(("xuance", "pufferlib")))
+"""Those whose processes are this one's and its children: one of another Python would add that."""
+
+IMPORTS = {"sb3": "stable_baselines3.common.vec_env", "tianshou": "tianshou.env"}
+IMPORTS |= {"torchrl": "torchrl.envs", "envpool": "envpool"}
+"""What is imported before anything is counted."""
+
+STEPS = 20
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser("footprint", __doc__)
+    add = parser.add_argument
+    add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
+    add("--num-envs", type=int, nargs="+", default=[16], metavar="N")
+    add("--contenders", nargs="+", choices=COUNTED, default=list(DEFAULT), metavar="CONTENDER")
+    add_peers(parser, [name for name in COUNTED if name not in DEFAULT])
+    add("--rounds", type=int, default=3, help="starts of each contender")
+    add_outputs(parser, "footprint table")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    run = begin()
+    notes: list[str] = []
+    names = dict.fromkeys([*args.contenders, *chosen_peers(args, COUNTED)])
+    cases = [(name, n) for n in dict.fromkeys(args.num_envs) for name in names]
+    found = []
+    for name, num_envs in tqdm(cases, unit="contender", dynamic_ncols=True):
+        try:
+            counts = [count_fresh(name, args.env, num_envs) for _ in range(args.rounds)]
+        except RuntimeError as reason:
+            notes.append(f"{CONTENDERS[name].title}, {num_envs}: left out, {reason}.")
+        else:
+            found.append(record(name, num_envs, counts))
+    header = ("environments", "contender", "processes", "MiB in all", "MiB per environment")
+    rows = [
+        [
+            f"{row['environments']}",
+            row["contender"],
+            f"{row['processes']}",
+            f"{row['mib']:,.1f}",
+            f"{row['mib'] / row['environments']:.2f}",
+        ]
+        for row in found
+    ]
+    text = with_notes(markdown_table(header, rows, words=2), notes)
+    print(f"\n{args.env}, memory beyond the caller's own\n\n{text}")
+    finish(args, __doc__, run, text, notes=notes, results=found)
+
+
+def record(name: str, num_envs: int, counts: Sequence[tuple[int, float]]) -> dict[str, Any]:
+    """The median over the starts."""
+    return {
+        "environments": num_envs,
+        "contender": CONTENDERS[name].title,
+        "processes": counts[0][0],
+        "mib": float(np.median([mib for _, mib in counts])),
+        "rounds": [mib for _, mib in counts],
+    }
+
+
+def count_fresh(name: str, env_id: str, num_envs: int) -> tuple[int, float]:
+    """The same as :func:`count`, in a process of its own."""
+    processes, mib = call_fresh("footprint", "count", name, env_id, num_envs)
+    return processes, mib
+
+
+def count(name: str, env_id: str, num_envs: int) -> tuple[int, float]:
+    """Processes that were started, and MiB that came to be held, by environments made here."""
+    if name.partition("-")[0] in IMPORTS:
+        __import__(IMPORTS[name.partition("-")[0]])
+    with gymnasium.make(env_id) as env:
+        space = env.action_space
+    before = family_mib()
+    reasons: list[str] = []
+    with ExitStack() as stack:
+        functions = [partial(gymnasium.make, env_id)] * num_envs
+        what = f"{num_envs} environments"
+        runners = join([name], functions, space, what, stack, reasons.append, env_id)
+        if not runners:
+            raise RuntimeError(reasons[-1])
+        runners[CONTENDERS[name].title].run(STEPS)
+        return len(family()) - 1, family_mib() - before
+
+
+def family() -> list[int]:
+    """This process and all that descend from it."""
+    pids, waiting = [], [os.getpid()]
+    while waiting:
+        pids.append(waiting.pop())
+        lists = Path(f"/proc/{pids[-1]}/task").glob("*/children")
+        waiting += [int(pid) for path in lists for pid in path.read_text().split()]
+    return pids
+
+
+def family_mib() -> float:
+    """What they hold in RAM."""
+    return sum(map(pss_mib, family()))
+
+
+def pss_mib(pid: int) -> float:
+    """A process's part of RAM: shared pages count in equal parts for each that has them."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""What do info dicts cost? The environments do nothing but hand them over, one a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.contest import Results
+from benchmarks.envs import MadeUpEnv
+from benchmarks.question import begin, finish, with_notes
+from benchmarks.sweep import draw_sweep, measure_sweep, sweep_parser, sweep_records, sweep_table
+
+
+def numbers(count: int) -> dict[str, float]:
+    return {f"number_{k}": k / 2 for k in range(count)}
+
+
+INFOS: dict[str, Callable[[], Any]] = {
+    "nothing": MadeUpEnv,
+    "2 numbers": partial(MadeUpEnv, info=numbers(2)),
+    "20 numbers": partial(MadeUpEnv, info=numbers(20)),
+    "a string": partial(MadeUpEnv, info={"words": "what cannot be a column of numbers"}),
+    "1 kB array": partial(MadeUpEnv, info={"array": np.zeros(128)}),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = sweep_parser("infos", __doc__, num_envs=16)
+    parser.add_argument("--infos", nargs="+", choices=INFOS, default=list(INFOS), metavar="INFO")
+    args = parser.parse_args(argv)
+    run = begin()
+    results = Results()
+    sweep = measure_sweep(args, {name: INFOS[name] for name in args.infos}, results)
+    text = with_notes(sweep_table("what is in each info", sweep), results.notes)
+    print(f"\n{args.num_envs} environments\n\n{text}")
+    finish(args, __doc__, run, text, notes=results.notes, results=sweep_records(sweep))
+    if args.png:
+        title = f"{args.num_envs} environments that do nothing, {run['machine']['cores']} cores"
+        draw_sweep(args.png, title, "what is in each info", sweep)
+
+
+if __name__ == "__main__":
+    main()

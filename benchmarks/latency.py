@@ -1,0 +1,109 @@
+"""How long does the caller wait for one vector step: usually, and one time in a hundred?"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from tqdm import tqdm
+
+from benchmarks.contenders import CONTENDERS, DEFAULT, join
+from benchmarks.contest import Results
+from benchmarks.ours import WRAPPERS
+from benchmarks.peers import PEERS
+from benchmarks.question import (
+    add_outputs,
+    add_peers,
+    begin,
+    chosen_peers,
+    finish,
+    make_parser,
+    with_notes,
+)
+from xuance_envs.measure import Runner
+from xuance_envs.report import markdown_table
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser("latency", __doc__)
+    add = parser.add_argument
+    add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
+    add("--num-envs", type=int, nargs="+", default=[8, 64], metavar="N")
+    add("--contenders", nargs="+", choices=CONTENDERS, default=list(DEFAULT), metavar="CONTENDER")
+    add_peers(parser, PEERS)
+    add("--rounds", type=int, default=10, help="turns of each contender, interleaved")
+    add("--steps", type=int, default=300, help="vector steps in each of them, timed one by one")
+    add_outputs(parser, "latency table")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    run = begin()
+    results = Results()
+    found = [row for n in dict.fromkeys(args.num_envs) for row in measure_size(args, n, results)]
+    header = ("environments", "contender", "p50, µs", "p99, µs", "p99 / p50")
+    rows = [
+        [
+            f"{row['environments']}",
+            row["contender"],
+            f"{row['p50'] * 1e6:,.0f}",
+            f"{row['p99'] * 1e6:,.0f}",
+            f"{row['p99'] / row['p50']:.1f}",
+        ]
+        for row in found
+    ]
+    text = with_notes(markdown_table(header, rows, words=2), results.notes)
+    print(f"\n{args.env}, one vector step, {args.rounds} rounds of {args.steps} steps\n\n{text}")
+    finish(args, __doc__, run, text, notes=results.notes, results=found)
+
+
+def measure_size(args: argparse.Namespace, num_envs: int, results: Results) -> list[dict[str, Any]]:
+    """The seconds of every single step, over so many environments."""
+    names = dict.fromkeys([*args.contenders, *chosen_peers(args, PEERS)])
+    with gymnasium.make(args.env) as env:
+        space = env.action_space
+    functions = [partial(WRAPPERS["gymnasium"], args.env)] * num_envs
+    with ExitStack() as stack:
+        what = f"{num_envs} environments"
+        runners = join(names, functions, space, what, stack, results.note, args.env)
+        seconds = time_each_step(args, runners, what)
+    return [
+        {
+            "environments": num_envs,
+            "contender": name,
+            "p50": float(np.median(times)),
+            "p99": float(np.percentile(times, 99)),
+            "p50 by round": np.median(times, axis=1).tolist(),
+        }
+        for name, times in seconds.items()
+    ]
+
+
+def time_each_step(
+    args: argparse.Namespace, runners: Mapping[str, Runner], what: str
+) -> dict[str, list[list[float]]]:
+    """By contender, the seconds of each step, round by round; those that warm up are left out."""
+    seconds: dict[str, list[list[float]]] = {name: [] for name in runners}
+    order = list(runners)
+    total = args.rounds * len(order)
+    with tqdm(total=total, desc=what, unit="run", dynamic_ncols=True) as bar:
+        for _ in range(args.rounds):
+            for name in order:
+                gc.collect()
+                run = runners[name].run
+                run(max(1, args.steps // 10))
+                seconds[name].append([run(1) for _ in range(args.steps)])
+                bar.update()
+            order.reverse()
+    return seconds
+
+
+if __name__ == "__main__":
+    main()

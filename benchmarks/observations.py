@@ -1,0 +1,41 @@
+"""What do large observations cost? The environments do nothing but hand them over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.contest import Results
+from benchmarks.envs import MadeUpEnv
+from benchmarks.question import begin, finish, with_notes
+from benchmarks.sweep import draw_sweep, measure_sweep, sweep_parser, sweep_records, sweep_table
+
+SIZES: dict[str, Callable[[], Any]] = {
+    "4 floats": partial(MadeUpEnv, shape=(4,)),
+    "376 floats": partial(MadeUpEnv, shape=(376,)),
+    "84×84×4 bytes": partial(MadeUpEnv, shape=(84, 84, 4), dtype=np.uint8),
+    "210×160×3 bytes": partial(MadeUpEnv, shape=(210, 160, 3), dtype=np.uint8),
+}
+"""CartPole's, those of the larger MuJoCo robots, stacked frames, an Atari screen."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = sweep_parser("observations", __doc__, num_envs=16)
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES), metavar="SIZE")
+    args = parser.parse_args(argv)
+    run = begin()
+    results = Results()
+    sweep = measure_sweep(args, {size: SIZES[size] for size in args.sizes}, results)
+    text = with_notes(sweep_table("observation", sweep), results.notes)
+    print(f"\n{args.num_envs} environments\n\n{text}")
+    finish(args, __doc__, run, text, notes=results.notes, results=sweep_records(sweep))
+    if args.png:
+        title = f"{args.num_envs} environments that do nothing, {run['machine']['cores']} cores"
+        draw_sweep(args.png, title, "observation", sweep)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Other libraries, each as a small adapter that is only imported when it is asked for.
+
+All but EnvPool step the same ``gymnasium.make`` environments; EnvPool has its own in C++.
+Every library runs as it comes, with its defaults. That is to the advantage of Gymnasium and
+EnvPool: by default the call after an episode's end only resets, and they count it as a step.
+Where the caller has to reset what ended (Tianshou), it is done within the step, in one call.
+A library whose requirements clash with ours runs in an environment and a process of its own,
+and measures its seconds there: see :mod:`benchmarks.peers.elsewhere`.
+"""
+
+from __future__ import annotations
+
+from benchmarks.peers import elsewhere, envpool, gymnasium, sb3, tianshou, torchrl
+from benchmarks.peers.entry import Entry, LeftOut, Peer, make_peer, nearest_id
+
+__all__ = ["PEERS", "Entry", "LeftOut", "Peer", "make_peer", "nearest_id"]
+
+PEERS = {
+    "gymnasium-sync": Peer("Gymnasium Sync", gymnasium.sync, "gymnasium"),
+    "gymnasium-async": Peer("Gymnasium Async", gymnasium.in_processes, "gymnasium"),
+    "sb3-dummy": Peer("SB3 Dummy", sb3.dummy, "stable_baselines3"),
+    "sb3-subproc": Peer("SB3 Subproc", sb3.subproc, "stable_baselines3"),
+    "tianshou-dummy": Peer("Tianshou Dummy", tianshou.dummy, "tianshou"),
+    "tianshou-shmem": Peer("Tianshou Shmem", tianshou.shmem, "tianshou"),
+    "torchrl-serial": Peer("TorchRL Serial", torchrl.serial, "torchrl"),
+    "torchrl-parallel": Peer("TorchRL Parallel", torchrl.parallel, "torchrl"),
+    "xuance-dummy": Peer("XuanCe Dummy", elsewhere.xuance_dummy, "xuance"),
+    "xuance-subproc": Peer("XuanCe Subproc", elsewhere.xuance_subproc, "xuance"),
+    "pufferlib-serial": Peer("PufferLib Serial", elsewhere.pufferlib_serial, "pufferlib"),
+    "pufferlib": Peer("PufferLib Multiprocessing", elsewhere.pufferlib, "pufferlib"),
+    "envpool": Peer("EnvPool", envpool.in_threads, "envpool"),
+}

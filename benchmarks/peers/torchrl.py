@@ -1,0 +1,59 @@
+"""TorchRL's vector environments, which take and give dictionaries of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from benchmarks.peers.entry import Entry
+from xuance_envs.measure import StepLoop
+
+MOST_PROCESSES = 16
+"""Each of its processes has torch and TorchRL to itself: hundreds of megabytes."""
+
+
+class TensorSteps:
+    """Steps with tensors in a dictionary, and starts anew what has ended, in one call."""
+
+    def __init__(self, envs: Any) -> None:
+        self._envs = envs
+        self._tensors = envs.reset()
+
+    def step(self, actions: Any) -> Any:
+        self._tensors["action"] = actions
+        result, self._tensors = self._envs.step_and_maybe_reset(self._tensors)
+        return result
+
+
+def wrapped(function: Callable[[], Any]) -> Any:
+    """One environment, with numbers as actions instead of one-hot vectors."""
+    from torchrl.envs import GymWrapper
+
+    return GymWrapper(function(), categorical_action_encoding=True)
+
+
+def serial(entry: Entry) -> StepLoop:
+    from torchrl.envs import SerialEnv
+
+    return _loop(SerialEnv(entry.num_envs, _functions(entry)), entry)
+
+
+def parallel(entry: Entry) -> StepLoop:
+    entry.need_processes(MOST_PROCESSES)
+    from torchrl.envs import ParallelEnv
+
+    return _loop(ParallelEnv(entry.num_envs, _functions(entry)), entry)
+
+
+def _functions(entry: Entry) -> list[Callable[[], Any]]:
+    return [partial(wrapped, function) for function in entry.env_fns()]
+
+
+def _loop(envs: Any, entry: Entry) -> StepLoop:
+    import torch
+
+    entry.stack.callback(envs.close)
+    envs.set_seed(0)
+    actions = [torch.from_numpy(batch) for batch in entry.actions]
+    return StepLoop(TensorSteps(envs), entry.num_envs, actions)

@@ -1,0 +1,145 @@
+"""How long does a training take, by what steps its environments?
+
+The same PPO (examples/train_ppo.py) learns CartPole-v1 for the same number of environment steps;
+only the vector environment differs. Gymnasium's are put under the collector by from_gymnasium.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import takewhile
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from tqdm import tqdm
+
+from benchmarks.question import add_outputs, begin, finish, make_parser
+from xuance_envs.compat.native import from_gymnasium
+from xuance_envs.demo import load_example
+from xuance_envs.gym.gym_env import Gym_Env
+from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
+from xuance_envs.report import markdown_table
+from xuance_envs.rollout.collector import RolloutCollector
+from xuance_envs.vector_envs.vector_env import VecEnv
+
+
+def theirs(make: Callable[..., Any], env_id: str, num_envs: int) -> VecEnv:
+    """Gymnasium's, behind our interface."""
+    functions = [partial(gymnasium.make, env_id)] * num_envs
+    envs = make(functions, autoreset_mode=AutoresetMode.SAME_STEP)
+    return from_gymnasium(envs, copy=False)
+
+
+def ours(make: Callable[..., VecEnv], env_id: str, num_envs: int) -> VecEnv:
+    return make([partial(Gym_Env, env_id)] * num_envs, copy=False)
+
+
+MAKERS: dict[str, Callable[[str, int], VecEnv]] = {
+    "Dummy": partial(ours, DummyVecEnv_Gym),
+    "Subproc": partial(ours, SubprocVecEnv_Gym),
+    "Subproc, caller_steps": partial(ours, partial(SubprocVecEnv_Gym, caller_steps=True)),
+    "Gymnasium Sync": partial(theirs, SyncVectorEnv),
+    "Gymnasium Async": partial(theirs, AsyncVectorEnv),
+}
+FIRST = "Gymnasium Sync"
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser("training", __doc__)
+    add = parser.add_argument
+    add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
+    add("--num-envs", type=int, default=32, metavar="N", help="default: %(default)s")
+    add("--steps", type=int, default=60_000, help="environment steps (default: %(default)s)")
+    add("--rounds", type=int, default=3, help="trainings with each, interleaved")
+    add_outputs(parser, "training table")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse(argv)
+    torch.set_num_threads(1)
+    run = begin()
+    trainings = measure_trainings(args)
+    found = [record(name, trainings) for name in trainings]
+    header = ("environments in", "seconds", "range", "of that stepping", f"× {FIRST}", "return")
+    rows = [
+        [
+            row["contender"],
+            f"{row['seconds']:.1f}",
+            f"{min(row['rounds']):.1f}-{max(row['rounds']):.1f}",
+            f"{row['stepping']:.0%}",
+            f"{row['times_the_peer']:.2f}",
+            f"{row['mean_return']:.0f}",
+        ]
+        for row in found
+    ]
+    text = markdown_table(header, rows)
+    print(f"\n{args.num_envs} × {args.env}, {args.steps:,} environment steps of PPO\n\n{text}")
+    finish(args, __doc__, run, text, results=found)
+
+
+def measure_trainings(args: argparse.Namespace) -> dict[str, list[tuple[float, float, float]]]:
+    """For each contender and round: seconds, those of them in steps, mean return at the end."""
+    trainings: dict[str, list[tuple[float, float, float]]] = {name: [] for name in MAKERS}
+    order = list(trainings)
+    total = len(order) * args.rounds
+    with tqdm(total=total, unit="training", dynamic_ncols=True) as bar:
+        for seed in range(args.rounds):
+            for name in order:
+                bar.set_description(name)
+                vec_env = MAKERS[name](args.env, args.num_envs)
+                trainings[name].append(train(vec_env, args.steps, seed))
+                bar.update()
+            order.reverse()
+    return trainings
+
+
+def train(vec_env: VecEnv, steps: int, seed: int) -> tuple[float, float, float]:
+    """Seconds, those of them in steps, and the mean return at the end; closes the environments."""
+    ppo = load_example()
+    torch.manual_seed(seed)
+    settings = ppo.Settings()
+    agent = ppo.Agent(vec_env.observation_space.shape, vec_env.action_space)
+    stepping = 0.0
+    step_async, step_wait = vec_env.step_async, vec_env.step_wait
+
+    def timed(call: Callable[..., Any], *arguments: Any) -> Any:
+        nonlocal stepping
+        start = time.perf_counter()
+        result = call(*arguments)
+        stepping += time.perf_counter() - start
+        return result
+
+    vec_env.step_async = partial(timed, step_async)  # type: ignore[method-assign]
+    vec_env.step_wait = partial(timed, step_wait)  # type: ignore[method-assign]
+    length = settings.steps_per_env
+    with RolloutCollector(vec_env, agent, length, device="cpu", seed=seed) as collector:
+        start = time.perf_counter()
+        updates = ppo.train(collector, agent, settings)
+        for _ in takewhile(lambda _: collector.global_steps < steps, updates):
+            pass
+        return time.perf_counter() - start, stepping, collector.mean_ep_return
+
+
+def record(name: str, trainings: dict[str, list[tuple[float, float, float]]]) -> dict[str, Any]:
+    """A row of the results; the ratio is the median over the rounds."""
+    seconds, stepping, returns = np.transpose(trainings[name])
+    others = np.transpose(trainings[FIRST])[0]
+    return {
+        "contender": name,
+        "seconds": float(np.median(seconds)),
+        "rounds": seconds.tolist(),
+        "stepping": float(np.median(stepping / seconds)),
+        "times_the_peer": float(np.median(seconds / others)),
+        "mean_return": float(np.median(returns)),
+    }
+
+
+if __name__ == "__main__":
+    main()

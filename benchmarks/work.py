@@ -1,0 +1,96 @@
+"""From how much work per step on do worker processes pay?
+
+The environments compute for so many microseconds of CPU time, and do nothing else. Where stepping
+in this process and stepping in workers cross is interpolated between the two neighbouring values.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from functools import partial
+
+from benchmarks.contest import Results
+from benchmarks.envs import MadeUpEnv
+from benchmarks.question import begin, finish, with_notes
+from benchmarks.sweep import (
+    Sweep,
+    draw_sweep,
+    measure_sweep,
+    sweep_parser,
+    sweep_records,
+    sweep_table,
+)
+from xuance_envs.report import markdown_table
+
+PAIRS = (
+    ("Subproc", "Dummy"),
+    ("Subproc, caller_steps", "Dummy"),
+    ("Gymnasium Async", "Gymnasium Sync"),
+    ("SB3 Subproc", "SB3 Dummy"),
+    ("Tianshou Shmem", "Tianshou Dummy"),
+    ("TorchRL Parallel", "TorchRL Serial"),
+)
+"""Worker processes, and the same library in this process."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = sweep_parser("work", __doc__, num_envs=16)
+    works = [0.0, 10.0, 100.0, 1000.0]
+    parser.add_argument("--work", type=float, nargs="+", default=works, metavar="MICROSECONDS")
+    args = parser.parse_args(argv)
+    run = begin()
+    results = Results()
+    works = sorted(set(args.work))
+    env_fns = {f"{work:g} µs": partial(MadeUpEnv, work / 1e6) for work in works}
+    sweep = measure_sweep(args, env_fns, results)
+    crossings = cross(works, sweep)
+    table = sweep_table("work of a step", sweep)
+    text = f"{with_notes(table, results.notes)}\n\n{crossing_table(crossings)}"
+    print(f"\n{args.num_envs} environments\n\n{text}")
+    finish(
+        *(args, __doc__, run, text),
+        notes=results.notes,
+        crossings=crossings,
+        results=sweep_records(sweep),
+    )
+    if args.png:
+        title = f"{args.num_envs} environments that compute, {run['machine']['cores']} cores"
+        draw_sweep(args.png, title, "work of a step", sweep)
+
+
+def cross(works: Sequence[float], sweep: Sweep) -> dict[str, float | None]:
+    """By pair, the microseconds of work at which the workers become the quicker; None: nowhere."""
+    crossings: dict[str, float | None] = {}
+    for workers, here in PAIRS:
+        points = [
+            (work, math.log(found[workers].relative_to(found[here])))
+            for work, found in zip(works, sweep.values(), strict=True)
+            if workers in found and here in found
+        ]
+        if points:
+            crossings[f"{workers} and {here}"] = crossing(points)
+    return crossings
+
+
+def crossing(points: Sequence[tuple[float, float]]) -> float | None:
+    """Where a line through points becomes positive for good; None if it is negative at last."""
+    if points[-1][1] <= 0:
+        return None
+    for (low, below), (high, above) in reversed(list(itertools.pairwise(points))):
+        if below <= 0 < above:
+            return low + (high - low) * -below / (above - below)
+    return points[0][0]
+
+
+def crossing_table(crossings: dict[str, float | None]) -> str:
+    rows = [
+        [pair, "nowhere" if found is None else f"{found:,.0f} µs" if found else "any"]
+        for pair, found in crossings.items()
+    ]
+    return markdown_table(["workers and the same in this process", "pay from work of"], rows)
+
+
+if __name__ == "__main__":
+    main()
