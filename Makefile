@@ -8,7 +8,14 @@ RUN    := $(VENV)/bin/python
 # "make demo" does not wait for what only the tests need, and two installs never run at once.
 DEMO_EXTRAS  := demo
 DEV_EXTRAS   := atari,demo,dev,docs,gym,mujoco,ray,remote,sb3
-PEER_PACKAGES := envpool
+# The libraries that are compared with. What does not install is left out of the tables.
+PEER_PACKAGES := envpool tianshou torchrl
+# Those that need other versions of what we need, each in an environment of its own, without the
+# parts of their requirements that stepping environments does not use.
+XUANCE := .venv-xuance
+XUANCE_NEEDS := 'numpy<2' 'gymnasium<1.3' scipy PyYAML tqdm
+PUFFERLIB := .venv-pufferlib
+PUFFERLIB_NEEDS := 'numpy<2' gymnasium==0.29.1 pettingzoo==1.24.1 gym==0.26.2 psutil rich filelock
 
 MADE  := $(VENV)/.made
 DEMO  := $(VENV)/.installed-demo
@@ -23,7 +30,7 @@ SPHINX := $(RUN) -m sphinx -W --keep-going -q -j auto -d docs/_build/doctrees
 PIP_INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint format types docs bench bench-peers clean FORCE
+.PHONY: help demo test test-long lint format types docs bench bench-peers bench-page clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -59,11 +66,14 @@ docs: $(DEV) ## build the documentation into docs/_build/html, run its examples,
 bench: $(DEMO) ## measure steps per second
 	@$(RUN) -m benchmarks.throughput
 
-bench-peers: $(PEERS) ## measure steps per second beside other libraries
-	@$(RUN) -m benchmarks.throughput --peers
+bench-peers: $(PEERS) ## the same beside other libraries, into docs/benchmarks.md
+	@$(RUN) -m benchmarks.page throughput
 
-clean: ## remove the virtual environment and everything that was built
-	rm -rf $(VENV) build dist docs/_build docs/api *.egg-info
+bench-page: $(PEERS) ## measure all that docs/benchmarks.md shows; half an hour
+	@$(RUN) -m benchmarks.page
+
+clean: ## remove the virtual environments and everything that was built
+	rm -rf $(VENV) $(XUANCE) $(PUFFERLIB) build dist docs/_build docs/api *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis demo_output renders
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -79,7 +89,25 @@ $(DEV): $(DEMO)
 	$(call install,what the tests and checks need; the first time takes minutes,-e '.[$(DEV_EXTRAS)]')
 
 $(PEERS): $(DEV)
-	$(call install,the libraries to compare with,$(PEER_PACKAGES))
+	@$(RUN) -m pip list --format=freeze | grep -E '^(numpy|gymnasium|torch)==' > $(VENV)/.kept
+	@for package in $(PEER_PACKAGES); do \
+	  echo "==> installing $$package, to compare with"; \
+	  echo $$$$ > $(UNFINISHED); $(PIP_INSTALL) -c $(VENV)/.kept $$package; status=$$?; \
+	  rm -f $(UNFINISHED); \
+	  [ $$status = 0 ] || echo "$$package does not install here: it is left out"; \
+	done
+	$(call install_apart,$(XUANCE),xuance==1.4.4,$(XUANCE_NEEDS))
+	$(call install_apart,$(PUFFERLIB),pufferlib==1.0.1,$(PUFFERLIB_NEEDS))
+	@touch $@
+
+# In an environment of its own: its folder, the package, what of the package's needs is needed.
+define install_apart
+	@echo "==> installing $(2) into $(1), to compare with"
+	@$(PYTHON) -m venv --clear $(1) \
+	  && $(1)/bin/python -m pip install -qq --disable-pip-version-check $(3) \
+	  && $(1)/bin/python -m pip install -qq --disable-pip-version-check --no-deps $(2) \
+	  || { rm -rf $(1); echo "$(2) does not install here: it is left out"; }
+endef
 
 # The note holds the process that installs, and is gone when that has succeeded or failed: where
 # it outlived its process, packages may lie there in halves, and everything starts again.

@@ -50,16 +50,20 @@ class Part:
     Attributes:
         module: the script.
         options: what it is given.
-        table: the name of the page's markers; the script's own where it is None.
+        table: the name of the page's markers; that of the script and "table" where it is empty.
         picture: whether it draws one.
         page: where the table goes.
     """
 
     module: str
     options: str = ""
-    table: str | None = None
+    table: str = ""
     picture: bool = False
     page: Path = PAGE
+
+    @property
+    def markers(self) -> str:
+        return self.table or f"{self.module} table"
 
 
 OURS_AND_THEIRS = "--peers sb3-subproc tianshou-shmem"
@@ -94,15 +98,15 @@ PARTS = {
     "memory": Part("memory"),
     "latency": Part("latency", "--peers"),
     "anatomy": Part("anatomy"),
-    "first_ready": Part("first_ready", "--peers --rounds 5"),
-    "parent_cost": Part("parent_cost", "--rounds 5", picture=True),
+    "first_ready": Part("first_ready", "--peers --rounds 5", "first ready tables"),
+    "parent_cost": Part("parent_cost", "--rounds 5", "parent cost table", picture=True),
     "choice": Part("choice", "--times 3 --rounds 5"),
     "atari": Part("atari", "--num-envs 8 32", page=README),
     "rollout": Part("rollout", "--rounds 5"),
     "training": Part("training"),
     "compat": Part("compat", "--rounds 5 --seconds 0.4"),
     "remote": Part("remote", "--rounds 5"),
-    "ray_scaling": Part("ray_scaling", "--rounds 5 --seconds 0.5"),
+    "ray_scaling": Part("ray_scaling", "--rounds 5 --seconds 0.5", "ray scaling tables"),
 }
 
 
@@ -146,9 +150,7 @@ def run_part(name: str, file: Path) -> str:
     """Runs one part, at most so long; how that went, in a word or two."""
     part = PARTS[name]
     command = [sys.executable, "-m", f"benchmarks.{part.module}", *part.options.split()]
-    command += ["--json", str(file), "--page", str(part.page)]
-    if part.table is not None:
-        command += ["--table", part.table]
+    command += ["--json", str(file), "--page", str(part.page), "--table", part.markers]
     if part.picture:
         command += ["--png", str(PICTURES / f"{name}.png")]
     # With a group of its own, so that whatever it has started can be ended with it.

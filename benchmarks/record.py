@@ -30,12 +30,15 @@ PACKAGES = (
     "torch",
     "ray",
 )
+LOOK_SECONDS = 1.0
+"""How long to look whether the machine is busy."""
+
 BUSY = 0.1
 """More than this part of the machine at work for others: figures taken then say little."""
 
 
 def _machine() -> dict[str, Any]:
-    """The machine and how busy it is with other things; takes a second."""
+    """The machine and how busy it is with other things."""
     return {
         "cpu": _cpu_model(),
         "cores": available_cpus(),
@@ -107,7 +110,7 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _busy_fraction(seconds: float = 1.0) -> float | None:
+def _busy_fraction() -> float | None:
     """The part of all cores' time that was spent at work (or stolen by a hypervisor)."""
 
     def read() -> tuple[int, int]:
@@ -118,7 +121,7 @@ def _busy_fraction(seconds: float = 1.0) -> float | None:
     if not stat.exists():
         return None
     total, idle = read()
-    time.sleep(seconds)
+    time.sleep(LOOK_SECONDS)
     later_total, later_idle = read()
     return 1 - (later_idle - idle) / max(later_total - total, 1)
 

@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     sweep = measure_sweep(args, env_fns, results)
     crossings = cross(works, sweep)
     table = sweep_table("work of a step", sweep)
-    text = f"{with_notes(table, results.notes)}\n\n{crossing_table(crossings)}"
+    text = f"{with_notes(table, results.notes)}\n\n{crossing_table(crossings, works[-1])}"
     print(f"\n{args.num_envs} environments\n\n{text}")
     finish(
         *(args, __doc__, run, text),
@@ -75,7 +75,10 @@ def cross(works: Sequence[float], sweep: Sweep) -> dict[str, float | None]:
 
 
 def crossing(points: Sequence[tuple[float, float]]) -> float | None:
-    """Where a line through points becomes positive for good; None if it is negative at last."""
+    """Where a line through points becomes positive for good; None if it is negative at last.
+
+    Where it is positive from the first point on, that is the answer.
+    """
     if points[-1][1] <= 0:
         return None
     for (low, below), (high, above) in reversed(list(itertools.pairwise(points))):
@@ -84,12 +87,12 @@ def crossing(points: Sequence[tuple[float, float]]) -> float | None:
     return points[0][0]
 
 
-def crossing_table(crossings: dict[str, float | None]) -> str:
+def crossing_table(crossings: dict[str, float | None], most: float) -> str:
     rows = [
-        [pair, "nowhere" if found is None else f"{found:,.0f} µs" if found else "any"]
+        [pair, f"not up to {most:g} µs" if found is None else f"{found:,.0f} µs"]
         for pair, found in crossings.items()
     ]
-    return markdown_table(["workers and the same in this process", "pay from work of"], rows)
+    return markdown_table(["workers, and the same in this process", "pay from work of"], rows)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,9 @@ def pufferlib(kind, env_id, num_envs):
 
     workers = {}
     if kind == "Multiprocessing":
-        workers["num_workers"] = min(num_envs, len(os.sched_getaffinity(0)))
+        # The caller spins, as the workers do, so it needs a core too.
+        most = max(1, min(num_envs, len(os.sched_getaffinity(0)) - 1))
+        workers["num_workers"] = max(k for k in range(1, most + 1) if num_envs % k == 0)
     envs = pufferlib.vector.make(
         partial(one_puffer_env, env_id),
         num_envs=num_envs,

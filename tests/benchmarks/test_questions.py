@@ -1,0 +1,236 @@
+"""The benchmarks of one question each, in short: what they write, never how fast anything is."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from benchmark_runs import ROOT, run_script
+
+SHORT = ("--num-envs", "2", "--rounds", "1", "--seconds", "0.01")
+OURS_AND_SYNC = ("--contenders", "dummy", "subproc", "gymnasium-sync")
+
+
+@pytest.mark.parametrize(
+    ("script", "values", "shown", "peers"),
+    [
+        ("work", ("--work", "0", "50"), ["0 µs", "50 µs"], ["SB3 Dummy"]),
+        ("observations", ("--sizes", "4 floats", "210×160×3 bytes"), None, []),
+        ("infos", ("--infos", "2 numbers", "1 kB array"), None, []),
+    ],
+)
+def test_a_sweep_has_every_contender_at_every_value(
+    tmp_path: Path,
+    script: str,
+    values: tuple[str, ...],
+    shown: list[str] | None,
+    peers: list[str],
+) -> None:
+    pytest.importorskip("matplotlib")
+    options: tuple[str, ...] = ()
+    if peers:
+        pytest.importorskip("stable_baselines3")
+        options = ("--peers", "sb3-dummy")
+    picture = tmp_path / "a" / "sweep.png"
+    options += ("--png", str(picture))
+    answer = run_script(script, tmp_path, *SHORT, *values, *OURS_AND_SYNC, *options)
+    shown = shown or list(values[1:])
+    names = ["Dummy", "Subproc", "Gymnasium Sync", *peers]
+    found = [(row["value"], row["contender"]) for row in answer.record["results"]]
+    assert found == [(value, name) for value in shown for name in names]
+    assert all(row["steps_per_second"] > 0 for row in answer.record["results"])
+    header, _, *rows = answer.page.splitlines()
+    assert [cell.strip() for cell in header.split("|")[2:-1]] == shown
+    assert [row.split("|")[1].strip() for row in rows[: len(names)]] == names
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    if script == "work":
+        assert set(answer.record["crossings"]) == {"Subproc and Dummy"}
+
+
+@pytest.mark.parametrize(
+    ("points", "where"),
+    [
+        ([(0, -2.0), (10, -1.0), (100, 1.0)], 55),
+        ([(0, 0.5), (10, 1.0)], 0),
+        ([(0, 1.0), (10, -1.0), (100, 1.0)], 55),
+        ([(0, 1.0), (10, -1.0)], None),
+    ],
+)
+def test_where_workers_begin_to_pay(
+    points: list[tuple[float, float]], where: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    work = importlib.import_module("benchmarks.work")
+    assert work.crossing(points) == where
+
+
+def test_the_wait_for_a_step_is_that_of_single_steps(tmp_path: Path) -> None:
+    sizes = ("--num-envs", "1", "3", "--rounds", "2", "--steps", "10")
+    names = ("--contenders", "dummy", "gymnasium-sync")
+    answer = run_script("latency", tmp_path, *sizes, *names)
+    rows = answer.record["results"]
+    found = [(row["environments"], row["contender"]) for row in rows]
+    assert found == [(n, name) for n in (1, 3) for name in ("Dummy", "Gymnasium Sync")]
+    assert all(0 < row["p50"] <= row["p99"] and len(row["p50 by round"]) == 2 for row in rows)
+
+
+def test_memory_is_counted_with_all_processes(tmp_path: Path) -> None:
+    names = ("--contenders", "dummy", "subproc")
+    answer = run_script("footprint", tmp_path, "--num-envs", "2", "--rounds", "1", *names)
+    dummy, subproc = answer.record["results"]
+    assert dummy["processes"] == 0
+    assert subproc["processes"] >= 1
+    assert subproc["mib"] > 1  # a Python process at the least
+
+
+def test_memory_over_time_has_a_row_for_each_process(tmp_path: Path) -> None:
+    short = ("--num-envs", "2", "--steps", "400", "--samples", "5", "--backends", "subproc")
+    answer = run_script("memory", tmp_path, *short)
+    names = [row["process"] for row in answer.record["results"]]
+    assert names[:2] == ["this process", "worker 0"]
+    assert all(len(row["mib"]) == 5 for row in answer.record["results"])
+
+
+def test_starts_are_timed_and_who_cannot_start_is_said(tmp_path: Path) -> None:
+    short = ("--num-envs", "2", "--contexts", "fork", "--rounds", "1")
+    answer = run_script("startup", tmp_path, *short, "--peers", "torchrl-parallel")
+    names = {row["contender"] for row in answer.record["results"]}
+    ours = {"Subproc", "Subproc, caller_steps", "Subproc, in_series=1"}
+    assert ours | {"Gymnasium Async"} <= names
+    assert ("TorchRL Parallel" in names) != ("TorchRL Parallel under fork: left out" in answer.page)
+    assert all(row["seconds"] > 0 for row in answer.record["results"])
+
+
+def test_a_training_with_each_vector_environment(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    short = ("--num-envs", "2", "--steps", "100", "--rounds", "1")
+    names = ("--contenders", "Dummy", "Gymnasium Sync")
+    rows = run_script("training", tmp_path, *short, *names).record["results"]
+    assert [row["contender"] for row in rows] == ["Dummy", "Gymnasium Sync"]
+    assert all(0 < row["stepping"] < 1 for row in rows)
+    assert rows[1]["times_the_first"] > 0
+    assert rows[0]["times_the_first"] == 1
+
+
+# --- peers --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ROOT)
+    return importlib.import_module("benchmarks.peers")
+
+
+@pytest.mark.parametrize("name", ["tianshou-dummy", "torchrl-serial"])
+def test_an_adapter_goes_on_after_an_episode_ends(name: str, peers: Any) -> None:
+    pytest.importorskip(name.partition("-")[0])
+    with ExitStack() as stack:
+        runner = peers.make_peer(peers.PEERS[name], entry_of(peers, stack, [0, 1]))
+        assert runner.run(60) > 0  # CartPole ends after ten steps to one side
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def entry_of(peers: Any, stack: ExitStack, rows: list[int]) -> Any:
+    import numpy as np
+
+    actions = [np.array(rows)] * 3
+    return peers.Entry("CartPole-v1", len(rows), actions, stack, lambda sentence: None)
+
+
+def test_a_library_elsewhere_is_driven_through_its_own_python(
+    peers: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    elsewhere = importlib.import_module("benchmarks.peers.elsewhere")
+    script = tmp_path / "standalone.py"
+    lines = Path(elsewhere.SCRIPT).read_text(encoding="utf-8")
+    stand_in = (
+        "\nLIBRARIES['numpy'] = lambda env_id, n: "
+        "gymnasium.make_vec(env_id, n, vectorization_mode='vector_entry_point')\n"
+    )
+    reset = "LIBRARIES['numpy'] = lambda *a, make=LIBRARIES['numpy']: started(make(*a))\n"
+    started = "def started(envs):\n    envs.reset()\n    return envs\n"
+    main = "\n\nif __name__"
+    script.write_text(lines.replace(main, stand_in + reset + started + main))
+    monkeypatch.setattr(elsewhere, "SCRIPT", script)
+    with ExitStack() as stack:
+        entry = entry_of(peers, stack, [0, 1])
+        runner = elsewhere.OtherPython("numpy", Path(sys.executable), entry)
+        stack.callback(runner.close)
+        assert runner.version[0].isdigit()
+        assert 0 < runner.run(10) < 60
+        deadline = time.monotonic() + 60
+        while state_of(runner._process.pid) != "T":  # stopped while nobody asks
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert runner.run(1) > 0
+        with pytest.raises(peers.LeftOut, match="KeyError: 'no such'"):
+            elsewhere.OtherPython("no such", Path(sys.executable), entry)
+
+
+def test_a_library_without_its_environment_is_left_out(
+    peers: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    elsewhere = importlib.import_module("benchmarks.peers.elsewhere")
+    monkeypatch.setattr(elsewhere, "ROOT", tmp_path)
+    notes: list[str] = []
+    contest = importlib.import_module("benchmarks.contest")
+    with ExitStack() as stack:
+        entry = entry_of(peers, stack, [0])
+        entry = peers.Entry("CartPole-v1", 1, entry.actions, stack, notes.append)
+        assert contest.join_peers(["xuance-dummy"], entry, "1 environment") == {}
+        made_up = peers.Entry("", 1, entry.actions, stack, notes.append, [gymnasium.Env])
+        assert contest.join_peers(["envpool"], made_up, "1 environment") == {}
+    assert "XuanCe Dummy, 1 environment: left out, not installed" in notes[0]
+    assert notes[1].startswith("EnvPool, 1 environment: left out, it only takes part")
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+
+def test_the_page_has_a_place_for_the_table_and_picture_of_every_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    page = importlib.import_module("benchmarks.page")
+    for name, part in page.PARTS.items():
+        text = part.page.read_text(encoding="utf-8")
+        assert text.count(f"<!-- {part.markers}: begin -->") == 1, name
+        assert text.count(f"<!-- {part.markers}: end -->") == 1, name
+        assert not part.picture or f"_static/benchmarks/{name}.png" in text
+
+
+def test_one_part_that_fails_does_not_lose_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    page = importlib.import_module("benchmarks.page")
+    files = {"PAGE": "page.md", "README": "README.md"}
+    for name, file in files.items():
+        monkeypatch.setattr(page, name, tmp_path / file)
+    tables = ("machine", "throughput table")
+    empty = "".join(f"<!-- {table}: begin -->\n<!-- {table}: end -->\n" for table in tables)
+    for file in files.values():
+        (tmp_path / file).write_text(empty)
+    short = "--num-envs 2 --backends dummy --rounds 1 --seconds 0.01"
+    parts = {
+        "memory": page.Part("memory", "--no-such-option", page=tmp_path / "page.md"),
+        "throughput": page.Part("throughput", short, page=tmp_path / "page.md"),
+    }
+    monkeypatch.setattr(page, "PARTS", parts)
+    with pytest.raises(SystemExit):
+        page.main([])
+    printed = capsys.readouterr().out
+    assert "memory: FAILED with 2" in printed
+    assert "throughput: done" in printed
+    for file in files.values():
+        assert "| Dummy " in (tmp_path / file).read_text()
+    assert "| processor " in (tmp_path / "page.md").read_text()

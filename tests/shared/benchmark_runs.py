@@ -1,0 +1,60 @@
+"""Runs of the benchmarks, as short as they can be: what they write, never how fast anything is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = """
+import importlib, sys
+from benchmarks import record
+record.LOOK_SECONDS = 0.01
+importlib.import_module(f"benchmarks.{sys.argv[1]}").main(sys.argv[2:])
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a script printed, kept as JSON, and put into a page."""
+
+    printed: str
+    record: Any
+    page: str
+
+
+def run_script(module: str, folder: Path, *args: str, table: str | None = None) -> Answer:
+    """Runs a script in a process of its own.
+
+    Args:
+        module: its name.
+        folder: for the files it writes.
+        *args: what it is given besides.
+        table: the name of the page's markers, where it is not that of the script.
+    """
+    table = table or f"{module} table"
+    page, file = folder / "page.md", folder / "out.json"
+    page.write_text(f"before\n<!-- {table}: begin -->\nold\n<!-- {table}: end -->\nafter\n")
+    outputs = ("--json", str(file), "--page", str(page), "--table", table)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, module, *args, *outputs],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    before, *between, after = page.read_text().splitlines()
+    assert (before, after) == ("before", "after")
+    text = "\n".join(between[1:-1])
+    assert text != "old"
+    assert text in done.stdout
+    return Answer(done.stdout, json.loads(file.read_text()), text)
