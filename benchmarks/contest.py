@@ -15,6 +15,9 @@ from xuance_envs.measure import Runner, Throughput, measure, progress_ticks
 WIDE_SPREAD = 0.1
 """Rounds that differ by more than this do not tell contenders apart that are close together."""
 
+MOST_NAMES = 4
+"""More contenders with such rounds than these are only counted."""
+
 
 @dataclass
 class Results:
@@ -67,17 +70,21 @@ def race(
 
 def wide_spread(what: str, measured: Iterable[Throughput]) -> list[str]:
     """A warning, if the rounds differ too much to conclude from small differences."""
-    wide = [f"{result.name} ({result.spread:.0%})" for result in measured if _is_wide(result)]
+    results = list(measured)
+    wide = sorted((each for each in results if each.spread > WIDE_SPREAD), key=_spread)
     if not wide:
         return []
+    names = ", ".join(f"{each.name} ({each.spread:.0%})" for each in wide)
+    if len(wide) > MOST_NAMES:
+        names = f"{len(wide)} of {len(results)} contenders, by up to {wide[-1].spread:.0%}"
     return [
         f"{what}: the rounds differ by more than {WIDE_SPREAD:.0%}, too much to conclude from "
-        f"small differences, for {', '.join(wide)}."
+        f"small differences, for {names}."
     ]
 
 
-def _is_wide(result: Throughput) -> bool:
-    return result.spread > WIDE_SPREAD
+def _spread(result: Throughput) -> float:
+    return result.spread
 
 
 def join_peers(

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from benchmark_runs import ROOT, run_script
 
 
 def test_every_contender_is_in_the_table_and_the_json(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(
-        "before\n<!-- atari table: begin -->\nold\n<!-- atari table: end -->\nafter\n"
+    answer = run_script(
+        *("atari", tmp_path, "--games", "Pong", "--num-envs", "2"),
+        *("--rounds", "1", "--seconds", "0.02", "--backends", "dummy", "subproc", "caller"),
     )
-    answer = subprocess.run(
-        [
-            *(sys.executable, "-m", "benchmarks.atari", "--games", "Pong", "--num-envs", "2"),
-            *("--rounds", "1", "--seconds", "0.02", "--backends", "dummy", "subproc", "caller"),
-            *("--json", str(tmp_path / "out.json"), "--readme", str(readme)),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert answer.returncode == 0, answer.stderr
-    record = json.loads((tmp_path / "out.json").read_text())
+    record = answer.record
     contenders = {row["contender"] for row in record["results"]}
     notes = str([row["notes"] for row in record["results"]])
     assert {"limit of the cores", "Dummy", "Subproc", "Subproc, caller_steps"} <= contenders
@@ -41,9 +24,8 @@ def test_every_contender_is_in_the_table_and_the_json(tmp_path: Path) -> None:
         assert row["environment"] == "ALE/Pong-v5"
         assert row["steps_per_second"] > 0
         assert row["relative_to"]["limit of the cores"] > 0
-        assert f"| {row['contender']} " in answer.stdout
-    before, *rows, after = readme.read_text().splitlines()
-    assert (before, after) == ("before", "after")
+        assert f"| {row['contender']} " in answer.page
+    _, _, *rows = answer.page.splitlines()
     assert len([row for row in rows if row.startswith("| 2 ALE/Pong-v5")]) == len(contenders)
 
 

@@ -3,45 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
-
-
-def run(module: str, folder: Path, marker: str, *args: str) -> tuple[str, Any, str]:
-    """Runs a benchmark; what it prints, writes to JSON, and puts into a README."""
-    pytest.importorskip("matplotlib")
-    readme = folder / "README.md"
-    readme.write_text(f"<!-- {marker}: begin -->\n<!-- {marker}: end -->\n")
-    answer = subprocess.run(
-        [
-            *(sys.executable, "-m", f"benchmarks.{module}", *args),
-            *("--json", str(folder / "out.json"), "--readme", str(readme)),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert answer.returncode == 0, answer.stderr
-    return answer.stdout, json.loads((folder / "out.json").read_text()), readme.read_text()
+from benchmark_runs import ROOT, run_script
 
 
 def test_slow_and_waiting_environments_and_unequal_cores(tmp_path: Path) -> None:
-    printed, record, readme = run(
-        *("first_ready", tmp_path, "first ready tables", "--peers", "gymnasium-async"),
+    answer = run_script(
+        *("first_ready", tmp_path, "--peers", "gymnasium-async"),
         *("--slow-envs", "4", "--waiting-envs", "3", "--unequal-envs", "8"),
         *("--rounds", "1", "--seconds", "0.02"),
     )
     rows = {
         part: {row["contender"]: row for row in found["results"]}
-        for part, found in record["results"].items()
+        for part, found in answer.record["results"].items()
     }
     assert list(rows) == ["slow", "waiting", "unequal"]
     assert "Gymnasium Async" in rows["slow"].keys() & rows["waiting"].keys()
@@ -49,8 +25,7 @@ def test_slow_and_waiting_environments_and_unequal_cores(tmp_path: Path) -> None
         for contender, row in found.items():
             assert len(row["rounds"]) == 1
             assert row["steps_per_second"] > 0
-            assert f"| {contender} " in printed
-            assert f"| {contender} " in readme
+            assert f"| {contender} " in answer.page
             assert all(ratio > 0 for ratio in row["ratios"].values()), (part, row)
     assert rows["slow"]["send, recv(2), without the slow one"]["ratios"] == {
         "of those without it": 1.0
@@ -64,38 +39,37 @@ def test_slow_and_waiting_environments_and_unequal_cores(tmp_path: Path) -> None
 
 def test_the_cost_to_the_caller_by_environments_and_workers(tmp_path: Path) -> None:
     picture = tmp_path / "a" / "cost.png"
-    printed, record, readme = run(
-        *("parent_cost", tmp_path, "parent cost table", "--png", str(picture)),
+    pytest.importorskip("matplotlib")
+    answer = run_script(
+        *("parent_cost", tmp_path, "--png", str(picture)),
         *("--num-envs", "2", "6", "--workers", "1", "2", "3", "--rounds", "1", "--steps", "10"),
     )
     costs = {
         (row["call"], row["environments"], row["workers"]): row["microseconds"]
-        for row in record["results"]
+        for row in answer.record["results"]
     }
     sizes = [(2, 1), (2, 2), (6, 1), (6, 2), (6, 3)]
     assert set(costs) == {(call, *size) for call in ("step", "send-recv") for size in sizes}
     assert all(cost > 0 for cost in costs.values())
-    for text in (printed, readme):
-        assert f"{costs['step', 6, 3]:.3f} |" in text
+    assert f"{costs['step', 6, 3]:.3f} |" in answer.page
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_choices_are_judged_by_the_best_of_the_fixed_ones(tmp_path: Path) -> None:
-    printed, record, readme = run(
-        *("choice", tmp_path, "choice table", "--cases", "cartpole-2", "sleeping-16"),
+    answer = run_script(
+        *("choice", tmp_path, "--cases", "cartpole-2", "sleeping-16"),
         *("--times", "1", "--rounds", "1", "--seconds", "0.02"),
     )
-    assert record["notes"] == []
-    for row in record["results"]:
+    assert answer.record["notes"] == []
+    for row in answer.record["results"]:
         (choice,) = row["choices"]
         assert choice["choice"] in row["measured"]
         assert row["best"] in row["measured"]
         assert choice["seconds"] > 0
         mine, best = (row["measured"][name][0] for name in (choice["choice"], row["best"]))
         assert choice["of_the_best"] == pytest.approx(mine / best)
-        for text in (printed, readme):
-            assert f"| {row['environments']} × {row['what']} " in text
-    cartpole, sleeping = record["results"]
+        assert f"| {row['environments']} × {row['what']} " in answer.page
+    cartpole, sleeping = answer.record["results"]
     assert {"dummy", "subproc", "subproc, caller_steps"} <= set(cartpole["measured"])
     assert "in_series" in sleeping["choices"][0]["choice"]
 

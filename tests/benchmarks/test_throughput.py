@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import importlib
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
-
-
-def run(module: str, *args: str) -> subprocess.CompletedProcess[str]:
-    pytest.importorskip("matplotlib")
-    return subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{module}", *args],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+from benchmark_runs import ROOT, run_script
 
 
 def test_every_contender_is_in_the_table_the_json_and_the_picture(tmp_path: Path) -> None:
-    answer = run(
-        "throughput",
+    pytest.importorskip("matplotlib")
+    answer = run_script(
+        *("throughput", tmp_path),
         *("--num-envs", "1", "3", "--backends", "dummy", "dummy-bare", "subproc", "caller"),
-        *("--rounds", "1", "--seconds", "0.02"),
-        *("--json", str(tmp_path / "a" / "out.json"), "--png", str(tmp_path / "out.png")),
+        *("--rounds", "1", "--seconds", "0.02", "--png", str(tmp_path / "out.png")),
     )
-    assert answer.returncode == 0, answer.stderr
-    record = json.loads((tmp_path / "a" / "out.json").read_text())
+    record = answer.record
     contenders = {(row["contender"], row["environments"]) for row in record["results"]}
     ours = ("Dummy", "Dummy of gymnasium.make", "Subproc", "Subproc, caller_steps")
     expected = {(name, size) for name in (*ours, "limit of the cores") for size in (1, 3)}
@@ -42,21 +25,20 @@ def test_every_contender_is_in_the_table_the_json_and_the_picture(tmp_path: Path
         assert len(row["rounds"]) == 1
         assert row["steps_per_second"] > 0
         assert row["relative_to"]["limit of the cores"] > 0
-        assert row["contender"] in answer.stdout
+        assert row["contender"] in answer.page
     assert record["versions"]["gymnasium"]
     assert record["machine"]["cores"] >= 1
     assert (tmp_path / "out.png").stat().st_size > 1000
 
 
 def test_another_library_takes_part_or_is_reported_as_left_out(tmp_path: Path) -> None:
-    answer = run(
-        "throughput",
+    answer = run_script(
+        *("throughput", tmp_path),
         *("--env", "MountainCar-v0", "--num-envs", "2", "--backends", "dummy"),
         *("--peers", "gymnasium-sync", "gymnasium-async", "envpool"),
-        *("--rounds", "1", "--seconds", "0.01", "--json", str(tmp_path / "out.json")),
+        *("--rounds", "1", "--seconds", "0.01"),
     )
-    assert answer.returncode == 0, answer.stderr
-    record = json.loads((tmp_path / "out.json").read_text())
+    record = answer.record
     took_part = {row["contender"] for row in record["results"]}
     assert {"Gymnasium Sync", "Gymnasium Async"} <= took_part
     assert ("EnvPool" in took_part) != any("EnvPool" in note for note in record["notes"])
