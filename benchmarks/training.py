@@ -54,7 +54,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
     add("--num-envs", type=int, default=32, metavar="N", help="default: %(default)s")
-    add("--steps", type=int, default=60_000, help="environment steps (default: %(default)s)")
+    add("--steps", type=int, default=40_000, help="environment steps (default: %(default)s)")
     add("--contenders", nargs="+", choices=MAKERS, default=list(MAKERS), metavar="CONTENDER")
     add("--rounds", type=int, default=3, help="trainings with each, interleaved")
     add_outputs(parser, "training table")

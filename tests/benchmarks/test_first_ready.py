@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from benchmark_runs import ROOT, run_script
 def test_slow_and_waiting_environments_and_unequal_cores(tmp_path: Path) -> None:
     answer = run_script(
         *("first_ready", tmp_path, "--peers", "gymnasium-async"),
-        *("--slow-envs", "4", "--waiting-envs", "3", "--unequal-envs", "8"),
+        *("--slow-envs", "2", "--waiting-envs", "2", "--unequal-envs", "2"),
         *("--rounds", "1", "--seconds", "0.02"),
     )
     rows = {
@@ -27,7 +28,7 @@ def test_slow_and_waiting_environments_and_unequal_cores(tmp_path: Path) -> None
             assert row["steps_per_second"] > 0
             assert f"| {contender} " in answer.page
             assert all(ratio > 0 for ratio in row["ratios"].values()), (part, row)
-    assert rows["slow"]["send, recv(2), without the slow one"]["ratios"] == {
+    assert rows["slow"]["send, recv(1), without the slow one"]["ratios"] == {
         "of those without it": 1.0
     }
     # What sleeps cannot be faster than its sleep.
@@ -55,30 +56,36 @@ def test_the_cost_to_the_caller_by_environments_and_workers(tmp_path: Path) -> N
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_choices_are_judged_by_the_best_of_the_fixed_ones(tmp_path: Path) -> None:
-    answer = run_script(
-        *("choice", tmp_path, "--cases", "cartpole-2", "sleeping-16"),
-        *("--times", "1", "--rounds", "1", "--seconds", "0.02"),
-    )
-    assert answer.record["notes"] == []
-    for row in answer.record["results"]:
-        (choice,) = row["choices"]
-        assert choice["choice"] in row["measured"]
-        assert row["best"] in row["measured"]
-        assert choice["seconds"] > 0
-        mine, best = (row["measured"][name][0] for name in (choice["choice"], row["best"]))
-        assert choice["of_the_best"] == pytest.approx(mine / best)
-        assert f"| {row['environments']} × {row['what']} " in answer.page
-    cartpole, sleeping = answer.record["results"]
-    assert {"dummy", "subproc", "subproc, caller_steps"} <= set(cartpole["measured"])
-    assert "in_series" in sleeping["choices"][0]["choice"]
+def test_choices_are_judged_by_the_best_of_the_fixed_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    from benchmarks import choice, record
+
+    monkeypatch.setattr(record, "LOOK_SECONDS", 0.01)
+    small = replace(choice.CASES["sleeping-16"], num_envs=3)
+    monkeypatch.setattr(choice, "CASES", {"sleeping-3": small})
+    file = tmp_path / "out.json"
+    short = ("--times", "1", "--rounds", "1", "--seconds", "0.02")
+    choice.main(["--cases", "sleeping-3", *short, "--json", str(file)])
+    found = json.loads(file.read_text())
+    assert found["notes"] == []
+    (row,) = found["results"]
+    assert {each.name for each in small.fixed} <= set(row["measured"])
+    (made,) = row["choices"]
+    assert made["seconds"] > 0
+    mine, best = (row["measured"][name][0] for name in (made["choice"], row["best"]))
+    assert made["of_the_best"] == pytest.approx(mine / best)
+    assert f"| 3 × {small.title} " in capsys.readouterr().out
 
 
 def test_what_cannot_be_made_is_left_out_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(ROOT)
-    from benchmarks import choice
+    from benchmarks import choice, record
+
+    monkeypatch.setattr(record, "LOOK_SECONDS", 0.01)
 
     def missing() -> None:
         raise ModuleNotFoundError("No module named 'game'")
@@ -86,6 +93,6 @@ def test_what_cannot_be_made_is_left_out_and_said(
     monkeypatch.setitem(choice.CASES, "cartpole-2", choice.Case("Game-v0", missing, 2))
     choice.main(["--cases", "cartpole-2", "--json", str(tmp_path / "out.json")])
     assert "No module named 'game'" in capsys.readouterr().out
-    record = json.loads((tmp_path / "out.json").read_text())
-    assert record["results"] == []
-    assert "cartpole-2: left out" in record["notes"][0]
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["results"] == []
+    assert "cartpole-2: left out" in found["notes"][0]

@@ -8,6 +8,7 @@ import pytest
 from benchmark_runs import run_script
 
 
+@pytest.mark.long  # starts some twenty actors
 def test_the_model_is_made_checked_and_read_out(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     sizes = ("--num-envs", "2", "--work", "0.1", "--cartpoles", "2", "--model-envs", "1")
