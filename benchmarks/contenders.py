@@ -41,6 +41,7 @@ def join(
     stack: ExitStack,
     note: Callable[[str], None],
     env_id: str = "",
+    quick_start: bool = True,
 ) -> dict[str, Runner]:
     """Everybody who can take part, by title.
 
@@ -52,8 +53,9 @@ def join(
         stack: closes them.
         note: takes a sentence for each that is left out.
         env_id: for those who make the environments themselves, if there is such an id.
+        quick_start: see :class:`Entry`.
     """
     actions = sample_actions(space, len(functions))
     known = None if env_id else functions
-    entry = Entry(env_id, len(functions), actions, stack, note, known)
+    entry = Entry(env_id, len(functions), actions, stack, note, known, quick_start)
     return join_peers(names, entry, what, CONTENDERS)

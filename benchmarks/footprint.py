@@ -112,7 +112,7 @@ def count(name: str, env_id: str, num_envs: int) -> tuple[int, float]:
     with ExitStack() as stack:
         functions = [partial(gymnasium.make, env_id)] * num_envs
         what = f"{num_envs} environments"
-        runners = join([name], functions, space, what, stack, reasons.append, env_id)
+        runners = join([name], functions, space, what, stack, reasons.append, env_id, False)
         if not runners:
             raise RuntimeError(reasons[-1])
         runners[CONTENDERS[name].title].run(STEPS)

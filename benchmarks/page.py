@@ -96,7 +96,11 @@ PARTS = {
     "observations": Part("observations", IN_SWEEPS, picture=True),
     "infos": Part("infos", IN_SWEEPS, picture=True),
     "startup": Part("startup", "--contexts spawn fork --peers sb3-subproc --rounds 2"),
-    "footprint": Part("footprint", "--peers --rounds 1"),
+    "footprint": Part(
+        "footprint",
+        "--peers sb3-dummy sb3-subproc tianshou-dummy tianshou-shmem torchrl-serial envpool "
+        "--rounds 1",
+    ),
     "memory": Part("memory"),
     "latency": Part("latency", "--peers --rounds 6"),
     "anatomy": Part("anatomy"),

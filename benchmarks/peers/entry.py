@@ -32,6 +32,8 @@ class Entry:
         stack: closes what the adapter registers with it.
         note: takes a sentence for the report.
         functions: what makes each environment; None for ``gymnasium.make``.
+        quick_start: whether processes that each import torch may be forked from one that has it
+            instead, where their start is not what is measured.
     """
 
     env_id: str
@@ -40,6 +42,7 @@ class Entry:
     stack: ExitStack
     note: Callable[[str], None]
     functions: Sequence[Callable[[], Any]] | None = None
+    quick_start: bool = True
 
     def env_fns(self) -> list[Callable[[], Any]]:
         if self.functions is not None:

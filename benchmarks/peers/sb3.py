@@ -19,9 +19,11 @@ def subproc(entry: Entry) -> StepLoop:
     entry.need_processes()
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
-    # Only the start changes: workers are forked from a server that has imported torch once.
-    multiprocessing.set_forkserver_preload(["stable_baselines3.common.vec_env"])
-    return _loop(SubprocVecEnv(entry.env_fns(), "forkserver"), entry)
+    start_method = None
+    if entry.quick_start:  # workers are forked from a server that has imported torch once
+        multiprocessing.set_forkserver_preload(["stable_baselines3.common.vec_env"])
+        start_method = "forkserver"
+    return _loop(SubprocVecEnv(entry.env_fns(), start_method), entry)
 
 
 def _loop(envs: Any, entry: Entry) -> StepLoop:

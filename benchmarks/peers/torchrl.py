@@ -43,7 +43,9 @@ def parallel(entry: Entry) -> StepLoop:
     entry.need_processes(MOST_PROCESSES)
     from torchrl.envs import ParallelEnv
 
-    return _loop(ParallelEnv(entry.num_envs, _functions(entry)), entry)
+    method = "fork" if entry.quick_start else None
+    envs = ParallelEnv(entry.num_envs, _functions(entry), mp_start_method=method)
+    return _loop(envs, entry)
 
 
 def _functions(entry: Entry) -> list[Callable[[], Any]]:
