@@ -89,6 +89,7 @@ def measure_trainings(args: argparse.Namespace) -> dict[str, list[tuple[float, f
     trainings: dict[str, list[tuple[float, float, float]]] = {name: [] for name in args.contenders}
     order = list(trainings)
     total = len(order) * args.rounds
+    train(MAKERS[order[0]](args.env, args.num_envs), 1, 0)  # what torch does but once
     with tqdm(total=total, unit="training", dynamic_ncols=True) as bar:
         for seed in range(args.rounds):
             for name in order:
