@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from tqdm import tqdm
@@ -62,10 +63,26 @@ def race(
     ):
         runners = make_runners(stack)
         bar.reset(total=progress_ticks(len(runners), args.rounds))
+        stack.enter_context(imports_uncollected())
         measured = measure(runners, rounds=args.rounds, seconds=args.seconds, progress=show)
     for sentence in wide_spread(what, measured.values()):
         note(sentence)
     return measured
+
+
+@contextmanager
+def imports_uncollected() -> Iterator[None]:
+    """What is there already is not looked at by Python's collector, only what is made meanwhile.
+
+    The collector would go through everything that the peers in this process have imported, torch
+    above all, at the cost of whoever steps here, and not of those with a process of their own.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def wide_spread(what: str, measured: Iterable[Throughput]) -> list[str]:

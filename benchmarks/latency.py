@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.contenders import CONTENDERS, DEFAULT, join
-from benchmarks.contest import Results
+from benchmarks.contest import Results, imports_uncollected
 from benchmarks.ours import WRAPPERS
 from benchmarks.peers import PEERS
 from benchmarks.question import (
@@ -73,6 +73,7 @@ def measure_size(args: argparse.Namespace, num_envs: int, results: Results) -> l
     with ExitStack() as stack:
         what = f"{num_envs} environments"
         runners = join(names, functions, space, what, stack, results.note, args.env)
+        stack.enter_context(imports_uncollected())
         seconds = time_each_step(args, runners, what)
     return [
         {

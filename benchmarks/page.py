@@ -102,7 +102,7 @@ PARTS = {
         "--rounds 1",
     ),
     "memory": Part("memory"),
-    "latency": Part("latency", "--peers --rounds 6"),
+    "latency": Part("latency", "--peers --rounds 4 --steps 200"),
     "anatomy": Part("anatomy"),
     "first_ready": Part("first_ready", "--peers --rounds 5 --seconds 0.6", "first ready tables"),
     "parent_cost": Part(
