@@ -17,6 +17,9 @@ NESTED = spaces.Dict(
     box=spaces.Box(-1, 1, (2,)),
     pair=spaces.Tuple((spaces.Discrete(5), spaces.Box(0, 255, (3,), np.uint8))),
 )
+IMAGES = spaces.Dict(image=spaces.Box(0, 255, (64, 64, 4), np.uint8), lives=spaces.Discrete(5))
+"""Of which five take more memory than what is copied plainly."""
+
 GRAPH = GraphReusingEnv.observation_space
 
 
@@ -35,10 +38,18 @@ def shares_memory(one, other):
     return any(np.shares_memory(a, b) for a, b in pairs)
 
 
-@pytest.fixture(params=["box", "nested"])
+SPACES = {
+    "box": spaces.Box(-1, 1, (3,)),
+    "nested": NESTED,
+    "image": IMAGES["image"],
+    "images": IMAGES,
+}
+
+
+@pytest.fixture(params=SPACES.values(), ids=SPACES)
 def make_envs(request, make):
     """Makes five environments whose episodes end at different times, some at the first step."""
-    space = {"box": spaces.Box(-1, 1, (3,)), "nested": NESTED}[request.param]
+    space = request.param
     return partial(make, [partial(EchoEnv, space, length=length) for length in (1, 2, 3, 1, 9)])
 
 
@@ -171,6 +182,55 @@ def test_buf_obs_is_a_new_array_each_time_and_one_held_from_before_stays(make_en
         envs.reset(env_ids=[1, 3])
         hold()
     assert [bits(one) for one in held] == seen
+
+
+WHEN = {
+    "after a step": lambda envs: envs.step([0] * 5),
+    "after a reset": lambda envs: envs.reset(),
+    "within a step": lambda envs: (envs.step([0] * 5), envs.step_async([0] * 5))[0],
+    "after closing": lambda envs: (envs.step([0] * 5), envs.close())[0],
+    "after closing within a step": lambda envs: (
+        envs.step([0] * 5),
+        envs.step_async([0] * 5),
+        envs.close(),
+    )[0],
+    "after a send": lambda envs: (envs.step([0] * 5), envs.send([0] * 5, range(5)))[0],
+    "after a recv": lambda envs: (
+        envs.step([0] * 5),
+        envs.send([0] * 5, range(5)),
+        envs.recv(min_envs=5),
+    )[0],
+}
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_buf_obs_holds_the_last_observations_whenever_it_is_read_first(make_envs, when):
+    envs = make_envs()
+    envs.reset(seed=0)
+    obs = WHEN[when](envs)[0]
+    assert_same(envs.buf_obs, obs)
+    assert not shares_memory(envs.buf_obs, obs)
+
+
+@pytest.mark.parametrize("when", ["after a step", "after a reset"])
+def test_buf_obs_does_not_show_what_was_done_to_returned_arrays(make_envs, when):
+    envs, undisturbed = make_envs(), make_envs()
+    envs.reset(seed=0)
+    undisturbed.reset(seed=0)
+    expected = WHEN[when](undisturbed)[0]
+    for array in arrays_in(WHEN[when](envs)[0]):
+        array[...] = 0
+    assert_same(envs.buf_obs, expected)
+
+
+def test_a_partial_reset_shows_in_buf_obs_that_nobody_has_read(make_envs):
+    envs = make_envs()
+    envs.reset(seed=0)
+    obs = envs.step([0] * 5)[0]
+    some = envs.reset(env_ids=[3, 1])[0]
+    for all_of, now, before in zip(*map(arrays_in, (envs.buf_obs, some, obs)), strict=True):
+        assert all_of[[3, 1]].tobytes() == now.tobytes()
+        assert all_of[[0, 2, 4]].tobytes() == before[[0, 2, 4]].tobytes()
 
 
 @pytest.mark.parametrize("copy", [True, False])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["copier_of"]
+__all__ = ["LEAST_BYTES", "copier_of"]
 
 LEAST_BYTES = 1 << 16
 """Memory for smaller arrays is kept by the allocator itself."""

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from xuance_envs.engine.recycling import copier_of
+from xuance_envs.engine.recycling import LEAST_BYTES, copier_of
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.space_layout import BadValueError, Leaf, SpaceLayout, fit
 
@@ -258,6 +258,10 @@ class SpaceRows:
             ]
         )
 
+    def copy_of_batch(self, batch: Any) -> Any:
+        """A copy of a batch from :meth:`copy`, of arrays only."""
+        return self.layout.unflatten([part.copy() for part in self.layout.flatten(batch)])
+
     def copy_updating(self, batch: Any, at: NDArray[np.intp]) -> Any:
         """A copy of a batch from :meth:`copy_writable`, with some values taken from here."""
         parts = []
@@ -299,6 +303,11 @@ class SpaceRows:
         """The one array that is all there is, None for any other space."""
         part = self.parts[0] if self.layout.flat else None
         return None if isinstance(part, list) else part
+
+    @property
+    def are_big_arrays(self) -> bool:
+        """Whether all there is is arrays, and copying them takes a while."""
+        return not self.objects and sum(part.nbytes for part in self.parts) >= LEAST_BYTES
 
     @property
     def objects(self) -> list[list[Any]]:

@@ -77,8 +77,6 @@ class VecEnv(ABC):
         metadata (dict): the first environment's.
         closed (bool): whether it has been closed.
         waiting (bool): whether a step is pending.
-        buf_obs: the last observations, in an array of their own that may be written to; a new
-            one at each step, so that one held from before stays as it was.
         buf_rews: the last step's rewards, as returned.
         buf_dones: the last step's ``terminated``, as returned.
         buf_truncations: the last step's ``truncated``, as returned.
@@ -138,14 +136,21 @@ class VecEnv(ABC):
             self._drivers, PolledWaiter(self._drivers, 0.0) if waiter is None else waiter
         )
         self._flat_actions = arrays.actions.flat
-        self._copy_flat_observations = arrays.observations.copy_flat
+        observations = arrays.observations
+        self._copy_observations = observations.copy_flat or observations.copy
+        self._writable_observations = observations.copy_flat or observations.copy_writable
         self._all_asked = True
         self._packed_actions: dict[Driver, Any] | None = None
         # Drivers that were asked for something else than a step, and whose answers have not
         # been taken in: not empty after an interrupt.
         self._unfinished: list[Driver] = []
 
-        self.buf_obs = arrays.observations.copy_writable()
+        self._buf_obs = self._writable_observations()
+        # Big batches are copied for buf_obs only if somebody reads it. Until then: the batch that
+        # was returned, and whether the arrays still hold the same.
+        self._defers_buf_obs = copy and observations.are_big_arrays
+        self._returned_obs: Any = None
+        self._arrays_are_last = False
         self.buf_rews: NDArray[np.float32] = np.zeros(self.num_envs, np.float32)
         self.buf_dones: NDArray[np.bool_] = np.zeros(self.num_envs, np.bool_)
         self.buf_truncations: NDArray[np.bool_] = np.zeros(self.num_envs, np.bool_)
@@ -155,6 +160,26 @@ class VecEnv(ABC):
             self._views = tuple(
                 read_only(array) for array in (self._rewards, arrays.terminated, arrays.truncated)
             )
+
+    @property
+    def buf_obs(self) -> Any:
+        """The last observations, in an array of their own that may be written to.
+
+        It is a new one after each step, so that one held from before stays as it was.
+        """
+        if self._buf_obs is None:
+            observations = self._arrays.observations
+            if self._arrays_are_last:
+                self._buf_obs = observations.copy_writable()
+            else:  # in the middle of a step
+                self._buf_obs = observations.copy_of_batch(self._returned_obs)
+            self._defers_buf_obs = False  # who reads it once reads it again
+            self._returned_obs = None
+        return self._buf_obs
+
+    @buf_obs.setter
+    def buf_obs(self, batch: Any) -> None:
+        self._buf_obs = batch
 
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
@@ -197,6 +222,8 @@ class VecEnv(ABC):
         asks = self._packed_resets(ids, seeds, [options] * len(ids))
         if self.waiting:
             self.step_wait()
+        before = None if env_ids is None else self.buf_obs
+        self._arrays_are_last = False
         try:
             self._drop_what_is_in_flight()
             outcomes = self._ask(asks)
@@ -207,11 +234,18 @@ class VecEnv(ABC):
         infos = self._results.infos(outcomes, envs)
         self._unfinished = []
         observations = self._arrays.observations
-        if envs is None:
-            self.buf_obs = observations.copy_writable()
-            return observations.copy() if self._copy else observations.view(), infos
-        self.buf_obs = observations.copy_updating(self.buf_obs, envs)
-        return observations.copy(envs), infos
+        if envs is not None:
+            self._buf_obs = observations.copy_updating(before, envs)
+            return observations.copy(envs), infos
+        obs = observations.copy() if self._copy else observations.view()
+        if self._defers_buf_obs:
+            self._defer_buf_obs(obs)
+        else:
+            self._buf_obs = self._writable_observations()
+        return obs, infos
+
+    def _defer_buf_obs(self, obs: Any) -> None:
+        self._buf_obs, self._returned_obs, self._arrays_are_last = None, obs, True
 
     def _packed_resets(
         self, ids: Sequence[int], seeds: Sequence[int | None], options: Sequence[Any]
@@ -266,7 +300,7 @@ class VecEnv(ABC):
         if self._flat_actions is None and self._arrays.actions.layout.has_objects:
             self._packed_actions = {driver: self._packed(driver) for driver in self._drivers}
         self._tag += 1
-        self._all_asked = False
+        self._arrays_are_last = self._all_asked = False
         self.waiting = True
         for driver in self._drivers:
             self._start_step(driver)
@@ -348,17 +382,18 @@ class VecEnv(ABC):
     def _step_result(self, outcomes: Sequence[tuple[int, Outcome]]) -> StepResult:
         arrays = self._arrays
         infos = self._results.infos(outcomes)
-        copy_flat = self._copy_flat_observations
-        buf_obs = arrays.observations.copy_writable() if copy_flat is None else copy_flat()
         if self._copy:
-            obs = arrays.observations.copy() if copy_flat is None else copy_flat()
+            obs = self._copy_observations()
             rewards = arrays.rewards.astype(np.float32)
             terminated, truncated = arrays.terminated.copy(), arrays.truncated.copy()
         else:
             obs = arrays.observations.view()
             self._rewards[:] = arrays.rewards
             rewards, terminated, truncated = self._views
-        self.buf_obs = buf_obs
+        if self._defers_buf_obs:
+            self._defer_buf_obs(obs)
+        else:
+            self._buf_obs = self._writable_observations()
         self.buf_rews = rewards
         self.buf_dones = terminated
         self.buf_truncations = truncated
@@ -396,6 +431,7 @@ class VecEnv(ABC):
             self.close()
             raise
         self._tag += 1
+        self._arrays_are_last = False
         tag = self._tag
         self._first_ready.send(
             np.arange(self.num_envs),
@@ -433,6 +469,7 @@ class VecEnv(ABC):
         if self._arrays.actions.layout.has_objects:
             packed = {k: self._packed(self._drivers[k]) for k in groups}
         self._tag += 1
+        self._arrays_are_last = False
         tag = self._tag
         asks = {}
         for k in groups:
