@@ -113,6 +113,11 @@ class Throughput:
         return float(np.median(self.rates))
 
     @property
+    def best(self) -> float:
+        """Environment steps per second: the quickest round."""
+        return max(self.rates)
+
+    @property
     def quartiles(self) -> tuple[float, float]:
         """Environment steps per second: half of the rounds lie between these two."""
         low, high = np.percentile(self.rates, (25, 75))
