@@ -75,8 +75,14 @@ Half of that where one of them is this one.
 LIKELY = 0.5
 """Only what may be expected to be within this of the fastest is measured."""
 
+TOLD_APART = 0.9
+"""A measurement of a moment says little about which of two within this is the faster one.
+
+Of those the one is taken that ought to be the fastest by the work to be done.
+"""
+
 NEARLY = 0.97
-"""A simpler choice is taken if it is within this of the fastest."""
+"""A simpler choice is taken if it ought to be within this of that."""
 
 
 @dataclass(frozen=True)
@@ -195,13 +201,20 @@ def autotune(
     candidates = tuple(by_name.values())
     # On a busy machine what has been measured is slower than what is estimated.
     comparable = [each for each in candidates if each.measured or not plan.candidates]
-    close = NEARLY * max(each.steps_per_second for each in comparable)
-    choice = next(each for each in comparable if each.steps_per_second >= close)
+    choice = _chosen(comparable, {each.name: each.steps_per_second for each in estimates})
     tuned = Autotuned(
         num_envs, probe.step_time, probe.cpu_fraction, candidates, choice, plan.reason
     )
     logger.info("autotuned:\n%s", tuned)
     return tuned
+
+
+def _chosen(candidates: Sequence[Candidate], expected: Mapping[str, float]) -> Candidate:
+    """The best candidate; where figures do not tell some apart, by what was expected of them."""
+    close = TOLD_APART * max(each.steps_per_second for each in candidates)
+    best = [each for each in candidates if each.steps_per_second >= close]
+    nearly = NEARLY * max(expected.get(each.name, 0.0) for each in best)
+    return next(each for each in best if expected.get(each.name, 0.0) >= nearly)
 
 
 class _Probe:
@@ -305,7 +318,7 @@ class _Plan:
                 f"not measured, but estimated: an environment takes {probe.making_time:.1g} s to "
                 "make"
             )
-        reason = "the fastest as measured, or the simplest of those within 3 % of it"
+        reason = "the fastest as measured; of those within 10 % of it, the one to be expected"
         if count < num_envs:
             reason += f"; measured with {count} environments, since it takes long to make them"
         return cls(likely, count, reason)
