@@ -20,6 +20,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from leftovers import held
 
 import xuance_envs
 from xuance_envs import (
@@ -368,6 +369,30 @@ class TestEnding:
         del envs
         gc.collect()
         assert wait_until(lambda: not is_running(pid))
+
+    @pytest.mark.parametrize(
+        "options",
+        [{}, {"caller_steps": True}, {"on_worker_failure": "restart"}, {"copy": False}],
+        ids=str,
+    )
+    def test_what_is_closed_and_dropped_leaves_nothing_to_the_collector(
+        self, options: dict[str, Any]
+    ) -> None:
+        gc.collect()
+        gc.disable()
+        try:
+            before = held()
+            with SubprocVecEnv([ProcessEnv] * 2, context="forkserver", **options) as envs:
+                envs.reset()
+                envs.step([0] * 2)
+                envs.send([0] * 2, range(2))
+                envs.recv(min_envs=2)
+                assert held()["maps"] > before["maps"]
+            del envs
+            after = held()
+        finally:
+            gc.enable()
+        assert (after["maps"], after["memories"]) == (before["maps"], before["memories"])
 
     def test_a_program_that_closes_nothing_ends_with_its_workers(self, tmp_path: Path) -> None:
         result = run_script(

@@ -76,8 +76,15 @@ class FirstReady:
         self._new: dict[int, tuple[int, Callable[[], None]]] = {}
         self._ready: dict[int, Any] = {}
         self._interrupted = False
-        self._at_work = _AtWork(self)
         self._limited: set[int] = set()
+
+    # The groups at work: they have been asked, and their answer has not been taken.
+
+    def __contains__(self, k: object) -> bool:
+        return k in self._asked and k not in self._ready
+
+    def __iter__(self) -> Iterator[int]:
+        return (k for k in self._asked if k not in self._ready)
 
     def completed_by(self, env_ids: NDArray[np.intp]) -> list[int]:
         """The groups that have all their actions once these environments are sent, too."""
@@ -125,12 +132,12 @@ class FirstReady:
         if self._interrupted:  # an answer may have been read that nobody took note of
             self._collect(self._asked)
         self._interrupted = True
-        self._collect(self._or_overdue(self._waiter.now(self._at_work)))
+        self._collect(self._or_overdue(self._waiter.now(self)))
         while self._count() < wanted:
-            local = next((k for k in self._local if k in self._at_work), None)
+            local = next((k for k in self._local if k in self), None)
             if local is not None:
                 self._ready[local] = self._drivers[local].result()
-                self._collect(self._or_overdue(self._waiter.now(self._at_work)))
+                self._collect(self._or_overdue(self._waiter.now(self)))
                 continue
             if deadline is not None and monotonic() >= deadline:
                 break
@@ -208,13 +215,13 @@ class FirstReady:
 
     def _dues(self) -> dict[int, float]:
         """By when each group at work that may not take any time must have answered."""
-        dues = {k: self._drivers[k].due for k in self._limited if k in self._at_work}
+        dues = {k: self._drivers[k].due for k in self._limited if k in self}
         return {k: due for k, due in dues.items() if due is not None}
 
     def _collect(self, groups: Iterable[int]) -> None:
         """Takes the answers of those groups that have one."""
         for k in groups:
-            if k in self._at_work and k not in self._local:
+            if k in self and k not in self._local:
                 try:
                     self._ready[k] = self._drivers[k].result(_AT_ONCE)
                 except TimeoutError:
@@ -225,7 +232,7 @@ class FirstReady:
         times = [*self._dues().values()]
         if deadline is not None:
             times.append(deadline)
-        return self._waiter.wait(self._at_work, min(times, default=None))
+        return self._waiter.wait(self, min(times, default=None))
 
     def _or_overdue(self, groups: set[int]) -> set[int]:
         """Groups that may have answered; if there are none, those that should have by now."""
@@ -238,16 +245,3 @@ class FirstReady:
         if self._drivers[k].due is not None:
             self._limited.add(k)
         self._waiter.watch(k)
-
-
-class _AtWork:
-    """The groups that have been asked, and whose answer has not been taken."""
-
-    def __init__(self, groups: FirstReady) -> None:
-        self._groups = groups
-
-    def __contains__(self, k: object) -> bool:
-        return k in self._groups._asked and k not in self._groups._ready
-
-    def __iter__(self) -> Iterator[int]:
-        return (k for k in self._groups._asked if k not in self._groups._ready)

@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -240,16 +241,13 @@ class SubprocVecEnv(VecEnv):
                     keywords[worker.lo : worker.hi],
                     arrays.slice(worker.lo, worker.hi),
                     restarts,
-                    self._placed_anew,
+                    partial(_placed_anew, self._placement, self._workers),
                 )
                 for worker in self._workers.processes
             ]
         if self._group is not None:
             drivers.append(LocalDriver(self._group, drivers[-1].hi if drivers else 0))
         return drivers
-
-    def _placed_anew(self, index: int) -> None:
-        self._placement.replace(index, self._workers.processes[index].pid)
 
     def step_async(self, actions: Any) -> None:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_async`."""
@@ -303,3 +301,7 @@ def _check_context(context: str) -> None:
             RuntimeWarning,
             stacklevel=4,
         )
+
+
+def _placed_anew(placement: Placement, workers: Workers, index: int) -> None:
+    placement.replace(index, workers.processes[index].pid)
