@@ -18,7 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xuance_envs.engine.infos import InfoArrays, InfoBatch, InfoWriter, StepInfos
-from xuance_envs.remote.commands import _step_infos_to_wire
+from xuance_envs.engine.space_layout import SpaceLayout
+from xuance_envs.engine.space_rows import SpaceRows
+from xuance_envs.remote.commands import _batch_to_wire
 from xuance_envs.remote.wire import (
     DTYPES,
     Form,
@@ -36,7 +38,6 @@ from xuance_envs.remote.wire_spaces import (
     batch_to_wire,
     space_from_wire,
     space_to_wire,
-    stack,
 )
 
 FORMS = list(Form)
@@ -101,11 +102,18 @@ def test_a_value_comes_back_with_its_types_and_bits(form: Form, value: Any) -> N
     assert_same(as_it_travels(through(form, value)), as_it_travels(value))
 
 
+def batch_of(space: spaces.Space, values: list[Any]) -> Any:
+    rows = SpaceRows.allocate(SpaceLayout(space), len(values))
+    for row, value in zip(rows.rows(len(values), lambda frozen: frozen), values, strict=True):
+        row[:] = value
+    return rows.copy_writable()
+
+
 @given(space=any_space, count=st.integers(1, 3), seed=st.integers(0, 2**31))
 def test_spaces_and_their_values_are_the_same_through_both_forms(
     space: spaces.Space, count: int, seed: int
 ) -> None:
-    batch = stack(space, samples(space, count, seed))
+    batch = batch_of(space, samples(space, count, seed))
     for form in FORMS:
         arrived = space_from_wire(loads(dumps(space_to_wire(space), form), form))
         assert arrived == space
@@ -128,7 +136,7 @@ def test_a_space_whose_keys_are_not_strings_travels() -> None:
     )
     arrived = space_from_wire(loads(dumps(space_to_wire(space), Form.JSON), Form.JSON))
     assert list(arrived.spaces.items()) == list(space.spaces.items())
-    batch = stack(space, samples(space, 2, 0))
+    batch = batch_of(space, samples(space, 2, 0))
     node = loads(dumps(batch_to_wire(space, batch), Form.JSON), Form.JSON)
     assert_same(batch_from_wire(arrived, node, 2), batch)
 
@@ -420,7 +428,9 @@ INFOS = [
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 @pytest.mark.parametrize("infos", INFOS, ids=str)
 def test_infos_are_the_same_through_both_forms(form: Form, infos: list[dict[str, Any]]) -> None:
-    node = loads(dumps(_step_infos_to_wire(step_infos(infos)), form), form)
+    node = loads(
+        dumps(_batch_to_wire(step_infos(infos).parts[0], np.arange(2), "step"), form), form
+    )
     assert_same(infos_from_wire(node, 2), infos)
     assert isinstance(node, list) == (form is Form.JSON or infos in INFOS[4:])
 
@@ -428,7 +438,9 @@ def test_infos_are_the_same_through_both_forms(form: Form, infos: list[dict[str,
 @pytest.mark.parametrize("infos", INFOS, ids=str)
 def test_columns_of_infos_are_written_as_the_infos_are(infos: list[dict[str, Any]]) -> None:
     form = Form.MSGPACK
-    node = loads(dumps(_step_infos_to_wire(step_infos(infos)), form), form)
+    node = loads(
+        dumps(_batch_to_wire(step_infos(infos).parts[0], np.arange(2), "step"), form), form
+    )
     table = info_table_from_wire(node, 2)
     if table is not None:
         # Where something else was before, in other places than they now are.

@@ -57,7 +57,7 @@ def create_student_gym_env_vectorized(
         RemoteLimitError: it allows no more sessions or environments.
         RemoteVersionError: it speaks another version of the protocol.
         RemoteUnreachableError: it does not answer.
-        ImportError: httpx or msgpack is not installed.
+        ImportError: httpx, httptools or msgpack is not installed.
 
     Example:
         >>> from xuance_envs import create_student_gym_env_vectorized

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
+from gymnasium import Space
 from numpy.typing import NDArray
 
-from xuance_envs.engine.infos import StepInfos
+from xuance_envs.engine.infos import InfoBatch, StepInfos
 from xuance_envs.engine.space_layout import SpaceLayout
 from xuance_envs.engine.space_rows import EVERY, SpaceRows
 from xuance_envs.errors import EnvError
 from xuance_envs.remote.wire import InfoTable, WireError, from_wire, to_wire
-from xuance_envs.remote.wire_spaces import batch_from_wire, batch_to_wire, space_to_wire, stack
+from xuance_envs.remote.wire_spaces import batch_from_wire, batch_to_wire, space_to_wire
 from xuance_envs.vector_envs.vector_env import StepResult, VecEnv
 
 __all__ = ["describe", "reach", "repeat", "reset", "step_answer"]
@@ -54,29 +55,35 @@ def reset(
     }
 
 
-def step_answer(vec_env: VecEnv, result: StepResult, rewards: NDArray[np.float64]) -> Answer:
+def step_answer(
+    space: Space[Any],
+    result: StepResult,
+    rewards: NDArray[np.float64],
+    first_observations: Callable[[NDArray[np.intp]], Any],
+) -> Answer:
     """What a step gave.
 
     Args:
-        vec_env: what was stepped.
-        result: what its step returned.
+        space: of one observation.
+        result: what the step returned.
         rewards: its rewards in full.
+        first_observations: gives those of the next episodes of environments whose episode ended.
     """
     observations, _, terminated, truncated, infos = result
-    space = vec_env.observation_space
-    ended = (terminated | truncated).nonzero()[0].tolist()
-    starts = [(infos[i].pop("reset_obs"), infos[i].pop("reset_info")) for i in ended]
-    first = batch_to_wire(space, stack(space, [obs for obs, _ in starts])) if ended else None
+    assert isinstance(infos, StepInfos)
+    batch, ends = infos.parts
+    envs, reset_batch = (np.arange(0), batch) if ends is None else ends.taken()
+    first = batch_to_wire(space, first_observations(envs)) if len(envs) else None
     return {
         "observations": batch_to_wire(space, observations),
         "rewards": rewards,
         "terminated": terminated,
         "truncated": truncated,
-        "infos": _step_infos_to_wire(infos),
+        "infos": _batch_to_wire(batch, np.arange(len(infos)), "step"),
         "resets": {
-            "episode_ids": ended,
+            "episode_ids": envs.tolist(),
             "observations": first,
-            "infos": _infos_to_wire(ended, [info for _, info in starts], "reset"),
+            "infos": _batch_to_wire(reset_batch, envs, "reset") if len(envs) else [],
         },
     }
 
@@ -138,12 +145,12 @@ def reach(
     return {"results": _each_to_wire(envs, results, operation, "what it returned")}, results
 
 
-def _step_infos_to_wire(infos: StepInfos) -> Any:
-    """The infos of every environment, in columns where they are numbers, as most are."""
-    columns = infos.parts[0].columns(np.arange(len(infos)))
+def _batch_to_wire(batch: InfoBatch, envs: NDArray[np.intp], command: str) -> Any:
+    """The infos of some environments, in columns where they are numbers, as most are."""
+    columns = batch.columns(envs)
     if columns is None:
-        return _infos_to_wire(range(len(infos)), infos, "step")
-    return InfoTable(columns, len(infos))
+        return _infos_to_wire(envs.tolist(), batch.dicts(envs, {}), command)
+    return InfoTable(columns, len(envs))
 
 
 def _infos_to_wire(envs: Sequence[int], infos: Any, command: str) -> list[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import urllib.request
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +23,8 @@ from xuance_envs.remote.wire import Form, WireError, dumps, from_wire, loads
 try:
     import httpx
     import msgpack  # noqa: F401  # messages are written in it, but only here it is certain to be needed
+
+    from xuance_envs.remote.transport import transport_to
 except ImportError as error:
     raise ImportError(
         f"a client of a server needs {error.name}, which is not installed: "
@@ -81,7 +82,7 @@ class Connection:
         self._headers = httpx.Headers(headers)
         self._urls: dict[str, httpx.URL] = {}
         # A step is one request of many: without redirects, cookies and a log it takes half as long.
-        self._transport: httpx.HTTPTransport = httpx.HTTPTransport(proxy=_proxy_for(url))
+        self._transport = transport_to(url)
 
     def check_version(self) -> str:
         """Makes sure that the server speaks this protocol; its version.
@@ -284,13 +285,6 @@ def understood(server: str) -> Iterator[None]:
 def _limits(seconds: float) -> dict[str, float]:
     connect = min(seconds, CONNECT_TIMEOUT)
     return {"connect": connect, "read": seconds, "write": seconds, "pool": seconds}
-
-
-def _proxy_for(url: httpx.URL) -> str | None:
-    """The proxy that the environment variables name for an address."""
-    if urllib.request.proxy_bypass(f"{url.host}:{url.port}" if url.port else url.host):
-        return None
-    return urllib.request.getproxies().get(url.scheme)
 
 
 def _free(connection: Connection, session_id: str, owner: int) -> None:

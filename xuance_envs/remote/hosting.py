@@ -67,6 +67,10 @@ class HostedVecEnv(SubprocVecEnv):
         """The last step's rewards as the environments gave them; valid until the next step."""
         return self._arrays.rewards
 
+    def first_observations(self, envs: NDArray[np.intp]) -> Any:
+        """A batch of those that began the next episodes where some ended in the last step."""
+        return self._arrays.reset_observations.copy(envs)
+
     def close_extras(self) -> None:
         """See the class."""
 
@@ -213,7 +217,9 @@ class Host:
         vec_env = self._vec_env
 
         def written() -> bytes:
-            answer = commands.step_answer(vec_env, vec_env.step_wait(), vec_env.full_rewards)
+            result = vec_env.step_wait()
+            space, rewards = vec_env.observation_space, vec_env.full_rewards
+            answer = commands.step_answer(space, result, rewards, vec_env.first_observations)
             return dumps(answer, form)
 
         batch = batch_from_wire(vec_env.action_space, actions, self.num_envs)

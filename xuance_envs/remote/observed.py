@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from time import perf_counter
@@ -55,14 +56,19 @@ class Observed:
         try:
             await self._app(scope, receive, watched)
         finally:
-            method = scope["method"] if scope["method"] in METHODS else "other"
-            self._metrics.count_request(method, status)
-            if self._log:
-                logger.info(
-                    "%s %s %s %d %.1f ms",
-                    (scope.get("client") or ("-",))[0],
-                    method,
-                    quote(scope["path"].encode(errors="replace"))[:200],
-                    status,
-                    (perf_counter() - start) * 1e3,
-                )
+            seconds = perf_counter() - start
+            # Soon: what was sent leaves when this turn of the event loop ends.
+            asyncio.get_running_loop().call_soon(self._note, scope, status, seconds)
+
+    def _note(self, scope: Message, status: int, seconds: float) -> None:
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self._metrics.count_request(method, status)
+        if self._log:
+            logger.info(
+                "%s %s %s %d %.1f ms",
+                (scope.get("client") or ("-",))[0],
+                method,
+                quote(scope["path"].encode(errors="replace"))[:200],
+                status,
+                seconds * 1e3,
+            )

@@ -77,7 +77,7 @@ class RemoteVecEnv(VecEnv):
         RemoteLimitError: it allows no more sessions or environments.
         RemoteVersionError: it speaks another version of the protocol.
         RemoteUnreachableError: it does not answer.
-        ImportError: httpx or msgpack is not installed.
+        ImportError: httpx, httptools or msgpack is not installed.
 
     Example:
         >>> from xuance_envs import RemoteVecEnv

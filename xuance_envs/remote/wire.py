@@ -58,6 +58,8 @@ DTYPES = {
 }
 """The dtypes that travel, by the names they have in messages."""
 
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
 _TAG = "$"
 _PYTHONS: dict[type, type] = {int: np.int64, float: np.float64, bool: np.bool_}
 _KINDS: dict[str, type] = {
@@ -196,7 +198,9 @@ def _msgpack_part(value: Any) -> Any:
 
 
 def _array_head(array: NDArray[Any]) -> dict[str, Any]:
-    return {_TAG: "array", "dtype": array.dtype.name, "shape": list(array.shape)}
+    # NumPy works a dtype's name out whenever it is asked.
+    name = _DTYPE_NAMES.get(array.dtype) or array.dtype.name
+    return {_TAG: "array", "dtype": name, "shape": list(array.shape)}
 
 
 def _as_nested_list(array: NDArray[Any]) -> Any:

@@ -7,14 +7,13 @@ more for Box, Discrete, MultiDiscrete and MultiBinary, and a list of values for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from xuance_envs.engine.space_layout import SpaceLayout, fit
 from xuance_envs.remote.wire import (
     MAX_DEPTH,
     Tagged,
@@ -26,7 +25,7 @@ from xuance_envs.remote.wire import (
     to_wire,
 )
 
-__all__ = ["batch_from_wire", "batch_to_wire", "space_from_wire", "space_to_wire", "stack"]
+__all__ = ["batch_from_wire", "batch_to_wire", "space_from_wire", "space_to_wire"]
 
 ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
@@ -318,25 +317,3 @@ def _parts_of(space: spaces.Dict, node: Any) -> list[Any]:
     if not isinstance(node, list) or len(node) != len(space.spaces):
         raise WireError(f"expected {len(space.spaces)} parts of a Dict")
     return node
-
-
-def stack(space: Space[Any], values: Sequence[Any]) -> Any:
-    """Values of a space as one batch, each fitted to the space's own dtypes and shapes.
-
-    Args:
-        space: of one value.
-        values: at least one.
-
-    Raises:
-        BadValueError: a value does not fit.
-    """
-    layout = SpaceLayout(space)
-    columns = zip(*(layout.flatten(value) for value in values), strict=True)
-    return layout.unflatten(
-        [
-            list(column)
-            if leaf.dtype is None
-            else np.stack([fit(value, leaf.dtype, leaf.shape) for value in column])
-            for leaf, column in zip(layout.leaves, columns, strict=True)
-        ]
-    )

@@ -1,0 +1,215 @@
+"""The short way of plain HTTP: what it makes of all that a server may answer, or fail to."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from time import monotonic
+
+import httpx
+import pytest
+
+from xuance_envs.remote.transport import PlainTransport, transport_to
+
+Turn = Sequence[bytes | float]
+"""What to send in answer to one request: pieces, with pauses in seconds in between."""
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-One: 1\r\n\r\nhi"
+
+
+class Scripted:
+    """A server that answers the requests of each connection as it was told, and then closes it."""
+
+    def __init__(self, connections: Sequence[Sequence[Turn]]) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._connections = connections
+        self.requests: list[bytes] = []
+        self.closed = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+        self.url = httpx.URL(f"http://127.0.0.1:{self._socket.getsockname()[1]}")
+
+    def _serve(self) -> None:
+        for turns in self._connections:
+            connection, _ = self._socket.accept()
+            with connection, suppress(OSError):  # the client has gone
+                for turn in turns:
+                    self._answer(connection, turn)
+            self.closed.set()
+
+    def _answer(self, connection: socket.socket, turn: Turn) -> None:
+        request = b""
+        while b"\r\n\r\n" not in request or not request.endswith((b"end", b"\r\n\r\n")):
+            if not (piece := connection.recv(1 << 16)):
+                return
+            request += piece
+        self.requests.append(request)
+        for part in turn:
+            if isinstance(part, bytes):
+                connection.sendall(part)
+            else:
+                threading.Event().wait(part)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+Script = Callable[..., tuple[PlainTransport, Scripted]]
+
+
+@pytest.fixture
+def script() -> Iterator[Script]:
+    made: list[tuple[PlainTransport, Scripted]] = []
+
+    def script(*connections: Sequence[Turn]) -> tuple[PlainTransport, Scripted]:
+        server = Scripted(connections)
+        transport = transport_to(server.url)
+        assert isinstance(transport, PlainTransport)
+        made.append((transport, server))
+        return made[-1]
+
+    yield script
+    for transport, server in made:
+        transport.close()
+        server.close()
+
+
+def ask(
+    transport: PlainTransport, server: Scripted, content: bytes = b"end", seconds: float = 10
+) -> httpx.Response:
+    extensions = {"timeout": {"connect": seconds, "read": seconds}}
+    url = server.url.join("/a/b?c=d")
+    request = httpx.Request(
+        "POST", url, headers={"X-Two": "2"}, content=content, extensions=extensions
+    )
+    return transport.handle_request(request)
+
+
+def test_a_request_and_its_response(script: Script) -> None:
+    transport, server = script([[OK]])
+    response = ask(transport, server)
+    assert (response.status_code, response.content, response.headers["x-one"]) == (200, b"hi", "1")
+    head, body = server.requests[0].split(b"\r\n\r\n")
+    first, *headers = head.lower().split(b"\r\n")
+    assert first == b"post /a/b?c=d http/1.1"
+    port = server.url.port
+    assert sorted(headers) == [b"content-length: 3", b"host: 127.0.0.1:%d" % port, b"x-two: 2"]
+    assert body == b"end"
+
+
+def test_a_connection_is_used_again(script: Script) -> None:
+    transport, server = script([[OK], [OK], [OK]])
+    assert [ask(transport, server).content for _ in range(3)] == [b"hi"] * 3
+
+
+def test_a_connection_closed_meanwhile_is_replaced(script: Script) -> None:
+    transport, server = script([[OK]], [[OK]])
+    ask(transport, server)
+    assert server.closed.wait(10)
+    assert ask(transport, server).content == b"hi"
+
+
+def test_a_connection_the_server_will_close_is_not_used_again(script: Script) -> None:
+    last = OK.replace(b"X-One: 1", b"Connection: close")
+    transport, server = script([[last], [OK]], [[OK]])
+    assert [ask(transport, server).content for _ in range(2)] == [b"hi"] * 2
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        [OK[:20], 0.05, OK[20:-1], 0.05, OK[-1:]],
+        [bytes([byte]) for byte in OK],
+        [
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nh\r\n",
+            b"1\r\ni\r\n0\r\n\r\n",
+        ],
+        [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n", OK],
+        [b"HTTP/1.0 200 OK\r\n\r\nh", b"i"],  # whose end is the connection's
+    ],
+    ids=["in pieces", "byte by byte", "chunked", "after interim ones", "until the end"],
+)
+def test_forms_of_a_response(script: Script, turn: Turn) -> None:
+    transport, server = script([turn], [[OK]])
+    for _ in range(2):
+        response = ask(transport, server)
+        assert (response.status_code, response.content) == (200, b"hi")
+
+
+@pytest.mark.parametrize("turn", [[], [OK[:20]], [OK[:-1]]], ids=["none", "a head", "a body"])
+def test_a_response_that_breaks_off(script: Script, turn: Turn) -> None:
+    transport, server = script([turn], [[OK]])
+    with pytest.raises(httpx.RemoteProtocolError, match="closed the connection"):
+        ask(transport, server)
+    assert ask(transport, server).content == b"hi"
+
+
+@pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"\x16\x03\x01\x00", b"HTTP/1.1 x"])
+def test_something_else_that_answers(script: Script, answer: bytes) -> None:
+    transport, server = script([[answer]])
+    with pytest.raises(httpx.RemoteProtocolError, match="not HTTP"):
+        ask(transport, server)
+
+
+def test_the_time_is_that_of_all_pieces_together(script: Script) -> None:
+    transport, server = script([[piece for byte in OK for piece in (bytes([byte]), 0.1)]], [[OK]])
+    start = monotonic()
+    with pytest.raises(httpx.ReadTimeout):
+        ask(transport, server, seconds=0.5)
+    assert monotonic() - start < 5
+    assert ask(transport, server).content == b"hi", "the rest of the late answer came here"
+
+
+def test_a_request_that_is_not_taken(script: Script) -> None:
+    transport, server = script([[2.0, OK]])
+    with pytest.raises((httpx.WriteTimeout, httpx.ReadTimeout)):
+        ask(transport, server, content=bytes(1 << 26), seconds=0.5)
+
+
+def test_a_refusal_before_the_whole_request_has_come() -> None:
+    refusal = b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+    def refuse() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(refusal)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1 << 20):
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=refuse, daemon=True).start()
+        url = httpx.URL(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        transport = PlainTransport(url)
+        request = httpx.Request(
+            "POST", url, content=bytes(1 << 24), extensions={"timeout": {"connect": 9, "read": 9}}
+        )
+        assert transport.handle_request(request).status_code == 413
+        transport.close()
+
+
+def test_no_server(script: Script) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = httpx.URL(f"http://127.0.0.1:{taken.getsockname()[1]}")
+    limits = {"timeout": {"connect": 5, "read": 5}}
+    with pytest.raises(httpx.ConnectError):
+        PlainTransport(url).handle_request(httpx.Request("GET", url, extensions=limits))
+    url = httpx.URL("http://no-such-host.invalid")
+    with pytest.raises(httpx.ConnectError):
+        PlainTransport(url).handle_request(httpx.Request("GET", url, extensions=limits))
+
+
+def test_all_else_goes_by_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    assert isinstance(transport_to(httpx.URL("https://example.org")), httpx.HTTPTransport)
+    assert isinstance(transport_to(httpx.URL("http://example.org")), PlainTransport)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:3128")
+    assert isinstance(transport_to(httpx.URL("http://example.org")), httpx.HTTPTransport)
+    monkeypatch.setenv("no_proxy", "example.org")
+    assert isinstance(transport_to(httpx.URL("http://example.org")), PlainTransport)

@@ -1,0 +1,202 @@
+"""How a client's requests reach a server: plain HTTP by a short way, all else by httpx's own.
+
+httpx parses HTTP in Python, which takes as long as stepping dozens of environments. The short way
+is a transport for httpx that leaves parsing to the parser uvicorn has, llhttp.
+"""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from contextlib import suppress
+from time import monotonic
+
+import httptools
+import httpx
+
+__all__ = ["PlainTransport", "transport_to"]
+
+_CHUNK = 1 << 18
+
+
+def transport_to(url: httpx.URL) -> httpx.BaseTransport:
+    """What sends requests to a server, through the proxy that the environment variables name."""
+    proxy = _proxy_for(url)
+    if url.scheme == "http" and proxy is None:
+        return PlainTransport(url)
+    return httpx.HTTPTransport(proxy=proxy)
+
+
+def _proxy_for(url: httpx.URL) -> str | None:
+    if urllib.request.proxy_bypass(f"{url.host}:{url.port}" if url.port else url.host):
+        return None
+    return urllib.request.getproxies().get(url.scheme)
+
+
+class PlainTransport(httpx.BaseTransport):
+    """HTTP/1.1 without TLS to one server, over connections that are kept.
+
+    Responses are read whole. Requests may come from several threads.
+
+    Args:
+        url: of the server; its path is not looked at.
+    """
+
+    def __init__(self, url: httpx.URL) -> None:
+        self._address = url.host, url.port or 80
+        self._idle: list[socket.socket] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Sends a request and waits for the response, within its timeouts in all.
+
+        Raises:
+            httpx.TransportError: there was none in time, or none at all.
+        """
+        limits = request.extensions["timeout"]
+        connection = self._kept() or self._connected(limits["connect"])
+        try:
+            response, again = _exchange(connection, request, monotonic() + limits["read"])
+        except BaseException:
+            connection.close()
+            raise
+        if again:
+            self._idle.append(connection)
+        else:
+            connection.close()
+        return response
+
+    def close(self) -> None:
+        """Closes the connections; another request makes a new one."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _kept(self) -> socket.socket | None:
+        """A connection that the server has not closed meanwhile."""
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return None
+            try:
+                connection.setblocking(False)
+                connection.recv(1)
+            except BlockingIOError:
+                return connection
+            except OSError:
+                pass
+            connection.close()
+
+    def _connected(self, timeout: float) -> socket.socket:
+        try:
+            connection = socket.create_connection(self._address, timeout)
+        except TimeoutError as error:
+            raise httpx.ConnectTimeout(str(error)) from error
+        except (OSError, UnicodeError) as error:  # a name that cannot be one
+            raise httpx.ConnectError(str(error)) from error
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+
+def _exchange(
+    connection: socket.socket, request: httpx.Request, deadline: float
+) -> tuple[httpx.Response, bool]:
+    """Sends a request and reads the response; also whether the connection can be kept."""
+    head = [b"%b %b HTTP/1.1\r\n" % (request.method.encode(), request.url.raw_path)]
+    head += [b"%b: %b\r\n" % header for header in request.headers.raw]
+    message = b"".join([*head, b"\r\n", request.read()])
+    try:
+        _limit(connection, deadline)
+        connection.sendall(message)
+    except TimeoutError as error:
+        raise httpx.WriteTimeout("the request was not taken in time") from error
+    except OSError:
+        # A server that refuses a request before it has all of it says why, and closes.
+        with suppress(httpx.TransportError):
+            return _received(connection, deadline)
+        raise httpx.WriteError("the server closed the connection") from None
+    return _received(connection, deadline)
+
+
+def _received(connection: socket.socket, deadline: float) -> tuple[httpx.Response, bool]:
+    incoming = _Incoming()
+    while not incoming.is_whole:
+        try:
+            _limit(connection, deadline)
+            data = connection.recv(_CHUNK)
+        except TimeoutError as error:
+            raise httpx.ReadTimeout("there was no response in time") from error
+        except OSError as error:
+            raise httpx.ReadError(str(error)) from error
+        if data:
+            incoming.feed(data)
+        else:
+            incoming.end()
+    return incoming.response()
+
+
+def _limit(connection: socket.socket, deadline: float) -> None:
+    connection.settimeout(max(1e-3, deadline - monotonic()))
+
+
+class _Incoming:
+    """A response as it comes in; the parser calls the methods whose names begin with ``on``.
+
+    Attributes:
+        is_whole: whether all of it has come.
+    """
+
+    def __init__(self) -> None:
+        self.is_whole = False
+        self._has_head = self._keeps_alive = False
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._pieces: list[bytes] = []
+        self._parser = httptools.HttpResponseParser(self)
+
+    def feed(self, data: bytes) -> None:
+        """Takes the next bytes.
+
+        Raises:
+            httpx.RemoteProtocolError: they are not HTTP.
+        """
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            raise httpx.RemoteProtocolError(f"this is not HTTP: {error}") from error
+
+    def end(self) -> None:
+        """Takes note that nothing more comes.
+
+        Raises:
+            httpx.RemoteProtocolError: something is missing.
+        """
+        lengths = {b"content-length", b"transfer-encoding"}
+        if not self._has_head or any(name.lower() in lengths for name, _ in self._headers):
+            raise httpx.RemoteProtocolError("the server closed the connection amid a response")
+        self.is_whole = True
+
+    def response(self) -> tuple[httpx.Response, bool]:
+        """The response, and whether another may follow."""
+        status = self._parser.get_status_code()
+        response = httpx.Response(status, headers=self._headers, content=b"".join(self._pieces))
+        return response, self._keeps_alive
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header."""
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """The headers' end."""
+        self._has_head = True
+        self._keeps_alive = self._parser.should_keep_alive()  # the parser forgets it at the end
+
+    def on_body(self, piece: bytes) -> None:
+        """A piece of the body."""
+        self._pieces.append(piece)
+
+    def on_message_complete(self) -> None:
+        """The end; of an interim response, after which the real one comes, its own end only."""
+        if self._parser.get_status_code() >= 200:
+            self.is_whole = True
+        else:
+            self._has_head = False
+            self._headers.clear()
