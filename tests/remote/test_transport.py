@@ -137,6 +137,7 @@ def test_forms_of_a_response(script: Script, turn: Turn) -> None:
     for _ in range(2):
         response = ask(transport, server)
         assert (response.status_code, response.content) == (200, b"hi")
+        assert server.closed.wait(10)
 
 
 @pytest.mark.parametrize("turn", [[], [OK[:20]], [OK[:-1]]], ids=["none", "a head", "a body"])

@@ -269,7 +269,7 @@ class Api:
             message = model.model_validate(node)
         except ValidationError as error:
             raise RefusedError(422, "invalid", _faults(error)) from None
-        return message, reply_form, digest + f"{request.url.path} {reply_form}".encode()
+        return message, reply_form, digest + f"{request.scope['path']} {reply_form}".encode()
 
     async def _body(self, request: Request) -> bytes:
         limit = self._limits.body

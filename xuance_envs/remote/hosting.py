@@ -45,12 +45,21 @@ QUICK = 256 * 2**10
 """Bytes of observations up to which a step's answer is written without a thread."""
 
 
+SPIN = 2e-3
+"""The longest a worker spins before it blocks, in seconds.
+
+A client on the same machine has a step's answer and sends the next within about a millisecond.
+"""
+
+
 class HostedVecEnv(SubprocVecEnv):
     """Environments in one worker, with what only their host asks for.
 
     Closing it leaves the worker to :meth:`end`: an error may close it within the event loop,
     where nothing may wait for a process to end.
     """
+
+    _spin = SPIN
 
     @property
     def wakers(self) -> tuple[int, ...]:

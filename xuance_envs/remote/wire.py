@@ -59,8 +59,20 @@ DTYPES = {
 """The dtypes that travel, by the names they have in messages."""
 
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_LITTLE_ENDIAN = {dtype: dtype.newbyteorder("<") for dtype in DTYPES.values()}
 
 _TAG = "$"
+_FIELDS: dict[str, Sequence[str]] = {
+    **dict.fromkeys(("dict", "frozenset", "set", "tuple"), ("items",)),
+    **dict.fromkeys(("bytes", "float", "int"), ("data",)),
+    "array": ("dtype", "shape", "data"),
+    "graph": GraphInstance._fields,
+    "infos": ("count", "columns"),
+    "scalar": ("dtype", "data"),
+}
+"""What a dict with a tag has besides, by tag."""
+
+_KEYS = {tag: {_TAG, *fields} for tag, fields in _FIELDS.items()}
 _PYTHONS: dict[type, type] = {int: np.int64, float: np.float64, bool: np.bool_}
 _KINDS: dict[str, type] = {
     **{kind.__name__: kind for kind in _PYTHONS},
@@ -186,8 +198,10 @@ def _msgpack_part(value: Any) -> Any:
     if isinstance(value, Tagged):
         value = value.array
     if isinstance(value, np.ndarray):
-        little = value.astype(value.dtype.newbyteorder("<"), order="C", copy=False)
-        return {**_array_head(value), "data": little.tobytes()}
+        little = _LITTLE_ENDIAN.get(value.dtype) or value.dtype.newbyteorder("<")
+        head = _array_head(value)
+        head["data"] = value.astype(little, order="C", copy=False).tobytes()
+        return head
     if isinstance(value, InfoTable):
         columns = [
             [key, _KIND_NAMES[kind], values, None if mask.all() else mask]
@@ -279,12 +293,9 @@ def shape_from_wire(node: Any) -> tuple[int, ...]:
 
 
 def _tagged_array(node: Any) -> NDArray[Any]:
-    _check_fields(node, "array", "dtype", "shape", "data")
-    dtype, shape, data = (
-        dtype_from_wire(node["dtype"]),
-        shape_from_wire(node["shape"]),
-        node["data"],
-    )
+    _check_fields(node, "array")
+    dtype, shape = dtype_from_wire(node["dtype"]), shape_from_wire(node["shape"])
+    data = node["data"]
     if not isinstance(data, bytes):
         return _from_nested_list(data, dtype, shape)
     size = math.prod(shape) * dtype.itemsize
@@ -296,7 +307,7 @@ def _tagged_array(node: Any) -> NDArray[Any]:
         raise WireError("expected bytes 0 and 1 in an array of bools")
     if not size:
         return _empty(dtype, shape)
-    array = np.frombuffer(data, dtype.newbyteorder("<")).reshape(shape)
+    array = np.frombuffer(data, _LITTLE_ENDIAN[dtype]).reshape(shape)
     return array.astype(dtype)  # of its own memory, which can be written to
 
 
@@ -447,7 +458,7 @@ def info_table_from_wire(node: Any, count: int) -> InfoTable | None:
     """
     if not isinstance(node, dict):
         return None
-    _check_fields(node, "infos", "count", "columns")
+    _check_fields(node, "infos")
     if node["count"] != count or not isinstance(node["columns"], list):
         raise WireError(f"expected columns of {count} infos")
     columns = {}
@@ -537,13 +548,13 @@ _ENCODERS: tuple[tuple[type, Callable[[Any, int], Any]], ...] = (
 )
 
 
-def _check_fields(node: Mapping[Any, Any], tag: str, *fields: str) -> None:
-    if node.get(_TAG) != tag or node.keys() != {_TAG, *fields}:
-        raise WireError(f"expected {tag!r} with {', '.join(fields)} and nothing else")
+def _check_fields(node: Mapping[Any, Any], tag: str) -> None:
+    if node.get(_TAG) != tag or node.keys() != _KEYS[tag]:
+        raise WireError(f"expected {tag!r} with {', '.join(_FIELDS[tag])} and nothing else")
 
 
 def _decode_items(node: Any, depth: int) -> list[Any]:
-    _check_fields(node, node[_TAG], "items")
+    _check_fields(node, node[_TAG])
     if not isinstance(node["items"], list):
         raise WireError(f"expected a list of items, got {_shown(node['items'])}")
     return [from_wire(item, depth) for item in node["items"]]
@@ -571,7 +582,7 @@ def _decode_hashed(kind: Callable[[Iterable[Any]], Any]) -> Callable[[Any, int],
 
 
 def _decode_text(node: Any, tag: str) -> str:
-    _check_fields(node, tag, "data")
+    _check_fields(node, tag)
     if not isinstance(node["data"], str):
         raise WireError(f"{tag}: expected a string, got {_shown(node['data'])}")
     return str(node["data"])
@@ -599,12 +610,12 @@ def _decode_bytes(node: Any, depth: int) -> bytes:
 
 
 def _decode_scalar(node: Any, depth: int) -> Any:
-    _check_fields(node, "scalar", "dtype", "data")
+    _check_fields(node, "scalar")
     return _from_nested_list(node["data"], dtype_from_wire(node["dtype"]), ())[()]
 
 
 def _decode_graph(node: Any, depth: int) -> GraphInstance:
-    _check_fields(node, "graph", *GraphInstance._fields)
+    _check_fields(node, "graph")
     parts = [from_wire(node[name], depth) for name in GraphInstance._fields]
     for part, optional in zip(parts, (False, True, True), strict=True):
         if not isinstance(part, np.ndarray) and not (optional and part is None):

@@ -113,6 +113,8 @@ class SubprocVecEnv(VecEnv):
         ((3, 4), array([1., 1., 1.], dtype=float32))
     """
 
+    _spin = SPIN
+
     def __init__(
         self,
         env_fns: Iterable[Callable[..., Any]],
@@ -155,7 +157,7 @@ class SubprocVecEnv(VecEnv):
             SharedMemory(reserved=len(split) * REGION),
             threads=worker_threads,
             # More spinning processes than CPUs would keep each other from working.
-            spin=SPIN if spinning <= available_cpus() else 0.0,
+            spin=self._spin if spinning <= available_cpus() else 0.0,
             own_spin=SPIN if len(split) + 1 <= available_cpus() else 0.0,
             timeout=step_timeout,
             start_timeout=start_timeout,
