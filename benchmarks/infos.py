@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.contest import Results
 from benchmarks.envs import MadeUpEnv
-from benchmarks.question import begin, finish, with_notes
-from benchmarks.sweep import draw_sweep, measure_sweep, sweep_parser, sweep_records, sweep_table
+from benchmarks.sweep import answer, sweep_parser
 
 
 def numbers(count: int) -> dict[str, float]:
@@ -31,15 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = sweep_parser("infos", __doc__, num_envs=16)
     parser.add_argument("--infos", nargs="+", choices=INFOS, default=list(INFOS), metavar="INFO")
     args = parser.parse_args(argv)
-    run = begin()
-    results = Results()
-    sweep = measure_sweep(args, {name: INFOS[name] for name in args.infos}, results)
-    text = with_notes(sweep_table("what is in each info", sweep), results.notes)
-    print(f"\n{args.num_envs} environments\n\n{text}")
-    finish(args, __doc__, run, text, notes=results.notes, results=sweep_records(sweep))
-    if args.png:
-        title = f"{args.num_envs} environments that do nothing, {run['machine']['cores']} cores"
-        draw_sweep(args.png, title, "what is in each info", sweep)
+    answer(args, __doc__, "what is in each info", {name: INFOS[name] for name in args.infos})
 
 
 if __name__ == "__main__":

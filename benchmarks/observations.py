@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.contest import Results
 from benchmarks.envs import MadeUpEnv
-from benchmarks.question import begin, finish, with_notes
-from benchmarks.sweep import draw_sweep, measure_sweep, sweep_parser, sweep_records, sweep_table
+from benchmarks.sweep import answer, sweep_parser
 
 SIZES: dict[str, Callable[[], Any]] = {
     "4 floats": partial(MadeUpEnv, shape=(4,)),
@@ -26,15 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = sweep_parser("observations", __doc__, num_envs=16)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES), metavar="SIZE")
     args = parser.parse_args(argv)
-    run = begin()
-    results = Results()
-    sweep = measure_sweep(args, {size: SIZES[size] for size in args.sizes}, results)
-    text = with_notes(sweep_table("observation", sweep), results.notes)
-    print(f"\n{args.num_envs} environments\n\n{text}")
-    finish(args, __doc__, run, text, notes=results.notes, results=sweep_records(sweep))
-    if args.png:
-        title = f"{args.num_envs} environments that do nothing, {run['machine']['cores']} cores"
-        draw_sweep(args.png, title, "observation", sweep)
+    answer(args, __doc__, "observation", {size: SIZES[size] for size in args.sizes})
 
 
 if __name__ == "__main__":

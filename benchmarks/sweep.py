@@ -12,7 +12,16 @@ from benchmarks.contenders import CONTENDERS, DEFAULT, KINDS, join
 from benchmarks.contest import Results, race
 from benchmarks.envs import MadeUpEnv
 from benchmarks.peers import PEERS
-from benchmarks.question import add_outputs, add_peers, add_rounds, chosen_peers, make_parser
+from benchmarks.question import (
+    add_outputs,
+    add_peers,
+    add_rounds,
+    begin,
+    chosen_peers,
+    finish,
+    make_parser,
+    with_notes,
+)
 from xuance_envs.measure import Throughput
 from xuance_envs.report import markdown_table
 
@@ -54,6 +63,31 @@ def measure_sweep(
 
 def _join(names: Any, functions: Any, value: str, results: Results, stack: Any) -> Any:
     return join(names, functions, MadeUpEnv.action_space, value, stack, results.note)
+
+
+def answer(
+    args: argparse.Namespace,
+    question: str | None,
+    label: str,
+    env_fns: Mapping[str, Callable[[], Any]],
+) -> None:
+    """Measures, prints and keeps a sweep over environments that do nothing.
+
+    Args:
+        args: of :func:`sweep_parser`.
+        question: what the script asks.
+        label: what the environments differ in.
+        env_fns: makes an environment each, by the value of that.
+    """
+    run = begin()
+    results = Results()
+    sweep = measure_sweep(args, env_fns, results)
+    text = with_notes(sweep_table(label, sweep), results.notes)
+    print(f"\n{args.num_envs} environments\n\n{text}")
+    finish(args, question, run, text, notes=results.notes, results=sweep_records(sweep))
+    if args.png:
+        title = f"{args.num_envs} environments that do nothing, {run['machine']['cores']} cores"
+        draw_sweep(args.png, title, label, sweep)
 
 
 def contenders_in(sweep: Sweep) -> list[str]:

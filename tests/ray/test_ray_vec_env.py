@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 from cluster_envs import DIE, FAIL, GO_ON, SLEEP, PlacedEnv
 from gymnasium import spaces
+from leftovers import is_running, wait_until
 
 from xuance_envs import (
     ClosedVecEnvError,
@@ -33,20 +33,6 @@ from xuance_envs.engine.ray_cluster import ActorOptions, RayCluster
 from xuance_envs.vector_envs import ray_vec_env
 
 few = partial(RayVecEnv_Gym, num_cpus_per_worker=0.01)
-
-
-def wait_until(done: Callable[[], bool], seconds: float = 20.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not done() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return done()
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def sizes(envs: Any) -> list[int]:

@@ -43,7 +43,7 @@ def is_no_more(now: dict[str, int], before: dict[str, int]) -> bool:
     return all(now[name] <= before[name] for name in before)
 
 
-def wait_until(done: Callable[[], bool], seconds: float = 10.0) -> bool:
+def wait_until(done: Callable[[], bool], seconds: float = 20.0) -> bool:
     """Whether something is so before the time is over."""
     deadline = time.monotonic() + seconds
     while not done() and time.monotonic() < deadline:
