@@ -12,7 +12,7 @@ import msgpack
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from serving import API, ServedProcess
+from serving import API, ServedProcess, wait_until
 
 ROUTES = (
     "session/create",
@@ -60,10 +60,18 @@ class Target:
         if self._client.post(f"{API}/episode/call", json=message).status_code != 200:
             if self.id:
                 self._client.delete(f"{API}/session/{self.id}")
-            self.id = self._client.post(f"{API}/session/create", json={}).json()["session_id"]
+            wait_until(self._has_opened)
             for path in ("create", "vectorized_reset"):
                 self._client.post(f"{API}/episode/{path}", json={"session_id": self.id})
         return self.id
+
+    def _has_opened(self) -> bool:
+        """Tries to open a session; there may be as many as are allowed, until some expire."""
+        answer = self._client.post(f"{API}/session/create", json={})
+        if answer.status_code == 429:
+            return False
+        self.id = answer.json()["session_id"]
+        return True
 
 
 def run(client: httpx.Client, served: ServedProcess, requests: Iterator[httpx.Request]) -> int:

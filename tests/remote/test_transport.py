@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -214,3 +215,13 @@ def test_all_else_goes_by_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(transport_to(httpx.URL("http://example.org")), httpx.HTTPTransport)
     monkeypatch.setenv("no_proxy", "example.org")
     assert isinstance(transport_to(httpx.URL("http://example.org")), PlainTransport)
+
+
+def test_connections_that_are_forgotten_are_closed(script: Script) -> None:
+    _, server = script([[OK], [OK]])
+    transport = PlainTransport(server.url)
+    ask(transport, server)
+    assert not server.closed.wait(0.1)
+    del transport
+    gc.collect()  # a warning that one was left open would be an error
+    assert server.closed.wait(10)

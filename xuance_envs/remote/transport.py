@@ -33,6 +33,13 @@ def _proxy_for(url: httpx.URL) -> str | None:
     return urllib.request.getproxies().get(url.scheme)
 
 
+class _Connection(socket.socket):
+    """Closed when it is forgotten: an interrupt may come before anybody has taken note of it."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class PlainTransport(httpx.BaseTransport):
     """HTTP/1.1 without TLS to one server, over connections that are kept.
 
@@ -44,7 +51,7 @@ class PlainTransport(httpx.BaseTransport):
 
     def __init__(self, url: httpx.URL) -> None:
         self._address = url.host, url.port or 80
-        self._idle: list[socket.socket] = []
+        self._idle: list[_Connection] = []
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Sends a request and waits for the response, within its timeouts in all.
@@ -70,7 +77,7 @@ class PlainTransport(httpx.BaseTransport):
         while self._idle:
             self._idle.pop().close()
 
-    def _kept(self) -> socket.socket | None:
+    def _kept(self) -> _Connection | None:
         """A connection that the server has not closed meanwhile."""
         while True:
             try:
@@ -86,15 +93,26 @@ class PlainTransport(httpx.BaseTransport):
                 pass
             connection.close()
 
-    def _connected(self, timeout: float) -> socket.socket:
+    def _connected(self, timeout: float) -> _Connection:
+        failure: Exception | None = None
         try:
-            connection = socket.create_connection(self._address, timeout)
-        except TimeoutError as error:
-            raise httpx.ConnectTimeout(str(error)) from error
-        except (OSError, UnicodeError) as error:  # a name that cannot be one
-            raise httpx.ConnectError(str(error)) from error
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection
+            for family, kind, protocol, _, address in socket.getaddrinfo(
+                *self._address, type=socket.SOCK_STREAM
+            ):
+                try:
+                    connection = _Connection(family, kind, protocol)
+                    connection.settimeout(timeout)
+                    connection.connect(address)
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                except OSError as error:
+                    failure = error
+                else:
+                    return connection
+        except (OSError, UnicodeError) as error:  # there is no such name, or can be none
+            failure = error
+        if isinstance(failure, TimeoutError):
+            raise httpx.ConnectTimeout(str(failure)) from failure
+        raise httpx.ConnectError(str(failure)) from failure
 
 
 def _exchange(
