@@ -425,22 +425,23 @@ INFOS = [
 ]
 
 
+def sent(infos: list[dict[str, Any]], form: Form) -> Any:
+    """The infos of a step as they arrive."""
+    batch, _ = step_infos(infos).parts
+    return loads(dumps(_batch_to_wire(batch, np.arange(len(infos)), "step"), form), form)
+
+
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 @pytest.mark.parametrize("infos", INFOS, ids=str)
 def test_infos_are_the_same_through_both_forms(form: Form, infos: list[dict[str, Any]]) -> None:
-    node = loads(
-        dumps(_batch_to_wire(step_infos(infos).parts[0], np.arange(2), "step"), form), form
-    )
+    node = sent(infos, form)
     assert_same(infos_from_wire(node, 2), infos)
     assert isinstance(node, list) == (form is Form.JSON or infos in INFOS[4:])
 
 
 @pytest.mark.parametrize("infos", INFOS, ids=str)
 def test_columns_of_infos_are_written_as_the_infos_are(infos: list[dict[str, Any]]) -> None:
-    form = Form.MSGPACK
-    node = loads(
-        dumps(_batch_to_wire(step_infos(infos).parts[0], np.arange(2), "step"), form), form
-    )
+    node = sent(infos, Form.MSGPACK)
     table = info_table_from_wire(node, 2)
     if table is not None:
         # Where something else was before, in other places than they now are.

@@ -8,12 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import httpx
+import leftovers
 from remote_envs import SERVED
 
 from xuance_envs.remote.server import Server
@@ -48,10 +48,7 @@ def assert_nothing_is_left() -> None:
 
 def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> None:
     """Waits for something that happens by itself."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
+    assert leftovers.wait_until(true, seconds), "it did not happen"
 
 
 class Asking:

@@ -44,7 +44,6 @@ PATIENCE = 5.0
 QUICK = 256 * 2**10
 """Bytes of observations up to which a step's answer is written without a thread."""
 
-
 SPIN = 2e-3
 """The longest a worker spins before it blocks, in seconds.
 

@@ -59,7 +59,7 @@ DTYPES = {
 """The dtypes that travel, by the names they have in messages."""
 
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_LITTLE_ENDIAN = {dtype: dtype.newbyteorder("<") for dtype in DTYPES.values()}
+_LITTLE_ENDIAN = {name: dtype.newbyteorder("<") for name, dtype in DTYPES.items()}
 
 _TAG = "$"
 _FIELDS: dict[str, Sequence[str]] = {
@@ -198,10 +198,9 @@ def _msgpack_part(value: Any) -> Any:
     if isinstance(value, Tagged):
         value = value.array
     if isinstance(value, np.ndarray):
-        little = _LITTLE_ENDIAN.get(value.dtype) or value.dtype.newbyteorder("<")
         head = _array_head(value)
-        head["data"] = value.astype(little, order="C", copy=False).tobytes()
-        return head
+        little = value.astype(_LITTLE_ENDIAN[head["dtype"]], order="C", copy=False)
+        return {**head, "data": little.tobytes()}
     if isinstance(value, InfoTable):
         columns = [
             [key, _KIND_NAMES[kind], values, None if mask.all() else mask]
@@ -307,7 +306,7 @@ def _tagged_array(node: Any) -> NDArray[Any]:
         raise WireError("expected bytes 0 and 1 in an array of bools")
     if not size:
         return _empty(dtype, shape)
-    array = np.frombuffer(data, _LITTLE_ENDIAN[dtype]).reshape(shape)
+    array = np.frombuffer(data, _LITTLE_ENDIAN[node["dtype"]]).reshape(shape)
     return array.astype(dtype)  # of its own memory, which can be written to
 
 
