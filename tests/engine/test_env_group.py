@@ -20,6 +20,7 @@ from example_envs import (
 )
 from gymnasium import spaces
 
+from xuance_envs.engine.driver import is_interrupt
 from xuance_envs.engine.env_group import Autoreset, EnvGroup
 from xuance_envs.engine.step_arrays import StepArrays
 from xuance_envs.errors import EnvError
@@ -38,7 +39,15 @@ class Group:
     """
 
     def __init__(self, *env_fns, freeze=copy.deepcopy, autoreset=Autoreset.SAME_STEP):
-        self.group = EnvGroup(env_fns, [{}] * len(env_fns), FIRST, freeze, autoreset=autoreset)
+        self.group = EnvGroup(
+            env_fns,
+            [{}] * len(env_fns),
+            FIRST,
+            freeze,
+            autoreset=autoreset,
+            is_interrupt=is_interrupt,
+        )
+        self.number = 0
         env = self.group.envs[0]
         count = len(env_fns)
         self.all = StepArrays.allocate(env.observation_space, env.action_space, count + 2)
@@ -52,7 +61,11 @@ class Group:
 
     def step(self, *actions):
         self.mine.actions.put(list(actions), slice(None), len(actions))
-        return self.group.step()
+        self.number += 1
+        return self.go_on()
+
+    def go_on(self):
+        return self.group.step(number=self.number)
 
     @property
     def observations(self):
@@ -188,10 +201,11 @@ class Interrupted(ReusingEnv):
 
 def test_after_an_interrupt_the_rest_of_the_step_is_taken_up():
     group = Group(ReusingEnv, partial(Interrupted, "step", "step"), ReusingEnv)
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            group.step(5, 6, 7)
-    group.group.step()
+    with pytest.raises(KeyboardInterrupt):
+        group.step(5, 6, 7)
+    with pytest.raises(KeyboardInterrupt):
+        group.go_on()
+    group.go_on()
     assert group.observations.tolist() == [[1, 1, 5], [1, 1, 6], [1, 1, 7]]
     assert [env.steps_ever for env in group.group.envs] == [1, 1, 1]
 
@@ -201,7 +215,7 @@ def test_after_an_interrupt_in_an_automatic_reset_the_reset_is_taken_up():
     group = Group(partial(ReusingEnv, (9,)), make_env, partial(ReusingEnv, (9,)))
     with pytest.raises(KeyboardInterrupt):
         group.step(5, 6, 7)
-    outcome = group.group.step()
+    outcome = group.go_on()
     assert outcome.ended
     assert group.observations.tolist() == [[1, 1, 5], [1, 1, 6], [1, 1, 7]]
     assert (group.mine.terminated | group.mine.truncated).tolist() == [False, True, False]
@@ -216,6 +230,72 @@ def test_after_an_interrupt_a_reset_begins_anew():
     group.reset()
     group.step(8, 9, 10)
     assert group.observations.tolist() == [[2, 1, 8], [2, 1, 9], [2, 1, 10]]
+
+
+def test_a_step_that_is_done_is_not_done_again():
+    group = Group(*[partial(ReusingEnv, (1, 9))] * 2)
+    first = group.step(5, 6)
+    assert group.go_on() == first
+    assert [env.steps_ever for env in group.group.envs] == [1, 1]
+    assert group.mine.reset_observations.copy().tolist() == [[2, 0, -1]] * 2
+    group.step(7, 8)
+    assert group.observations.tolist() == [[2, 1, 7], [2, 1, 8]]
+
+
+def test_an_interrupt_before_a_step_has_begun_leaves_nothing_of_the_last_one():
+    group = Group(partial(ReusingEnv, (1, 9)), ReusingEnv)
+    group.step(5, 6)
+    begin, group.group._begin = group.group._begin, raising_once(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        group.step(7, 8)
+    group.group._begin = begin
+    assert not group.go_on().ended
+    assert group.observations.tolist() == [[2, 1, 7], [1, 2, 8]]
+    assert not (group.mine.terminated | group.mine.truncated).any()
+
+
+def raising_once(error):
+    def raise_it(*_):
+        raise error
+
+    return raise_it
+
+
+# --- the next step resets -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda group: group.call([0, 1], "method", (), {}),
+        lambda group: group.get_attr([0, 1], "steps_ever"),
+        lambda group: group.set_attr([0, 1], "fresh", [1, 2]),
+        lambda group: group.apply([0, 1], repr, [(), ()]),
+        lambda group: group.render([0, 1], None),
+    ],
+    ids=["call", "get_attr", "set_attr", "apply", "render"],
+)
+def test_no_command_cancels_a_reset_that_is_pending(command):
+    kind = partial(FailingEnv, "never")  # whose episodes have two steps
+    group = Group(kind, kind, autoreset=Autoreset.NEXT_STEP)
+    ends = []
+    for _ in range(7):
+        group.step(5, 6)
+        command(group.group)
+        ends.append((group.mine.terminated | group.mine.truncated).tolist())
+    assert ends == [[False] * 2, [True] * 2, [False] * 2] * 2 + [[False] * 2]
+
+
+def test_an_interrupt_in_a_pending_reset_loses_neither_it_nor_its_observation():
+    lengths = partial(Interrupted, "reset", length=1)
+    group = Group(lengths, partial(ReusingEnv, (9,)), autoreset=Autoreset.NEXT_STEP)
+    group.step(5, 6)
+    with pytest.raises(KeyboardInterrupt):
+        group.step(7, 8)
+    group.go_on()
+    assert group.observations.tolist() == [[2, 0, -1], [1, 2, 8]]
+    group.step(9, 10)
+    assert group.observations.tolist() == [[2, 1, 9], [1, 3, 10]]
 
 
 # --- the environments ---------------------------------------------------------------------------

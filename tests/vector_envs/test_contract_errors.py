@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
+import os
 import pickle
+import signal
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -17,6 +21,8 @@ from example_envs import (
 )
 
 from xuance_envs.errors import ClosedVecEnvError, EnvError
+from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
+from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 
 
 def failing(command, make_error=lambda: ValueError("as told"), at=3):
@@ -144,6 +150,79 @@ def test_an_environment_that_exits_has_failed(make_either, where, act, command):
     error = error_of(make_either(failing(where, partial(SystemExit, 3))), act)
     assert (error.env_index, error.command) == (3, command)
     assert "SystemExit" in str(error)
+
+
+class OwnBaseError(BaseException):
+    """Of those that no program expects to be raised by what it calls."""
+
+
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, GeneratorExit, OwnBaseError])
+@pytest.mark.parametrize(("where", "act", "command"), EVERYWHERE.values(), ids=EVERYWHERE)
+def test_an_exception_that_is_no_exception_is_the_environments_all_the_same(
+    make_either, where, act, command, kind
+):
+    error = error_of(make_either(failing(where, kind)), act)
+    assert (error.env_index, error.command) == (3, command)
+    assert kind.__name__ in str(error)
+
+
+def test_an_interrupt_that_an_environment_in_a_worker_raises_is_not_the_callers():
+    with (
+        SubprocVecEnv(
+            failing("step", KeyboardInterrupt), in_series=5, context="forkserver"
+        ) as envs,
+        pytest.raises(
+            EnvError, match="environment 3 failed in 'step': KeyboardInterrupt"
+        ) as caught,
+    ):
+        step(envs)
+    assert type(caught.value.__cause__) is KeyboardInterrupt
+
+
+def test_a_signal_handler_that_ends_the_program_is_no_failure_of_an_environment():
+    def handler(*_):
+        raise SystemExit(143)
+
+    envs = DummyVecEnv([ReusingEnv, partial(TerminatingEnv, signal.SIGUSR1)])
+    envs.reset()
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(SystemExit):
+            envs.step([5, 6])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert envs.waiting
+    assert envs.step_wait()[0].tolist() == [[1, 1, 5], [1, 1, 6]]
+    envs.close()
+
+
+class TerminatingEnv(ReusingEnv):
+    """Sends its own process a signal in its first step."""
+
+    def __init__(self, signum):
+        super().__init__()
+        self.signum = signum
+
+    def step(self, action):
+        if self.signum is not None:
+            signum, self.signum = self.signum, None
+            os.kill(os.getpid(), signum)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("error", [GeneratorExit, KeyboardInterrupt])
+def test_all_are_closed_whatever_one_raises_in_close(tmp_path, error):
+    class Odd(ClosingEnv):
+        def close(self):
+            super().close()
+            raise error
+
+    kinds = [ClosingEnv, Odd, ClosingEnv]
+    envs = DummyVecEnv([partial(kind, tmp_path / str(i)) for i, kind in enumerate(kinds)])
+    expected = pytest.raises(error) if error is KeyboardInterrupt else nullcontext()
+    with expected:
+        envs.close()
+    assert names(tmp_path, "closed") == {"0", "1", "2"}
 
 
 @pytest.mark.parametrize("kind", [StopIteration, KeyError, IndexError, TypeError, MemoryError])

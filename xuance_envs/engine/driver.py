@@ -6,6 +6,8 @@ the result; between the two, the others work.
 
 from __future__ import annotations
 
+import signal
+import traceback
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -13,7 +15,22 @@ from xuance_envs.engine.env_group import EnvGroup
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.step_clock import StepTimes
 
-__all__ = ["Driver", "LocalDriver"]
+__all__ = ["Driver", "LocalDriver", "is_interrupt"]
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an exception that came out of an environment was raised for this process.
+
+    Ctrl-C was, and so was what is no :class:`Exception` and comes from a signal handler: one that
+    ends the program at SIGTERM, for example. ``sys.exit`` in an environment is its own failure.
+    """
+    if isinstance(error, Exception):
+        return False
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    handlers = map(signal.getsignal, signal.valid_signals())
+    codes = {getattr(handler, "__code__", None) for handler in handlers}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 class Driver(Protocol):
@@ -96,8 +113,8 @@ class LocalDriver:
         self.tag = 0
         self.fds: tuple[int, ...] = ()
         self.due: float | None = None
-        self._request: tuple[str, Sequence[Any]] | None = None
-        self._result: Any = None
+        self._request: tuple[str, Sequence[Any]] = "describe", ()
+        self._result: list[Any] = [None]
 
     def pack_actions(self, actions: list[list[Any]]) -> list[list[Any]]:
         """See :class:`Driver`."""
@@ -105,30 +122,32 @@ class LocalDriver:
 
     def ask_step(self, tag: int, actions: list[list[Any]] | None) -> None:
         """See :class:`Driver`."""
-        self._request, self.tag = ("step", (actions,)), tag
+        self._request, self._result, self.tag = ("step", (actions, tag)), [], tag
 
     def pack(self, command: str, *arguments: Any) -> tuple[str, Sequence[Any]]:
         """See :class:`Driver`."""
-        return command, arguments
+        return command, copy_of(arguments)  # what the caller changes later changes nothing
 
     def ask(self, tag: int, packed: tuple[str, Sequence[Any]]) -> None:
         """See :class:`Driver`."""
-        self._request, self.tag = packed, tag
+        self._request, self._result, self.tag = packed, [], tag
 
     def result(self, deadline: float | None = None) -> Any:
         """See :class:`Driver`."""
-        if self._request is not None:
-            command, arguments = self._request
-            self._result = getattr(self.group, command)(*arguments)
-            self._request = None
-        return self._result
+        result = self._result
+        if not result:
+            # All in C: no interrupt can come between the work's end and taking note of it.
+            result.extend(map(self._work, (self._request,)))
+        return result[0]
+
+    def _work(self, request: tuple[str, Sequence[Any]]) -> Any:
+        command, arguments = request
+        return getattr(self.group, command)(*arguments)
 
     def discard(self) -> Any:
         """See :class:`Driver`."""
-        if self._request is None:
-            return self._result
-        self._request = None
-        return None
+        self._result = self._result or [None]
+        return self._result[0]
 
     def thaw(self, frozen: Any) -> Any:
         """See :class:`Driver`."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import copy
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -19,12 +21,15 @@ import numpy as np
 
 from xuance_envs.engine.black_box import NOWHERE, Recorder
 from xuance_envs.engine.infos import InfoWriter
+from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.single_env import (
     EnvDescription,
+    attribute_of,
     checked_env,
-    innermost_of,
+    close,
     owner_of,
     render,
+    setting_owner_of,
 )
 from xuance_envs.engine.space_layout import BadValueError, describe, fit
 from xuance_envs.engine.space_rows import Row, SpaceRows
@@ -46,6 +51,7 @@ Reset = tuple[int, Any, Any]
 """One environment to reset: its place in the group, the seed and the options, or None."""
 
 _NOTHING = object()
+_UNTOUCHED = 0, _NOTHING
 _ALL = slice(None)
 
 # What tells that a quick way of storing a value does not take it; older NumPys warn of an array
@@ -106,6 +112,25 @@ DONE = Outcome()
 ENDED = Outcome(ended=True)
 
 
+def _never(error: BaseException) -> bool:
+    return False
+
+
+class _ResetInstead:
+    """What is stepped in place of an environment, for one step that resets it.
+
+    Args:
+        reset: resets it; returns the observation and the info.
+    """
+
+    def __init__(self, reset: Callable[[], tuple[Any, Any]]) -> None:
+        self._reset = reset
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
+        observation, info = self._reset()
+        return observation, 0.0, False, False, info
+
+
 class EnvGroup:
     """Environments stepped in series into their slice of the step's arrays.
 
@@ -117,6 +142,10 @@ class EnvGroup:
         recorder: where to say how long steps take and, outside a plain step, which environment
             is at work. In a plain step the rewards tell.
         autoreset: when an environment whose episode ended is reset.
+        is_interrupt: whether what came out of an environment is not its own, but was raised for
+            the process it is in, as by Ctrl-C. It is then passed on as it is; anything else is an
+            :class:`~xuance_envs.errors.EnvError`. A process that is there for its environments
+            alone has none.
 
     Raises:
         EnvError: a function raised, or what it returned is no environment.
@@ -131,6 +160,7 @@ class EnvGroup:
         freeze: Callable[[Any], Any],
         recorder: Recorder | None = None,
         autoreset: Autoreset = Autoreset.SAME_STEP,
+        is_interrupt: Callable[[BaseException], bool] = _never,
     ) -> None:
         self.envs: list[Any] = []
         self._recorder = recorder or Recorder()
@@ -138,13 +168,14 @@ class EnvGroup:
         self._first = first
         self._freeze = freeze
         self._autoreset = autoreset
+        self._is_interrupt = is_interrupt
         self._doing = "construct"
         try:
             for i, (env_fn, kwargs) in enumerate(zip(env_fns, keywords, strict=True)):
                 self._at[0] = i + 1
                 try:
                     self.envs.append(checked_env(env_fn(**kwargs)))
-                except (Exception, SystemExit) as error:
+                except BaseException as error:
                     raise self._failure(i, error) from error
             self._at[0] = NOWHERE
             self._check_distinct()
@@ -185,12 +216,18 @@ class EnvGroup:
         self._infos = InfoWriter(arrays.infos, self._freeze)
         self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze)
         self.clock = StepClock(n, self._recorder.times)
-        self._known_keys = 0
+        self._known_keys = self._told_keys = 0
         self._objects = bool(arrays.observations.objects)
-        self._steps = [env.step for env in self.envs]
+        # What each step calls: the environments, but for those that it resets instead.
+        self._stepped: list[Any] = list(self.envs)
+        self._reset_instead: list[int] = []
         self._ended = False
-        self._interrupted: tuple[int, Any] | None = None
         self._last_reset = -1
+        # What resets returned, until the next command; the step that was last begun, and where an
+        # interrupt left it: the environment, and what its step returned if that is known.
+        self._returned: defaultdict[int, Any] = defaultdict()
+        self._number: int | None = None
+        self._left = _UNTOUCHED
 
     @property
     def columns(self) -> tuple[int, int]:
@@ -205,14 +242,15 @@ class EnvGroup:
         for infos in (arrays.infos, arrays.reset_infos):
             infos.kinds[:] = 0
 
-    def step(self, actions: list[list[Any]] | None = None) -> Outcome:
+    def step(self, actions: list[list[Any]] | None = None, number: int | None = None) -> Outcome:
         """Steps every environment once, and resets those whose episode ended, if that is the mode.
 
-        An interrupt (:class:`KeyboardInterrupt`) leaves the rest of the step to the next call;
-        the environment it hit takes up again what it was doing, a step or a reset.
+        After an interrupt, wherever it came, the same number again goes on with the step. Only the
+        environment that was in its own ``step`` or ``reset`` is then asked for that again.
 
         Args:
             actions: the actions' leaves that are held as objects, None where there are none.
+            number: a number of this step's own; None where nothing can interrupt it.
 
         Raises:
             EnvError: an environment raised, or returned what its spaces do not allow.
@@ -221,25 +259,27 @@ class EnvGroup:
         write_info = self._infos.write
         known_info = self._infos.keys
         began = perf_counter()
-        i, result = 0, _NOTHING
+        again = number is not None and number == self._number
+        i, result = self._left if again else _UNTOUCHED
         try:
             start = 0
-            if self._interrupted is None:
+            if again:
+                start = self._resume(i, result)
+            else:
                 self._begin(actions)
                 rewards[_ALL] = self._unstepped
-            else:
-                i, result = self._interrupted
-                start = self._resume(i, result)
+                # No call in between: an interrupt finds a step that was begun, or one that was not.
+                self._left, self._number = _UNTOUCHED, number
             items: Iterator[Any] = enumerate(
-                zip(self._steps, self._take_actions(), self._rows)  # noqa: B905  # costs, every step
+                zip(self._stepped, self._take_actions(), self._rows)  # noqa: B905  # costs, every step
             )
             if start:
                 items = islice(items, start, None)
             elif self.clock.times_each:
                 items = self.clock.timed(items)
-            for i, (step, action, row) in items:
+            for i, (env, action, row) in items:
                 result = _NOTHING
-                result = step(action)
+                result = env.step(action)
                 observation, reward, terminated, truncated, info = result
                 try:
                     row[_ALL] = observation
@@ -250,13 +290,12 @@ class EnvGroup:
                     write_info(i, info)
                 if terminated is not False or truncated is not False:
                     self._mark(i, terminated, truncated)
-        except (Exception, SystemExit) as error:
+            self._left = i, result
+            self.clock.stop(began)
+            return self._outcome()
+        except BaseException as error:
+            self._left = i, result
             raise self._failure(i, error, result) from error
-        except BaseException:
-            self._interrupted = (i, result)
-            raise
-        self.clock.stop(began)
-        return self._outcome()
 
     def reset(self, resets: Sequence[Reset]) -> Outcome:
         """Resets some environments; their observations and infos go where a step's would.
@@ -264,18 +303,17 @@ class EnvGroup:
         Raises:
             EnvError: an environment raised, or returned what its spaces do not allow.
         """
-        self._interrupted = None
         self._begin(None)
         for i, seed, options in resets:
-            given = {"seed": seed, "options": options}
+            given = {"seed": seed, "options": copy_of(options)}
             given = {name: value for name, value in given.items() if value is not None}
             self._rewards[i] = 0
             try:
                 self._reset(i, self._observations, self._rows, self._infos, given)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 raise self._failure(i, error) from error
             self._pending[i] = False
-            self._steps[i] = self.envs[i].step
+            self._stepped[i] = self.envs[i]
         return self._outcome()
 
     def revive(self, seeds: Sequence[int | None], infos: Sequence[dict[str, Any]]) -> Outcome:
@@ -298,28 +336,33 @@ class EnvGroup:
             given = {} if seed is None else {"seed": seed}
             try:
                 self._end(i, given)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 raise self._failure(i, error) from error
         return self._outcome()
 
     def call(self, places: Sequence[int], name: str, args: Any, kwargs: Any) -> list[Any]:
-        """Calls a method of some environments, reaching through wrappers."""
-        return self._each("call", places, lambda env, _: getattr(env, name)(*args, **kwargs), name)
+        """Calls a method of some environments, each with copies of the arguments."""
+
+        def act(env: Any, _: Any) -> Any:
+            own_args, own_kwargs = copy_of((args, kwargs))
+            return attribute_of(env, name)(*own_args, **own_kwargs)
+
+        return self._each("call", places, act, name)
 
     def get_attr(self, places: Sequence[int], name: str) -> list[Any]:
         """Reads an attribute of some environments, reaching through wrappers."""
-        return self._each("get_attr", places, lambda env, _: getattr(env, name), name)
+        return self._each("get_attr", places, lambda env, _: attribute_of(env, name), name)
 
     def set_attr(self, places: Sequence[int], name: str, values: Sequence[Any]) -> list[None]:
-        """Sets an attribute where it is, or else on the innermost environment."""
-        act = lambda env, value: setattr(env, name, value)  # noqa: E731  # as its siblings have it
-        return self._each("set_attr", places, act, name, values)
+        """Sets an attribute where it is, or else on the innermost environment, to a copy."""
+        act = lambda env, value: setattr(env, name, copy_of(value))  # noqa: E731  # as its siblings
+        return self._each("set_attr", places, act, name, values, setting_owner_of)
 
     def apply(
         self, places: Sequence[int], function: Callable[..., Any], arguments: Sequence[Any]
     ) -> list[Any]:
-        """Calls ``function(env, *arguments)`` for some environments, with arguments for each."""
-        act = lambda env, values: function(env, *values)  # noqa: E731  # as its siblings have it
+        """Calls ``function(env, *arguments)`` for some environments, each with own copies."""
+        act = lambda env, values: function(env, *copy_of(values))  # noqa: E731  # as its siblings
         return self._each("call", places, act, None, arguments)
 
     def render(self, places: Sequence[int], mode: str | None) -> list[Any]:
@@ -327,41 +370,44 @@ class EnvGroup:
         return self._each("render", places, lambda env, _: render(env, mode))
 
     def close(self) -> None:
-        """Closes every environment, also after one of them failed to.
+        """Closes every environment, also after one of them failed to, or after an interrupt.
 
         Raises:
             EnvError: the first environment's that raised.
         """
         self._doing = "close"
         failure: EnvError | None = None
+        interrupt: BaseException | None = None
         while self.envs:
             self._at[0] = len(self.envs)
             env = self.envs.pop()
             try:
-                if hasattr(env, "close"):
-                    env.close()
-            except (Exception, SystemExit) as error:
+                close(env)
+            except BaseException as error:
+                if self._is_interrupt(error):
+                    interrupt = error
+                    continue
                 failure = self._failure(len(self.envs), error)
                 failure.__cause__ = error
-        if failure is not None:
-            raise failure
+        if (raised := interrupt or failure) is not None:
+            raise raised
 
     # -- a step's parts ---------------------------------------------------------------
 
     def _resume(self, i: int, result: Any) -> int:
         """Takes up what an interrupt hit; returns the environment to go on from."""
-        if self._doing == "reset" and self._autoreset is Autoreset.SAME_STEP:
+        if self._last_reset == i:
+            self._doing = "step"
+        elif self._doing == "reset" and self._autoreset is Autoreset.SAME_STEP:
             self._auto_reset(i, {})
-        elif self._last_reset != i:
+        else:
+            self._doing = "step"
             if result is _NOTHING:
-                self._interrupted = None
-                self._doing = "step"
                 return i
             observation, reward, terminated, truncated, info = result
             self._store(i, observation, reward)
             self._infos.write(i, info)
             self._mark(i, terminated, truncated)
-        self._interrupted = None
         return i + 1
 
     def _begin(self, actions: list[list[Any]] | None) -> None:
@@ -371,6 +417,10 @@ class EnvGroup:
         self._infos.rest = {}
         self._reset_infos.rest = {}
         self._last_reset = -1
+        self._known_keys = self._told_keys
+        if self._returned:
+            self._returned = defaultdict()
+            self._reset_instead = []
         if self._ended:
             self._terminated[:] = False
             self._truncated[:] = False
@@ -420,18 +470,15 @@ class EnvGroup:
             return
         self._pending[i] = True
         if self._autoreset is Autoreset.NEXT_STEP:
-            self._steps[i] = lambda action: self._reset_as_step(i, arguments)
+            self._stepped[i] = _ResetInstead(partial(self._reset_pending, i, arguments))
 
-    def _reset_as_step(
-        self, i: int, arguments: Mapping[str, Any]
-    ) -> tuple[Any, float, bool, bool, Any]:
-        """Resets the environment in place of its step; returns what that step does."""
-        observation, info = self._call_reset(i, arguments)
+    def _reset_pending(self, i: int, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Resets the environment in place of its step."""
+        result = self._call_reset(i, arguments)
         self._at[0] = NOWHERE
         self._doing = "step"
-        self._pending[i] = False
-        self._steps[i] = self.envs[i].step
-        return observation, 0.0, False, False, info
+        self._reset_instead.append(i)
+        return result
 
     def _auto_reset(self, i: int, arguments: Mapping[str, Any]) -> None:
         self._doing = "reset"
@@ -458,7 +505,9 @@ class EnvGroup:
     def _call_reset(self, i: int, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
         self._doing = "reset"
         self._at[0] = i + 1
-        result = self.envs[i].reset(**arguments)
+        # All in C: no interrupt can come between the return and taking note of what came.
+        self._returned.default_factory = partial(self.envs[i].reset, **arguments)
+        result = self._returned[i]
         if not isinstance(result, tuple) or len(result) != 2:
             raise BadValueError(
                 f"reset: expected a tuple (observation, info), got {describe(result)}"
@@ -466,7 +515,10 @@ class EnvGroup:
         return result
 
     def _outcome(self) -> Outcome:
-        """What goes back besides the arrays."""
+        """What goes back besides the arrays; the same again, if an interrupt comes."""
+        for i in self._reset_instead:
+            self._pending[i] = False
+            self._stepped[i] = self.envs[i]
         infos, reset_infos = self._infos, self._reset_infos
         known = len(infos.keys) + len(reset_infos.keys)
         has_reset = self._last_reset >= 0
@@ -480,7 +532,7 @@ class EnvGroup:
         if has_reset:
             rest.reset_observations = [list(v) for v in self._reset_observations.objects]
         if known != self._known_keys:
-            self._known_keys = known
+            self._told_keys = known
             rest.keys, rest.reset_keys = tuple(infos.keys), tuple(reset_infos.keys)
         return Outcome(has_reset, rest)
 
@@ -493,6 +545,7 @@ class EnvGroup:
         act: Callable[[Any, Any], Any],
         name: str | None = None,
         values: Sequence[Any] | None = None,
+        find: Callable[[Any, str], Any] = owner_of,
     ) -> list[Any]:
         """Does something with some environments, or with what in each has the attribute."""
         doing, self._doing = self._doing, command
@@ -502,13 +555,11 @@ class EnvGroup:
                 self._at[0] = i + 1
                 env = self.envs[i]
                 try:
-                    owner = env if name is None else owner_of(env, name)
-                    if owner is None and command == "set_attr":
-                        owner = innermost_of(env)
+                    owner = env if name is None else find(env, name)
                     if owner is not None:
                         results.append(act(owner, None if values is None else values[k]))
                         continue
-                except (Exception, SystemExit) as error:
+                except BaseException as error:
                     raise self._failure(i, error) from error
                 raise AttributeError(
                     f"environment {self._first + i} ({env}) has no attribute {name!r}"
@@ -516,12 +567,16 @@ class EnvGroup:
         finally:
             self._doing = doing
             self._at[0] = NOWHERE
-            if command in ("call", "set_attr"):  # which may have replaced them
-                self._steps = [env.step for env in self.envs]
         return results
 
     def _failure(self, i: int, error: BaseException, result: Any = None) -> EnvError:
-        """The error to raise for what environment i of the group raised or returned."""
+        """The error to raise for what environment i of the group raised or returned.
+
+        Raises:
+            BaseException: an interrupt, as it came.
+        """
+        if self._is_interrupt(error):
+            raise error
         own_frame = error.__traceback__ is not None and error.__traceback__.tb_next is None
         if isinstance(error, BadValueError):
             reason = str(error)

@@ -27,6 +27,7 @@ import numpy as np
 from xuance_envs.engine.crew import Crew, CrewWorker
 from xuance_envs.engine.env_group import Outcome
 from xuance_envs.engine.last_known import LastKnown
+from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.step_arrays import StepArrays
 from xuance_envs.engine.step_clock import StepTimes
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
@@ -148,7 +149,8 @@ class RestartingWorker:
 
     def pack(self, command: str, *arguments: Any) -> tuple[_Command, Any]:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
-        return (command, arguments), self._worker.pack(command, *arguments)
+        packed = self._worker.pack(command, *arguments)
+        return (command, copy_of(arguments)), packed  # for a later process, as it is now
 
     def ask(self, tag: int, packed: tuple[_Command, Any]) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""

@@ -28,6 +28,8 @@ def copy_of(value: Any) -> Any:
     except Exception:
         if type(value) is dict:
             return {key: copy_of(item) for key, item in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(map(copy_of, value))
         return value  # such as a lock or a generator: its identity is what it is
 
 

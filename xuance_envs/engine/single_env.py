@@ -14,11 +14,13 @@ from xuance_envs.engine.space_layout import BadValueError, describe
 
 __all__ = [
     "EnvDescription",
+    "attribute_of",
     "checked_env",
+    "close",
     "common_description",
-    "innermost_of",
     "owner_of",
     "render",
+    "setting_owner_of",
 ]
 
 
@@ -100,21 +102,58 @@ def _can_travel(value: Any) -> bool:
 def _chain(env: Any) -> Iterator[Any]:
     """The environment and those it wraps, outermost first."""
     seen = set()
-    while env is not None and id(env) not in seen:
+    while id(env) not in seen:
         seen.add(id(env))
         yield env
-        env = getattr(env, "env", None)
+        inner = getattr(env, "env", None)  # which is whatever the environment calls so
+        if not (callable(getattr(inner, "reset", None)) and callable(getattr(inner, "step", None))):
+            return
+        env = inner
+
+
+def _has(layer: Any, name: str) -> bool:
+    """Whether a layer has an attribute itself, which its own getting may still deny."""
+    try:
+        inspect.getattr_static(layer, name)
+    except AttributeError:
+        return False
+    return True
 
 
 def owner_of(env: Any, name: str) -> Any:
     """The outermost of an environment and those it wraps that has the attribute, else None."""
-    return next((layer for layer in _chain(env) if hasattr(layer, name)), None)
+    return next((layer for layer in _chain(env) if _has(layer, name) or hasattr(layer, name)), None)
 
 
-def innermost_of(env: Any) -> Any:
-    """The environment that wraps no other."""
-    *_, innermost = _chain(env)
-    return innermost
+def setting_owner_of(env: Any, name: str) -> Any:
+    """The layer to set an attribute on: the one that has it itself, else the innermost one.
+
+    A wrapper that passes on what it has not is not the one.
+    """
+    *layers, innermost = _chain(env)
+    return next((layer for layer in layers if _has(layer, name)), innermost)
+
+
+def attribute_of(layer: Any, name: str) -> Any:
+    """The attribute of a layer.
+
+    Raises:
+        Exception: what a property raised, also where the layer's ``__getattr__`` hides it.
+    """
+    try:
+        return getattr(layer, name)
+    except AttributeError:
+        found = inspect.getattr_static(type(layer), name, None)
+        if hasattr(found, "__get__"):
+            found.__get__(layer, type(layer))
+        raise
+
+
+def close(env: Any) -> None:
+    """Closes an environment, if it has a method for that."""
+    end = getattr(env, "close", None)
+    if callable(end):
+        end()
 
 
 def render(env: Any, mode: str | None) -> Any:

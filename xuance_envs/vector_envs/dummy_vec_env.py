@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from xuance_envs.engine.driver import LocalDriver
+from xuance_envs.engine.driver import LocalDriver, is_interrupt
 from xuance_envs.engine.env_group import EnvGroup
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.step_arrays import StepArrays
@@ -60,7 +60,14 @@ class DummyVecEnv(VecEnv):
         check_actions: bool = False,
     ) -> None:
         functions, keywords = checked_functions(env_fns, env_seed)
-        group = self._group = EnvGroup(functions, keywords, 0, copy_of, autoreset=self._autoreset)
+        group = self._group = EnvGroup(
+            functions,
+            keywords,
+            0,
+            copy_of,
+            autoreset=self._autoreset,
+            is_interrupt=is_interrupt,
+        )
         try:
             description = self._common_description(group.describe())
             arrays = StepArrays.allocate(

@@ -15,7 +15,7 @@ from typing import Any
 
 from xuance_envs.engine.black_box import REGION
 from xuance_envs.engine.cpus import available_cpus
-from xuance_envs.engine.driver import Driver, LocalDriver
+from xuance_envs.engine.driver import Driver, LocalDriver, is_interrupt
 from xuance_envs.engine.env_group import EnvGroup
 from xuance_envs.engine.placement import Placement
 from xuance_envs.engine.process_end import end_all
@@ -210,7 +210,12 @@ class SubprocVecEnv(VecEnv):
         if own is not None:
             mine = slice(*own)
             self._group = EnvGroup(
-                functions[mine], keywords[mine], own[0], copy_of, autoreset=self._autoreset
+                functions[mine],
+                keywords[mine],
+                own[0],
+                copy_of,
+                autoreset=self._autoreset,
+                is_interrupt=is_interrupt,
             )
             local = self._group.describe()
         return self._common_description(self._workers.descriptions() + local)
