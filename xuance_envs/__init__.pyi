@@ -18,6 +18,7 @@ from xuance_envs.errors import RemoteVersionError as RemoteVersionError
 from xuance_envs.errors import VecEnvError as VecEnvError
 from xuance_envs.errors import WorkerDiedError as WorkerDiedError
 from xuance_envs.errors import WorkerTimeoutError as WorkerTimeoutError
+from xuance_envs.errors import WrongProcessError as WrongProcessError
 from xuance_envs.gym.gym_env import Atari_Env as Atari_Env
 from xuance_envs.gym.gym_env import Gym_Env as Gym_Env
 from xuance_envs.gym.gym_env import LazyFrames as LazyFrames

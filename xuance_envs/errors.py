@@ -6,6 +6,7 @@
     ├── AlreadySteppingError   a step is pending and something else was asked for
     ├── NotSteppingError       ``step_wait`` without ``step_async``
     ├── ClosedVecEnvError      anything but ``close`` after ``close``
+    ├── WrongProcessError      anything but ``close`` in a process forked from the one it belongs to
     ├── EnvError               an environment raised, or returned what its spaces do not allow
     ├── WorkerDiedError        the process around some environments ended by itself
     ├── WorkerTimeoutError     a process around some environments did not answer in time
@@ -49,6 +50,7 @@ __all__ = [
     "VecEnvError",
     "WorkerDiedError",
     "WorkerTimeoutError",
+    "WrongProcessError",
 ]
 
 
@@ -107,6 +109,31 @@ class ClosedVecEnvError(VecEnvError):
         Traceback (most recent call last):
             ...
         xuance_envs.errors.ClosedVecEnvError: ...
+    """
+
+
+class WrongProcessError(VecEnvError):
+    """The vector environment belongs to the process that this one was forked from.
+
+    Its environments live in workers, or on a server, which answer that process only. Make another
+    one in this process. (A :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv` is copied
+    with its environments, and goes on in both.)
+
+    Example:
+        >>> import os
+        >>> from xuance_envs import Gym_Env, SubprocVecEnv_Gym, WrongProcessError
+        >>> def reset_in_a_fork(envs):
+        ...     if (child := os.fork()) != 0:
+        ...         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        ...     try:
+        ...         envs.reset()
+        ...     except WrongProcessError:
+        ...         os._exit(3)
+        ...     finally:
+        ...         os._exit(0)
+        >>> with SubprocVecEnv_Gym([lambda: Gym_Env("CartPole-v1")]) as envs:
+        ...     reset_in_a_fork(envs)
+        3
     """
 
 

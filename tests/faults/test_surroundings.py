@@ -9,7 +9,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from faulty_envs import FaultyEnv
+from faulty_envs import FAULTS, FaultyEnv
+from leftovers import is_running, wait_until
 from scripts import run_script
 
 from xuance_envs import DummyVecEnv, SubprocVecEnv, VecEnvError, WorkerDiedError
@@ -43,17 +44,40 @@ def test_standard_streams_may_be_closed(tmp_path, context):
     )
 
 
-def test_a_fork_that_an_environment_lets_escape_answers_nothing():
+def shared_memory(envs):
+    fd = envs._workers._settings.memory.fd
+    return np.frombuffer(os.pread(fd, os.fstat(fd).st_size, 0), np.uint8)
+
+
+@pytest.mark.parametrize("context", ["forkserver", "fork"])
+@pytest.mark.parametrize("end", ["answers", "crashes"])
+def test_a_fork_that_an_environment_lets_escape_answers_and_changes_nothing(context, end, tmp_path):
+    """It goes on when the caller has the results of the step, and nothing else is being done."""
+
     class Forking(FaultyEnv):
         def step(self, action):
-            if action == 1:
-                os.fork()  # and both go on from here
+            if action == 1 and os.fork() == 0:
+                (tmp_path / f"{os.getpid()}").touch()
+                assert wait_until((tmp_path / "go").exists)
+                print("out of place", file=sys.stderr)
+                if end in FAULTS:
+                    FAULTS[end]()
+                self.count = 1000
             return super().step(action)
 
-    with SubprocVecEnv([Forking] * 4, in_series=2, context="forkserver") as envs:
+    def children():
+        return [int(path.name) for path in tmp_path.iterdir() if path.name.isdecimal()]
+
+    with SubprocVecEnv([Forking] * 4, in_series=2, context=context) as envs:
         envs.reset()
-        for number in range(1, 5):
-            assert envs.step([0, number % 2, 1, 0])[0][:, 0].tolist() == [number] * 4
+        assert envs.step([0, 1, 1, 0])[0][:, 0].tolist() == [1] * 4
+        assert wait_until(lambda: len(children()) == 2)
+        before = shared_memory(envs)
+        (tmp_path / "go").touch()
+        assert wait_until(lambda: not any(map(is_running, children())))
+        assert np.flatnonzero(shared_memory(envs) != before).tolist() == []
+        for number in range(2, 5):
+            assert envs.step([0] * 4)[0][:, 0].tolist() == [number] * 4
 
 
 @pytest.mark.parametrize("how", ["fork", "exec"])

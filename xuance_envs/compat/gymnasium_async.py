@@ -347,7 +347,10 @@ class AsyncVectorEnv(gymnasium.vector.AsyncVectorEnv):
             )
 
     def _assert_is_running(self) -> None:
-        if self.closed or (self._stepper is not None and self._stepper.closed):
+        stepper = self._stepper
+        if stepper is not None:
+            stepper.check_process()
+        if self.closed or (stepper is not None and stepper.closed):
             raise ClosedEnvironmentError(
                 f"Trying to operate on `{type(self).__name__}`, after a call to `close()`."
             )

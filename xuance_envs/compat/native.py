@@ -128,6 +128,8 @@ class NativeVecEnv(VecEnv):
         check_actions: whether every action is checked to be in its space.
     """
 
+    _is_copied_by_forks = True
+
     def __init__(
         self,
         engine: NativeEngine,

@@ -70,6 +70,11 @@ class Stepper(VecEnv):
         """The arrays of all environments, as the groups left them."""
         return self._arrays
 
+    def check_process(self) -> None:
+        """Raises a WrongProcessError in a process forked from the one it belongs to."""
+        if self._elsewhere is not None:
+            self._elsewhere.refuse()
+
     def finish_step(self) -> Stepped:
         """Waits for the step that was started with ``step_async``.
 

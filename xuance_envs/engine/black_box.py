@@ -13,8 +13,10 @@ import os
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TextIO
 
+from xuance_envs.engine.shared_memory import keep_from_forks
 from xuance_envs.engine.step_clock import TIMES_BYTES, StepTimes
 
 __all__ = ["NOWHERE", "REGION", "At", "BlackBox", "Recorder", "record"]
@@ -106,7 +108,9 @@ def record(fd: int, index: int) -> Recorder:
         Where its group keeps its records.
     """
     start = index * REGION
-    region = memoryview(mmap.mmap(fd, REGION, offset=start))
+    memory = mmap.mmap(fd, REGION, offset=start)
+    keep_from_forks(memory, fd, start)
+    region = memoryview(memory)
     try:  # a file position of its own, which a passed descriptor does not have
         own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
     except OSError:
@@ -114,9 +118,16 @@ def record(fd: int, index: int) -> Recorder:
     else:
         os.lseek(own, start + _REPORT, os.SEEK_SET)
         faulthandler.enable(own, all_threads=False)
+        os.register_at_fork(after_in_child=partial(_report_to_stderr, own))
     if sys.stderr is not None:
         sys.stderr = _Recorded(sys.stderr, region[_TEXT:_REPORT])
     return Recorder(region[:8].cast("q"), region[_TIMES : _TIMES + TIMES_BYTES])
+
+
+def _report_to_stderr(own: int) -> None:
+    """Has the crash of a forked process reported where it would be without all this."""
+    with suppress(OSError):
+        os.dup2(2, own, inheritable=False)
 
 
 class _Recorded:

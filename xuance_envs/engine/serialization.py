@@ -6,19 +6,20 @@ A worker does not import the caller's ``__main__``, so what is defined there tra
 from __future__ import annotations
 
 import copy
+import io
 import pickle
 import traceback
 from typing import Any
 
-import cloudpickle
-
+from xuance_envs.engine.by_value import ByValuePickler, ByValueUnpickler
 from xuance_envs.errors import VecEnvError
 
 __all__ = ["copy_of", "dumps_for_caller", "dumps_for_worker", "loads", "pack_error", "unpack_error"]
 
 _PROTOCOL = 5
 
-loads = pickle.loads
+_LONG = 1 << 16
+"""From so many bytes on, looking through them takes longer than it saves."""
 
 
 def copy_of(value: Any) -> Any:
@@ -40,20 +41,37 @@ def dumps_for_worker(value: Any) -> bytes:
     except Exception:
         data = None  # cloudpickle takes more, and its error says what is wrong
     if data is None or b"__main__" in data:
-        data = bytes(cloudpickle.dumps(value, _PROTOCOL))
+        data = _dumps_by_value(value)
     return data
 
 
 def dumps_for_caller(value: Any) -> bytes:
     """Pickles a value of a worker.
 
-    A class that came from the caller's ``__main__`` by value goes back by value, and
-    cloudpickle recognises it there as the caller's own.
+    A class that came from the caller's ``__main__`` by value goes back by value, and is
+    recognised there as the caller's own.
     """
     try:
         return pickle.dumps(value, _PROTOCOL)
     except Exception:
-        return bytes(cloudpickle.dumps(value, _PROTOCOL))
+        return _dumps_by_value(value)
+
+
+def loads(data: bytes) -> Any:
+    """What another process pickled; classes that are known here already stay as they are.
+
+    Raises:
+        TypeError: something of ``__main__`` has come by its name only, and is not there.
+    """
+    if len(data) < _LONG and b"cloudpickle" not in data and b"__main__" not in data:
+        return pickle.loads(data)
+    return ByValueUnpickler(data).load()
+
+
+def _dumps_by_value(value: Any) -> bytes:
+    file = io.BytesIO()
+    ByValuePickler(file, _PROTOCOL).dump(value)
+    return file.getvalue()
 
 
 def pack_error(error: BaseException) -> bytes:

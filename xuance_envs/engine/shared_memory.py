@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import tempfile
+import weakref
 from pathlib import Path
 
 from xuance_envs.engine.cgroups import limits
 
-__all__ = ["SharedMemory", "available_memory"]
+__all__ = ["SharedMemory", "available_memory", "keep_from_forks"]
+
+_MAP_FIXED = 0x10
 
 
 class SharedMemory:
@@ -72,6 +76,28 @@ class SharedMemory:
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             os.close(fd)
+
+
+def keep_from_forks(memory: mmap.mmap, fd: int, offset: int) -> None:
+    """Lets a process that is forked from this one write to a copy of a map, and not to the map.
+
+    Args:
+        memory: the map.
+        fd: the descriptor of what is mapped, which has to stay open.
+        offset: where in it the map begins.
+    """
+    private = ctypes.CDLL(None).mmap
+    private.restype = ctypes.c_void_p
+    private.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    where = ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory)
+    how = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
+    shared = [weakref.ref(memory)]
+
+    def take_a_copy() -> None:
+        if shared and shared.pop()() is not None:  # else its place is somebody else's
+            private(*where, *how, fd, offset)
+
+    os.register_at_fork(after_in_child=take_a_copy)
 
 
 def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:

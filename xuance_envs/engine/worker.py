@@ -21,7 +21,7 @@ from xuance_envs.engine.bootstrap import WorkerSettings
 from xuance_envs.engine.doorbell import Inbox, PeerGoneError, Reply, Request, frame, write_all
 from xuance_envs.engine.group_host import GroupHost
 from xuance_envs.engine.serialization import dumps_for_caller, loads, pack_error
-from xuance_envs.engine.shared_memory import SharedMemory
+from xuance_envs.engine.shared_memory import SharedMemory, keep_from_forks
 from xuance_envs.engine.step_arrays import StepArrays
 
 __all__ = ["run"]
@@ -97,10 +97,11 @@ class Worker:
 
     def _arrays(self, spaces: tuple[Any, Any], num_envs: int, lo: int, hi: int) -> StepArrays:
         """This group's slice of the arrays, whose memory has its size by now."""
-        memory = SharedMemory(self._settings.memory.fd, self._settings.reserved)
-        arrays = StepArrays.allocate(*spaces, num_envs, memory.map())
-        memory.close()
-        return arrays.slice(lo, hi)
+        reserved = self._settings.reserved
+        self._memory = SharedMemory(self._settings.memory.fd, reserved)
+        memory = self._memory.map()
+        keep_from_forks(memory, self._memory.fd, reserved)
+        return StepArrays.allocate(*spaces, num_envs, memory).slice(lo, hi)
 
 
 def _let_forks_use_all_cpus() -> None:

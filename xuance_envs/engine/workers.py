@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from xuance_envs.engine.by_value import number_classes
 from xuance_envs.engine.crew import Crew
 from xuance_envs.engine.process_end import end_all
 from xuance_envs.engine.worker_process import StartSettings, WorkerProcess, start_worker
@@ -38,6 +39,8 @@ class Workers(Crew[WorkerProcess]):
         super().__init__(split, env_fns, keywords, settings.autoreset)
         self._settings = settings
         self._forked = settings.context.get_start_method() == "fork"
+        if self._forked:
+            number_classes()
 
     def _start(self, index: int, started: Callable[[WorkerProcess], None]) -> None:
         """Starts one, and hands it over.

@@ -51,6 +51,8 @@ class DummyVecEnv(VecEnv):
         ((3, 4), array([1., 1., 1.], dtype=float32))
     """
 
+    _is_copied_by_forks = True
+
     def __init__(
         self,
         env_fns: Iterable[Callable[..., Any]],

@@ -169,6 +169,10 @@ class RayVecEnv_Gym(VecEnv):
             "%d environments in %d Ray actors on %d nodes", self.num_envs, len(workers), len(nodes)
         )
 
+    def _leave_to(self, owner: int) -> None:
+        super()._leave_to(owner)
+        self._end.detach()
+
     def close_extras(self) -> None:
         """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
         try:

@@ -258,7 +258,7 @@ class SubprocVecEnv(VecEnv):
 
     def step_async(self, actions: Any) -> None:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_async`."""
-        if self._tag >= self._placement.due:
+        if self._tag >= self._placement.due and not self.closed:
             self._placement.update(self._tag)
         super().step_async(actions)
 

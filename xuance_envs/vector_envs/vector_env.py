@@ -33,6 +33,7 @@ from xuance_envs.errors import (
 )
 from xuance_envs.vector_envs.arguments import checked_env_ids, env_indices, seeds_of
 from xuance_envs.vector_envs.first_ready import FirstReady, StepBatch
+from xuance_envs.vector_envs.forks import Elsewhere, stays_behind
 from xuance_envs.vector_envs.results import Results
 from xuance_envs.vector_envs.statistics import WorkerStatistics
 
@@ -96,6 +97,9 @@ class VecEnv(ABC):
         (array([False, False,  True]), True)
     """
 
+    # Whether its environments are all in this process, and copied with it by a fork.
+    _is_copied_by_forks = False
+
     # For other libraries' interfaces, which promise other things.
     _autoreset = Autoreset.SAME_STEP
     _common_description = staticmethod(common_description)
@@ -129,6 +133,7 @@ class VecEnv(ABC):
         self.metadata = description.metadata
         self.closed = False
         self.waiting = False
+        self._elsewhere: Elsewhere | None = None
         self.autotuned: Any = None
 
         self._results = Results(self._drivers, arrays)
@@ -160,6 +165,8 @@ class VecEnv(ABC):
             self._views = tuple(
                 read_only(array) for array in (self._rewards, arrays.terminated, arrays.truncated)
             )
+        if not self._is_copied_by_forks:
+            stays_behind(self)
 
     @property
     def buf_obs(self) -> Any:
@@ -708,6 +715,17 @@ class VecEnv(ABC):
         """Deals with an error in a step or a reset."""
         self.close()
 
+    def _leave_to(self, owner: int) -> None:
+        """Leaves it to the process that this one was just forked from: it is closed here."""
+        if self.closed:
+            return
+        elsewhere = self._elsewhere = Elsewhere(type(self).__name__, owner)
+        self._drivers[:] = [elsewhere] * len(self._drivers)
+        self._finish_order = list(enumerate(self._drivers))
+        self._unfinished = []
+        self._first_ready.active = self.waiting = False
+        self.closed = True
+
     @abstractmethod
     def close_extras(self) -> None:
         """Ends whatever the backend holds; called once, by :meth:`close`."""
@@ -725,6 +743,8 @@ class VecEnv(ABC):
     # -- checks -----------------------------------------------------------------------
 
     def _check_open(self) -> None:
+        if self._elsewhere is not None:
+            self._elsewhere.refuse()
         if self.closed:
             raise ClosedVecEnvError(f"{type(self).__name__} is closed; make another one")
         while self._unfinished:
