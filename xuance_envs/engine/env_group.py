@@ -520,7 +520,7 @@ class EnvGroup:
             self._pending[i] = False
             self._stepped[i] = self.envs[i]
         infos, reset_infos = self._infos, self._reset_infos
-        known = len(infos.keys) + len(reset_infos.keys)
+        known = infos.changes + reset_infos.changes
         has_reset = self._last_reset >= 0
         if not (infos.rest or reset_infos.rest or self._objects or known != self._known_keys):
             return ENDED if has_reset else DONE

@@ -359,7 +359,7 @@ class RemoteDriver:
 
     def _outcome(self, ended: bool) -> Outcome:
         infos, reset_infos = self._infos, self._reset_infos
-        known = len(infos.keys) + len(reset_infos.keys)
+        known = infos.changes + reset_infos.changes
         if not (infos.rest or reset_infos.rest or known != self._known_keys):
             return ENDED if ended else DONE
         self._known_keys = known
