@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 
 import numpy as np
@@ -269,6 +270,34 @@ def test_infos_can_be_copied_and_pickled_as_a_list():
         assert type(other) is list
         assert other == [{"n": 1}, {"s": "text"}, {}]
     assert infos.copy()[0] is infos[0]
+
+
+def test_infos_are_added_to_lists_as_a_list_is():
+    dicts = [{"n": 1}, {"s": "text"}, {}]
+    infos = Columns().after(*dicts)
+    more = [{"more": True}]
+    assert infos + more == dicts + more
+    assert more + infos == more + dicts
+    assert infos + infos == dicts + dicts
+    assert type(infos + more) is type(more + infos) is type(infos + infos) is list
+    assert (infos + more)[0] is infos[0]
+    gathered = list(more)
+    gathered += infos
+    assert gathered == more + dicts
+    for other in ((), "", None, 3):
+        with pytest.raises(TypeError):
+            infos + other
+        with pytest.raises(TypeError):
+            other + infos
+
+
+def test_infos_equal_a_list_of_the_same_dicts():
+    dicts = [{"n": 1}, {"s": "text"}, {}]
+    infos = Columns().after(*dicts)
+    assert infos == dicts
+    assert dicts == infos
+    assert infos != dicts[:2]
+    assert json.loads(json.dumps(list(infos))) == dicts
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from xuance_envs.compat.stepping import ProcessStepper, SerialStepper, Stepped, 
 from xuance_envs.compat.vector_results import take_final
 from xuance_envs.engine.env_group import Autoreset
 from xuance_envs.engine.infos import InfoBatch
+from xuance_envs.engine.step_arrays import as_float32
 
 __all__ = ["DummyVecEnv", "SubprocVecEnv"]
 
@@ -76,7 +77,7 @@ class DummyVecEnv(sb3.DummyVecEnv):
         """
         self._stepper.step_async(self.actions)
         step = originally(self._stepper.finish_step)
-        rewards = self._stepper.arrays.rewards.astype(np.float32)
+        rewards = as_float32(self._stepper.arrays.rewards)
         dones, infos = ends_and_infos(self._stepper, step, self.reset_infos)
         return self._batch(), rewards, dones, infos
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.space_layout import BadValueError, SpaceLayout
 from xuance_envs.engine.space_rows import EVERY, SpaceRows
+from xuance_envs.engine.step_arrays import as_float32
 from xuance_envs.errors import ClosedVecEnvError
 from xuance_envs.remote.connection import Connection, RemoteSession, checked_count, understood
 from xuance_envs.remote.wire import array_from_wire, from_wire, infos_from_wire
@@ -259,7 +260,7 @@ class StudentGymEnvVectorized:
             truncated = array_from_wire(answer["truncated"], np.dtype(np.bool_), shape)
             infos = infos_from_wire(answer["infos"], self.num_envs)
         self._ended = terminated | truncated
-        return observations, rewards.astype(np.float32), terminated, truncated, infos
+        return observations, as_float32(rewards), terminated, truncated, infos
 
     def get_terminated_env_indices(self) -> list[int]:
         """The environments whose episode has ended, for either reason, and that await a reset."""

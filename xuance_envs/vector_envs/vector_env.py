@@ -21,7 +21,7 @@ from xuance_envs.engine.infos import StepInfos
 from xuance_envs.engine.single_env import EnvDescription, common_description
 from xuance_envs.engine.space_layout import BadValueError
 from xuance_envs.engine.space_rows import EVERY, read_only
-from xuance_envs.engine.step_arrays import StepArrays
+from xuance_envs.engine.step_arrays import StepArrays, as_float32
 from xuance_envs.engine.waiting import PolledWaiter, Waiter
 from xuance_envs.errors import (
     AlreadySteppingError,
@@ -384,11 +384,11 @@ class VecEnv(ABC):
         infos = self._results.infos(outcomes)
         if self._copy:
             obs = self._copy_observations()
-            rewards = arrays.rewards.astype(np.float32)
+            rewards = as_float32(arrays.rewards)
             terminated, truncated = arrays.terminated.copy(), arrays.truncated.copy()
         else:
             obs = arrays.observations.view()
-            self._rewards[:] = arrays.rewards
+            self._rewards[:] = as_float32(arrays.rewards)
             rewards, terminated, truncated = self._views
         if self._defers_buf_obs:
             self._defer_buf_obs(obs)
@@ -516,7 +516,7 @@ class VecEnv(ABC):
         infos = self._results.infos(ready.items(), envs)
         batch = StepBatch(
             arrays.observations.copy(envs),
-            arrays.rewards[envs].astype(np.float32),
+            as_float32(arrays.rewards[envs]),
             arrays.terminated[envs],
             arrays.truncated[envs],
             infos,
