@@ -615,12 +615,12 @@ class StepInfos(Sequence[dict[Any, Any]]):
             return list(self) == list(other)
         return NotImplemented
 
-    def __add__(self, other: StepInfos | list[Any]) -> list[Any]:
+    def __add__(self, other: object) -> list[Any]:
         if isinstance(other, StepInfos | list):
             return [*self, *other]
         return NotImplemented
 
-    def __radd__(self, other: list[Any]) -> list[Any]:
+    def __radd__(self, other: object) -> list[Any]:
         return [*other, *self] if isinstance(other, list) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # mutable, so not hashable, as a list

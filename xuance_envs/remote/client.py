@@ -15,7 +15,13 @@ from xuance_envs.engine.space_layout import BadValueError, SpaceLayout
 from xuance_envs.engine.space_rows import EVERY, SpaceRows
 from xuance_envs.engine.step_arrays import as_float32
 from xuance_envs.errors import ClosedVecEnvError
-from xuance_envs.remote.connection import Connection, RemoteSession, checked_count, understood
+from xuance_envs.remote.connection import (
+    Connection,
+    RemoteSession,
+    checked_count,
+    checked_seeds,
+    understood,
+)
 from xuance_envs.remote.wire import array_from_wire, from_wire, infos_from_wire
 from xuance_envs.remote.wire_spaces import batch_from_wire, batch_to_wire, space_from_wire
 from xuance_envs.vector_envs.arguments import checked_env_ids, seeds_of
@@ -198,7 +204,7 @@ class StudentGymEnvVectorized:
             return self._no_observations(), []
         request = {
             "episode_ids": [self.episode_ids[env] for env in envs],
-            "seed": None if seed is None else seeds,
+            "seed": None if seed is None else checked_seeds(seeds),
         }
         answer = self._session.request("vectorized_reset", request)
         with understood(self._session.server):
