@@ -371,6 +371,40 @@ def test_columns_come_to_have_the_order_of_all_infos():
     assert columns.writer.changes == changes
 
 
+def test_an_interrupt_while_columns_are_put_into_order_spoils_no_info():
+    class Interrupting(np.ndarray):
+        """An array that is interrupted before, or after, it is written to."""
+
+        due = 0
+
+        def __setitem__(self, at, value):
+            for before in (True, False):
+                Interrupting.due -= 1
+                if Interrupting.due == 0:
+                    raise KeyboardInterrupt
+                if before:
+                    super().__setitem__(at, value)
+
+    given = [{"b": 1, "c": 2.5}, {"c": 3.5}, {"a": 4, "c": 5.5}]
+    interrupted = 0
+    for due in range(1, 20):
+        columns = Columns()
+        columns.arrays.cells = columns.arrays.cells.view(Interrupting)
+        columns.writer._kinds = columns.writer._kinds.view(Interrupting)
+        columns.after(*given[:2])
+        Interrupting.due = due
+        try:
+            columns.writer.write(2, given[2])
+        except KeyboardInterrupt:
+            interrupted += 1
+            columns.writer.write(2, given[2])
+        Interrupting.due = 0
+        numbers = InfoArrays(np.array(columns.arrays.cells), np.array(columns.arrays.kinds))
+        batch = InfoBatch(numbers, [tuple(columns.writer.keys)], np.zeros(NUM_ENVS, np.intp), {})
+        assert_same(list(StepInfos(batch, np.arange(NUM_ENVS))), given)
+    assert 5 < interrupted < 19
+
+
 def test_groups_may_have_keys_in_different_orders():
     cells, kinds = (np.zeros(shape, dtype) for dtype, shape in InfoArrays.shapes(2))
     arrays = InfoArrays(cells, kinds)

@@ -136,6 +136,7 @@ class InfoWriter:
         self.keys: list[str] = []
         self.changes = 0
         self._reorderings = 0
+        self._arranging: tuple[Sequence[str], InfoArrays, int] | None = None
         self.rest: dict[int, Any] = {}
         self._freeze = freeze
         self._slots: dict[str, int] = {}
@@ -242,6 +243,7 @@ class InfoWriter:
 
         Columns of another order are put into this one, a few times, unless an info needs theirs.
         """
+        self._finish_arranging()
         slots = self._slots
         known = [slots[key] for key in numbers if key in slots]
         agrees = _is_ascending(known)
@@ -270,13 +272,20 @@ class InfoWriter:
         """Puts the columns in use into another order, with new ones among them."""
         unused = iter(range(len(self.keys), MAX_COLUMNS))
         sources = [self._slots[key] if key in self._slots else next(unused) for key in order]
-        if sources != list(range(len(order))):
-            for array in (self._arrays.cells, self._kinds):
-                array[: len(order)] = array[sources]
-            self._layouts[:] = [_WRITE_ANEW] * len(self._layouts)
-        self.keys[:] = order
-        self._slots = {key: slot for slot, key in enumerate(order)}
-        self.changes += 1
+        self._layouts[:] = [_WRITE_ANEW] * len(self._layouts)
+        arranged = InfoArrays(self._arrays.cells[sources], self._kinds[sources])
+        self._arranging = order, arranged, self.changes + 1
+        self._finish_arranging()
+
+    def _finish_arranging(self) -> None:
+        """Does so, or goes on where an interrupt came."""
+        if self._arranging is not None:
+            order, arranged, self.changes = self._arranging
+            self._arrays.cells[: len(order)] = arranged.cells
+            self._kinds[: len(order)] = arranged.kinds
+            self.keys[:] = order
+            self._slots = {key: slot for slot, key in enumerate(order)}
+            self._arranging = None
 
 
 def _is_ascending(slots: Iterable[int]) -> bool:

@@ -94,7 +94,7 @@ def _step_limit(env: Any) -> Any:
     for layer, inner in zip_longest(layers, layers[1:]):
         for name in ("max_episode_steps", "_max_episode_steps"):  # the latter is a TimeLimit's
             # A wrapper may give the attributes of what it wraps for its own.
-            if inner is None or inspect.getattr_static(layer, name, None) is not None:
+            if inner is None or _has(layer, name):
                 limit = getattr(layer, name, None)
                 if limit is not None:
                     return limit

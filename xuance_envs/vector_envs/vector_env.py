@@ -299,6 +299,9 @@ class VecEnv(ABC):
         self._put_actions(actions)
         if self._flat_actions is None and self._arrays.actions.layout.has_objects:
             self._packed_actions = {driver: self._packed(driver) for driver in self._drivers}
+        self._start_every_step()
+
+    def _start_every_step(self) -> None:
         self._tag += 1
         self._arrays_are_last = self._all_asked = False
         self.waiting = True
