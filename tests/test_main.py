@@ -68,9 +68,11 @@ def test_the_demo_says_how_the_episodes_ended(tmp_path: Path) -> None:
     assert 8 < float(score) < 200
 
 
-def test_the_demo_trains_an_agent_before_the_table(tmp_path: Path) -> None:
+def test_the_demo_trains_an_agent_before_the_table(tmp_path: Path, monkeypatch) -> None:
     for package in ("matplotlib", "torch", "pygame"):
         pytest.importorskip(package)
+    for variable in ("XDG_RUNTIME_DIR", "SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):
+        monkeypatch.delenv(variable, raising=False)
     answer = run(
         *("demo", "--goal", "25", "--seed", "3", "--num-envs", "2", "--seconds", "0.1"),
         *("--out", str(tmp_path)),
@@ -87,6 +89,7 @@ def test_the_demo_trains_an_agent_before_the_table(tmp_path: Path) -> None:
     table = next(number for number, line in enumerate(lines) if line.startswith("| backend"))
     assert lines.index(pictures[1]) < table < lines.index(pictures[2])
     assert "mean return" in answer.stderr
+    assert "error" not in answer.stderr  # of SDL, where there is no screen
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import gymnasium
 import pytest
+from gymnasium import VectorizeMode
 from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.utils.env_checker import data_equivalence
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import Autoreset, TimeLimit
 
 from xuance_envs import Atari_Env, DummyVecEnv, Gym_Env, SubprocVecEnv, make_vec, making, tuning
+from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
 from xuance_envs.tuning import Autotuned, Candidate
 
 
@@ -126,6 +135,16 @@ def test_auto_takes_the_native_form_only_where_that_is_allowed(
         ({"backend": "threads"}, ValueError, "backend: expected one of 'auto', .*got 'threads'"),
         ({"vector_kwargs": {"copy": False}}, ValueError, "vector_kwargs: expected none"),
         ({"env_id": "MountainCar-v0", "backend": "native"}, ValueError, "no vectorized form"),
+        ({"seed": 1.5}, ValueError, "seed: expected an int from 0 on, got 1.5"),
+        ({"backend": "native", "wrappers": [abs]}, ValueError, "wrappers: expected none"),
+        ({"vectorization_mode": "threads"}, ValueError, "expected one of .*'sync'.*got 'threads'"),
+        ({"vectorization_mode": "sync", "backend": "dummy"}, ValueError, "expected no backend"),
+        ({"vectorization_mode": "sync", "seed": 1}, ValueError, "reset takes a seed"),
+        (
+            {"vectorization_mode": "vector_entry_point", "vector_kwargs": {"copy": False}},
+            gymnasium.error.Error,
+            "`vector_kwargs` is not empty",
+        ),
     ],
 )
 def test_what_cannot_be_made_is_refused(arguments: Any, error: Any, message: str) -> None:
@@ -139,3 +158,101 @@ def test_an_unknown_id_is_told_by_gymnasium(monkeypatch: pytest.MonkeyPatch) -> 
         make_vec("NoSuchGame-v7", 2)
     cause = caught.value if caught.value.__cause__ is None else caught.value.__cause__
     assert isinstance(cause, gymnasium.error.Error)
+
+
+@pytest.mark.parametrize("backend", ["auto", "dummy", "subproc", "native"])
+def test_a_spec_is_taken_in_place_of_an_id(backend: str) -> None:
+    spec = gymnasium.make("CartPole-v1", max_episode_steps=7).spec
+    assert spec is not None
+    with make_vec(spec, 2, backend=backend, seed=3, sutton_barto_reward=True) as envs:
+        assert envs.max_episode_steps == 7
+        envs.reset()
+        assert envs.step([0, 1])[1].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("changed", "expected"), [(False, Atari_Env), (True, Gym_Env)])
+def test_the_spec_of_a_game_is_its_id_unless_it_was_changed(changed: bool, expected: type) -> None:
+    pytest.importorskip("ale_py")
+    with make_vec("Pong", 1, backend="dummy") as envs:
+        spec = copy.deepcopy(gymnasium.spec("ALE/Pong-v5"))
+        if changed:
+            spec.kwargs["obs_type"] = "ram"
+    with make_vec(spec, 1, backend="dummy") as envs:
+        assert type(envs.envs[0]) is expected
+        assert changed == (envs.obs_shape == (128,))
+
+
+def test_wrappers_go_around_every_environment() -> None:
+    wrappers = [partial(TimeLimit, max_episode_steps=4), Autoreset]
+    with make_vec("CartPole-v1", 2, backend="subproc", seed=3, wrappers=wrappers) as envs:
+        assert envs.max_episode_steps == 4
+        assert envs.get_attr("unwrapped")
+        obs, _ = envs.reset()
+    assert obs[1].tobytes() == Gym_Env("CartPole-v1").reset(seed=4)[0].tobytes()
+
+
+MODES = {
+    "sync": SyncVectorEnv,
+    VectorizeMode.SYNC: SyncVectorEnv,
+    "async": AsyncVectorEnv,
+    VectorizeMode.ASYNC: AsyncVectorEnv,
+    "vector_entry_point": CartPoleVectorEnv,
+    VectorizeMode.VECTOR_ENTRY_POINT: CartPoleVectorEnv,
+}
+
+
+@pytest.mark.parametrize(("mode", "kind"), MODES.items())
+def test_a_vectorization_mode_gives_what_gymnasium_does_in_our_classes(mode, kind) -> None:
+    given = {"vectorization_mode": mode, "sutton_barto_reward": True}
+    ours = make_vec("CartPole-v1", 3, **given)
+    theirs = gymnasium.make_vec("CartPole-v1", 3, **given)
+    assert type(ours) is kind
+    assert ours.spec == theirs.spec
+    assert data_equivalence(ours.reset(seed=1), theirs.reset(seed=1))
+    for _ in range(30):
+        actions = ours.action_space.sample()
+        assert data_equivalence(ours.step(actions), theirs.step(actions))
+    ours.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_vector_kwargs_and_wrappers_go_with_a_vectorization_mode(mode) -> None:
+    given = {
+        "vectorization_mode": mode,
+        "vector_kwargs": {"autoreset_mode": AutoresetMode.SAME_STEP},
+        "wrappers": [partial(TimeLimit, max_episode_steps=2)],
+        "render_mode": "rgb_array",
+    }
+    ours, theirs = (
+        make_vec("Pendulum-v1", 2, **given),
+        gymnasium.make_vec("Pendulum-v1", 2, **given),
+    )
+    assert ours.spec == theirs.spec
+    assert data_equivalence(ours.reset(seed=1), theirs.reset(seed=1))
+    for _ in range(3):
+        actions = ours.action_space.sample()
+        mine, its = ours.step(actions), theirs.step(actions)
+        assert data_equivalence(mine[:4], its[:4])
+        assert mine[4].keys() == its[4].keys()
+    assert [frame.shape for frame in ours.render()] == [(500, 500, 3)] * 2
+    ours.close()
+    theirs.close()
+
+
+def test_a_vectorization_mode_takes_specs_modules_and_short_forms() -> None:
+    for env_id in (gymnasium.spec("CartPole-v1"), "gymnasium:CartPole-v1"):
+        with closing(make_vec(env_id, 2, vectorization_mode="sync")) as envs:
+            assert type(envs) is SyncVectorEnv
+            assert envs.spec.id == "CartPole-v1"
+    pytest.importorskip("ale_py")
+    with closing(make_vec("Pong", 1, vectorization_mode="sync")) as envs:
+        assert envs.spec.id == "ALE/Pong-v5"
+
+
+def test_asynchronous_environments_take_what_ours_do() -> None:
+    ours = {"in_series": 2, "context": "forkserver"}
+    with closing(
+        make_vec("CartPole-v1", 4, vectorization_mode="async", vector_kwargs=ours)
+    ) as envs:
+        assert len(envs.processes) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -367,6 +368,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         command.add_arguments(subparser)
     args = parser.parse_args(argv)
+    for driver in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):  # what renders looks for no screen
+        os.environ.setdefault(driver, "dummy")
     try:
         COMMANDS[args.command].run(args)
     except (CommandError, ServeError) as error:

@@ -6,15 +6,19 @@ import logging
 import operator
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import gymnasium
+from gymnasium import VectorizeMode
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorEnv
 
 from xuance_envs.compat.native import make_native
+from xuance_envs.compat.vectorized import Wrappers, make_vectorized, wrapped
 from xuance_envs.gym.atari_games import UnknownGameError, full_id
 from xuance_envs.gym.gym_env import Atari_Env, Gym_Env
 from xuance_envs.tuning import autotune
+from xuance_envs.vector_envs.arguments import checked_seed
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -26,24 +30,56 @@ BACKENDS = ("auto", "dummy", "subproc", "ray", "native")
 logger = logging.getLogger("xuance_envs")
 
 
+@overload
 def make_vec(
-    env_id: str,
+    env_id: str | EnvSpec,
     num_envs: int,
     *,
     backend: str = "auto",
     seed: int | None = None,
     render_mode: str | None = None,
     allow_native: bool = False,
+    vectorization_mode: None = None,
     vector_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Wrappers = (),
     **env_kwargs: Any,
-) -> VecEnv:
+) -> VecEnv: ...
+@overload
+def make_vec(
+    env_id: str | EnvSpec,
+    num_envs: int,
+    *,
+    render_mode: str | None = None,
+    vectorization_mode: str | VectorizeMode,
+    vector_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Wrappers = (),
+    **env_kwargs: Any,
+) -> VectorEnv[Any, Any, Any]: ...
+def make_vec(
+    env_id: str | EnvSpec,
+    num_envs: int,
+    *,
+    backend: str = "auto",
+    seed: int | None = None,
+    render_mode: str | None = None,
+    allow_native: bool = False,
+    vectorization_mode: str | VectorizeMode | None = None,
+    vector_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Wrappers = (),
+    **env_kwargs: Any,
+) -> VecEnv | VectorEnv[Any, Any, Any]:
     """Makes many environments of an id.
 
     Atari games, by any id :class:`~xuance_envs.gym.atari_env.Atari_Env` takes, become an
     ``Atari_Env`` each, all others a :class:`~xuance_envs.gym.gym_env.Gym_Env`.
 
+    With a ``vectorization_mode`` it is ``gymnasium.make_vec``, in the classes of this package: the
+    environments are those of ``gymnasium.make``, and what is returned is a vector environment of
+    Gymnasium's.
+
     Args:
-        env_id: as ``gymnasium.make`` takes it, or an Atari game's short form.
+        env_id: as ``gymnasium.make`` takes it, a spec included, or an Atari game's short form. A
+            spec of a game that is not as registered is made by ``gymnasium.make``, as it says.
         num_envs: how many.
         backend: ``"dummy"`` steps them in this process, ``"subproc"`` in worker processes,
             ``"ray"`` on a Ray cluster; ``"native"`` is the environment's own vectorized form,
@@ -53,11 +89,18 @@ def make_vec(
         render_mode: of every environment.
         allow_native: whether ``"auto"`` may choose ``"native"``, which draws its random numbers
             in a way of its own.
-        vector_kwargs: further arguments for the backend's class; not with ``"auto"``.
+        vectorization_mode: as Gymnasium's users give it: ``"sync"`` for a
+            :class:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv`, ``"async"`` for an
+            :class:`~xuance_envs.compat.gymnasium_async.AsyncVectorEnv`, ``"vector_entry_point"``
+            for the environment's own vectorized form as it is. It takes the place of
+            ``backend``, ``allow_native`` and ``seed``, which goes to ``reset``.
+        vector_kwargs: further arguments for the class; not with ``backend="auto"``.
+        wrappers: called with every environment, in turn.
         **env_kwargs: further arguments for every environment.
 
     Raises:
-        ValueError: there is no such backend, or ``num_envs`` is below 1.
+        ValueError: there is no such backend or mode, or both are given, or ``num_envs`` is below
+            1, or what is not a seed is given for one.
         gymnasium.error.Error: there is no such environment.
         EnvError: an environment could not be made.
 
@@ -74,11 +117,28 @@ def make_vec(
     if backend not in BACKENDS:
         expected = ", ".join(map(repr, BACKENDS))
         raise ValueError(f"backend: expected one of {expected}, got {backend!r}")
+    if seed is not None:
+        seed = checked_seed("seed", seed)
     options = dict(vector_kwargs or {})
+    given: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
+    if vectorization_mode is not None:
+        if backend != "auto" or seed is not None or allow_native:
+            raise ValueError(
+                f"vectorization_mode={vectorization_mode!r} makes what gymnasium.make_vec does: "
+                "expected no backend, allow_native or seed with it; reset takes a seed"
+            )
+        return make_vectorized(
+            _registered_id(env_id),
+            num_envs,
+            vectorization_mode,
+            options,
+            wrappers,
+            {**given, **env_kwargs},
+        )
     make_env = env_maker(env_id, render_mode, **env_kwargs)
-    if render_mode is not None:
-        env_kwargs["render_mode"] = render_mode
-    native = partial(_native, env_id, num_envs, seed=seed, **env_kwargs)
+    if wrappers:
+        make_env = partial(wrapped, make_env, tuple(wrappers))
+    native = partial(_native, env_id, num_envs, wrappers=wrappers, seed=seed, **given, **env_kwargs)
     tuned = None
     if backend == "auto":
         if options:
@@ -86,10 +146,10 @@ def make_vec(
                 "vector_kwargs: expected none with backend='auto', which finds them out itself, "
                 f"got {options}"
             )
-        others = {"native": native} if allow_native and _has_native_form(env_id) else {}
-        tuned = autotune(make_env, num_envs, others=others)
+        allow_native = allow_native and not wrappers and _has_native_form(env_id)
+        tuned = autotune(make_env, num_envs, others={"native": native} if allow_native else {})
         backend, options = tuned.choice.backend, dict(tuned.choice.options)
-        logger.info("%s x %d: %s", env_id, num_envs, tuned.choice.name)
+        logger.info("%s x %d: %s", _name_of(env_id), num_envs, tuned.choice.name)
     if backend == "native":
         vec_env = native(**options)
     else:
@@ -100,7 +160,9 @@ def make_vec(
     return vec_env
 
 
-def env_maker(env_id: str, render_mode: str | None = None, **env_kwargs: Any) -> Callable[..., Any]:
+def env_maker(
+    env_id: str | EnvSpec, render_mode: str | None = None, **env_kwargs: Any
+) -> Callable[..., Any]:
     """What makes one environment of an id, in the wrapper that suits it.
 
     Args:
@@ -113,6 +175,10 @@ def env_maker(env_id: str, render_mode: str | None = None, **env_kwargs: Any) ->
         registered here, for processes that do not know it.
     """
     given: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
+    if isinstance(env_id, EnvSpec):
+        if not (_is_atari(env_id.id) and env_id == gymnasium.registry.get(env_id.id)):
+            return partial(Gym_Env, env_id, **given, **env_kwargs)
+        env_id = env_id.id
     if _is_atari(env_id):
         return partial(Atari_Env, env_id, **given, **env_kwargs)
     if (spec := gymnasium.registry.get(env_id)) is None:
@@ -151,10 +217,22 @@ def _class_of(backend: str) -> Callable[..., VecEnv]:
     return RayVecEnv_Gym
 
 
-def _native(env_id: str, num_envs: int, **kwargs: Any) -> VecEnv:
-    return make_native(full_id(env_id) if _is_atari(env_id) else env_id, num_envs, **kwargs)
+def _native(env_id: str | EnvSpec, num_envs: int, wrappers: Wrappers, **kwargs: Any) -> VecEnv:
+    if wrappers:
+        raise ValueError("wrappers: expected none with backend='native', which steps all at once")
+    return make_native(_registered_id(env_id), num_envs, **kwargs)
 
 
-def _has_native_form(env_id: str) -> bool:
-    spec = gymnasium.spec(full_id(env_id) if _is_atari(env_id) else env_id)
+def _has_native_form(env_id: str | EnvSpec) -> bool:
+    env_id = _registered_id(env_id)
+    spec = env_id if isinstance(env_id, EnvSpec) else gymnasium.spec(env_id)
     return spec.vector_entry_point is not None
+
+
+def _registered_id(env_id: str | EnvSpec) -> str | EnvSpec:
+    """The id as Gymnasium knows it, where it is an Atari game's short form."""
+    return full_id(env_id) if isinstance(env_id, str) and _is_atari(env_id) else env_id
+
+
+def _name_of(env_id: str | EnvSpec) -> str:
+    return env_id.id if isinstance(env_id, EnvSpec) else env_id

@@ -52,6 +52,7 @@ def test_it_is_gymnasiums_in_its_mode_of_the_same_step(make, kind):
     own = SyncVectorEnv(functions, autoreset_mode="SameStep")
     envs = to_gymnasium(make(functions))
     assert_alike(envs, own, 60)
+    assert envs.autoreset_mode is envs.metadata["autoreset_mode"] is own.autoreset_mode
     envs.close()
     assert envs.closed
     assert envs.vec_env.closed

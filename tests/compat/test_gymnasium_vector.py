@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from compat_envs import FailingEnv, InfoEnv, LethalEnv, ParentEnv, SlowEnv
+from compat_envs import FailingEnv, GivenEnv, InfoEnv, LethalEnv, ParentEnv, SlowEnv
 from example_envs import CustomSpace, EchoEnv, NamedEnv, wrapped
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
@@ -170,6 +170,59 @@ def test_lists_of_actions_are_taken(closing, kind):
     with pytest.raises(ValueError, match="expected"):
         envs.step([0, 1])
     assert envs.step(np.array([0, 1, 0], np.int32))[1].dtype == np.float64
+
+
+@kinds
+@pytest.mark.parametrize("action", [0.1, 1, np.float64(0.1), np.array(0.1), None], ids=repr)
+def test_an_action_without_an_axis_is_a_type_error(closing, kind, action):
+    for count in (1, 2):
+        envs = closing(kind([GivenEnv] * count))
+        envs.reset()
+        with pytest.raises(TypeError, match="one per environment"):
+            envs.step(action)
+        envs.step(np.zeros((count, 1), np.float32))
+
+
+@kinds
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_too_few_and_too_many_actions_are_value_errors(closing, kind, count):
+    envs = closing(kind([GivenEnv] * 2))
+    envs.reset()
+    for actions in (np.zeros((count, 1)), np.zeros(count), [0.5] * count):
+        with pytest.raises(ValueError, match="actions for 2 environments"):
+            envs.step(actions)
+    envs.step(np.zeros((2, 1), np.float32))
+
+
+@kinds
+@pytest.mark.parametrize(
+    "actions",
+    [
+        *(np.array([0.1, 0.2, 0.3]), [0.1, 0.2, 0.3], np.float32([1, 2, 3]), (1, 2, 3)),
+        *(np.ones((3, 2)), [[1, 2], [3, 4], [5, 6]], np.ones((3, 1, 1), np.uint8)),
+    ],
+    ids=repr,
+)
+def test_rows_of_another_shape_are_given_on_as_they_are(closing, kind, actions):
+    envs, own = closing(kind([GivenEnv] * 3)), gymnasium.vector.SyncVectorEnv([GivenEnv] * 3)
+    for each in (envs, own):
+        each.reset()
+        each.step(actions)
+    assert [each["given"] for each in envs.get_attr("last")] == [
+        each["given"] for each in own.get_attr("last")
+    ]
+    fitting = np.array([[1], [2], [3]], np.float32)
+    envs.step(fitting)
+    assert [each["given"] for each in envs.get_attr("last")] == [repr(action) for action in fitting]
+
+
+@pytest.mark.parametrize("in_series", [1, 2, 4])
+def test_a_step_over_such_rows_can_time_out(closing, in_series):
+    envs = closing(Quick([GivenEnv] * 4, in_series=in_series))
+    envs.reset()
+    envs.step_async(np.array([0.1, 0.1, 0.3, 0.1]))
+    with pytest.raises(multiprocessing.TimeoutError):
+        envs.step_wait(timeout=0.1)
 
 
 def box(high, shape=(5,)):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import tqdm
-from compat_envs import InfoEnv, SampleEnv
+from compat_envs import GivenEnv, InfoEnv, SampleEnv
 from example_envs import NamedEnv, wrapped
 from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
@@ -168,6 +168,36 @@ def test_seeds_and_options_are_for_the_next_reset(closing, kind):
 
 
 # --- the end, and what is refused ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        *([[0.5], [1.5], [2.5]], np.array([[0.5], [1.5], [2.5]]), np.array([[0, 1]] * 4)),
+        *(np.array([0.5, 1.5]), [np.array([1, 2, 3])] * 2, np.float32([[3], [4]])),
+    ],
+    ids=repr,
+)
+def test_a_dummy_takes_as_many_actions_as_it_has_environments(closing, actions):
+    for count in (1, 2):
+        envs = closing(DummyVecEnv([GivenEnv] * count))
+        own = closing(theirs.DummyVecEnv([GivenEnv] * count))
+        for each in (envs, own):
+            each.reset()
+            each.step(actions)
+        # Such as fit are given in the dtype of the space, also one that is one environment's.
+        fits = np.shape(actions[:count]) in ((count, 1), (1,))
+        for mine, its in zip(envs.get_attr("last"), own.get_attr("last"), strict=True):
+            assert fits or mine == its
+        with pytest.raises((ValueError, IndexError)):
+            envs.step(actions[: count - 1])
+
+
+def test_workers_take_an_action_for_each_environment(closing):
+    envs = closing(SubprocVecEnv([GivenEnv] * 2))
+    envs.reset()
+    with pytest.raises(ValueError, match="actions for 2 environments"):
+        envs.step(np.zeros((3, 1), np.float32))
 
 
 def test_environments_of_one_dummy_are_distinct():

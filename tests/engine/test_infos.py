@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 
 import numpy as np
@@ -271,6 +272,34 @@ def test_infos_can_be_copied_and_pickled_as_a_list():
     assert infos.copy()[0] is infos[0]
 
 
+def test_infos_are_added_to_lists_as_a_list_is():
+    dicts = [{"n": 1}, {"s": "text"}, {}]
+    infos = Columns().after(*dicts)
+    more = [{"more": True}]
+    assert infos + more == dicts + more
+    assert more + infos == more + dicts
+    assert infos + infos == dicts + dicts
+    assert type(infos + more) is type(more + infos) is type(infos + infos) is list
+    assert (infos + more)[0] is infos[0]
+    gathered = list(more)
+    gathered += infos
+    assert gathered == more + dicts
+    for other in ((), "", None, 3):
+        with pytest.raises(TypeError):
+            infos + other
+        with pytest.raises(TypeError):
+            other + infos
+
+
+def test_infos_equal_a_list_of_the_same_dicts():
+    dicts = [{"n": 1}, {"s": "text"}, {}]
+    infos = Columns().after(*dicts)
+    assert infos == dicts
+    assert dicts == infos
+    assert infos != dicts[:2]
+    assert json.loads(json.dumps(list(infos))) == dicts
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -296,3 +325,108 @@ def test_an_info_replaces_one_that_was_written_in_columns(info):
     given = {"a": (int, np.array([7]), np.array([True]))}
     columns.writer.write_columns([1], given)
     assert columns.after({}, info)[1] == info
+
+
+ORDERS = {
+    "a new key in front": [{"b": 1}, {"a": 2, "b": 3}, {"b": 4}],
+    "a new key between": [{"a": 1, "c": 2}, {"a": 1, "b": 3, "c": 4}, {"a": 5, "c": 6}],
+    "both ways": [{"a": 1, "b": 2}, {"b": 3, "a": 4}] * 10,
+    "what is no number first": [{"s": "text", "a": 1}, {"a": 1}, {"t": "text", "a": 1, "s": None}],
+    "what is no number between": [{"a": 1, "s": "text", "b": 2}, {"a": 1, "b": 2, "s": [1]}],
+    "a number that outgrows its column": [{"a": 1, "b": 2}, {"a": 2**80, "b": 2}],
+    "other keys than strings": [{1: 2, "a": 3}, {"a": 1, 1: 2}, {"a": 4}],
+    "more keys than columns": [
+        {f"key {k}": k for k in range(0, 2 * MAX_COLUMNS, 2)},
+        {f"key {k}": k for k in range(2 * MAX_COLUMNS)},
+        {f"key {k}": k for k in reversed(range(2 * MAX_COLUMNS))},
+    ],
+}
+
+
+@pytest.mark.parametrize("script", ORDERS.values(), ids=ORDERS)
+def test_keys_keep_their_order(script):
+    columns = Columns()
+    held = []
+    for step in range(len(script)):
+        given = [script[(step + i) % len(script)] for i in range(NUM_ENVS)]
+        held.append((columns.after(*given), columns.after(*given), given))
+    for infos, again, given in held:
+        assert_same(list(infos), given)
+        assert_same([again[i] for i in range(NUM_ENVS)], given)
+
+
+def test_columns_come_to_have_the_order_of_all_infos():
+    columns = Columns()
+    columns.after(*[{"step": 0}] * NUM_ENVS)
+    given = [{"x": 0.5, "step": 1, "score": 1.0}] * NUM_ENVS
+    for _ in range(3):
+        assert_same(list(columns.after(*given)), given)
+        assert columns.writer.rest == {}
+    given = [{"score": 1.0, "step": 2, "x": 0.5}] * NUM_ENVS
+    assert_same(list(columns.after(*given)), given)
+    for _ in range(3):
+        changes = columns.writer.changes
+        assert_same(list(columns.after(*given)), given)
+        assert columns.writer.rest == {}
+    assert columns.writer.changes == changes
+
+
+def test_an_interrupt_while_columns_are_put_into_order_spoils_no_info():
+    class Interrupting(np.ndarray):
+        """An array that is interrupted before, or after, it is written to."""
+
+        due = 0
+
+        def __setitem__(self, at, value):
+            for before in (True, False):
+                Interrupting.due -= 1
+                if Interrupting.due == 0:
+                    raise KeyboardInterrupt
+                if before:
+                    super().__setitem__(at, value)
+
+    given = [{"b": 1, "c": 2.5}, {"c": 3.5}, {"a": 4, "c": 5.5}]
+    interrupted = 0
+    for due in range(1, 20):
+        columns = Columns()
+        columns.arrays.cells = columns.arrays.cells.view(Interrupting)
+        columns.writer._kinds = columns.writer._kinds.view(Interrupting)
+        columns.after(*given[:2])
+        Interrupting.due = due
+        try:
+            columns.writer.write(2, given[2])
+        except KeyboardInterrupt:
+            interrupted += 1
+            columns.writer.write(2, given[2])
+        Interrupting.due = 0
+        numbers = InfoArrays(np.array(columns.arrays.cells), np.array(columns.arrays.kinds))
+        batch = InfoBatch(numbers, [tuple(columns.writer.keys)], np.zeros(NUM_ENVS, np.intp), {})
+        assert_same(list(StepInfos(batch, np.arange(NUM_ENVS))), given)
+    assert 5 < interrupted < 19
+
+
+def test_groups_may_have_keys_in_different_orders():
+    cells, kinds = (np.zeros(shape, dtype) for dtype, shape in InfoArrays.shapes(2))
+    arrays = InfoArrays(cells, kinds)
+    given = [{"a": 1, "b": 2}, {"b": 3, "a": 4}]
+    writers = [InfoWriter(arrays.slice(i, i + 1), copy.deepcopy) for i in range(2)]
+    for writer, info in zip(writers, given, strict=True):
+        writer.write(0, info)
+    batch = InfoBatch(arrays, [tuple(writer.keys) for writer in writers], np.arange(2), {})
+    assert_same(list(StepInfos(batch, np.arange(2))), given)
+
+
+def test_columns_of_another_order_are_infos_of_that_order():
+    columns = Columns()
+    for step in range(20):
+        keys = ("a", "b", "c") if step % 2 else ("c", "a")
+        given = {key: (int, np.array([step]), np.array([True])) for key in keys}
+        columns.writer.rest = {}
+        columns.writer.write_columns([1], given)
+        batch = InfoBatch(
+            columns.arrays,
+            [tuple(columns.writer.keys)],
+            np.zeros(NUM_ENVS, np.intp),
+            {i: (lambda frozen: frozen, rest) for i, rest in columns.writer.rest.items()},
+        )
+        assert_same(batch.build(1, 1), dict.fromkeys(keys, step))

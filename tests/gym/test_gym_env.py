@@ -402,6 +402,14 @@ class TestAttributes:
         register("Two-v0", lambda: TimeLimit(CartPoleEnv(), 50), max_episode_steps=limit)
         assert Gym_Env("Two-v0").max_episode_steps == min(50, limit or 50)
 
+    def test_max_episode_steps_is_read_through_wrappers(self, register):
+        class Stating(CartPoleEnv):
+            max_episode_steps = 30
+
+        register("Stating-v0", lambda: OrderEnforcing(Stating()))
+        assert Gym_Env("Stating-v0").max_episode_steps == 30
+        assert Gym_Env("Stating-v0", max_episode_steps=5).max_episode_steps == 5
+
     @pytest.mark.parametrize("stated", [None, (-3.0, 3.0)])
     def test_reward_range(self, counter, stated, monkeypatch):
         assert Gym_Env(counter).reward_range == (-math.inf, math.inf)

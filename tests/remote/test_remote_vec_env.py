@@ -236,3 +236,14 @@ def test_a_server_that_is_restarted_has_forgotten_the_session() -> None:
         envs.step([0])
     assert envs.closed
     again.close()
+
+
+@pytest.mark.parametrize("seed", [1.5, -1, "1", 2**64])
+def test_a_seed_that_no_server_takes_is_refused_before_anything_is_sent(server, seed):
+    with pytest.raises(ValueError, match=r"^seed: expected .*int"):
+        RemoteVecEnv(server.url, "Counting", 2, seed=seed)
+    with RemoteVecEnv(server.url, "Counting", 2) as envs:
+        for seeds in (seed, [0, seed]):
+            with pytest.raises(ValueError, match=r"^seed.*: expected .*int"):
+                envs.reset(seed=seeds)
+        envs.reset(seed=0)

@@ -37,7 +37,7 @@ def alike(got: Any, expected: Any) -> bool:
     if type(got) is not type(expected):
         return False
     if isinstance(expected, dict):
-        return bool(got.keys() == expected.keys())
+        return list(got) == list(expected)
     if isinstance(expected, list | tuple):
         return len(got) == len(expected)
     if isinstance(expected, np.ndarray) and expected.dtype != object:

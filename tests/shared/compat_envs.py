@@ -26,6 +26,23 @@ VALUES = [
 ]
 
 
+class GivenEnv(gymnasium.Env):
+    """Keeps what it was given last, and sleeps as long where that is a float."""
+
+    observation_space = PLAIN
+    action_space = spaces.Box(-9, 9, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.last = {"given": repr(action)}
+        if isinstance(action, float):
+            time.sleep(action)
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
 class InfoEnv(gymnasium.Env):
     """Gives an info of another kind each time, or of one kind always.
 

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from example_envs import DuckEnv, EchoEnv, NamedEnv, ReusingEnv, ScriptedEnv, Wrapped
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.wrappers import OrderEnforcing, RecordEpisodeStatistics, TimeLimit
 
-from xuance_envs.gym.gym_env import Gym_Env, MountainCar
+from xuance_envs.gym.gym_env import Atari_Env, Gym_Env, MountainCar
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -45,11 +47,50 @@ def test_obs_shape_is_that_of_one_observation_and_a_dict_of_them_for_a_dict(make
     assert make([partial(EchoEnv, space)] * 5).obs_shape == shape
 
 
+class Stating(gymnasium.Wrapper):
+    """A wrapper that states a limit."""
+
+    def __init__(self, env, limit):
+        super().__init__(env)
+        self.max_episode_steps = limit
+
+
+class Showing(gymnasium.Wrapper):
+    """A wrapper whose attributes are those of what it wraps, as in the older gym."""
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(f"accessing private attribute {name!r} is prohibited")
+        return getattr(self.env.unwrapped, name)
+
+
+def with_spec(env):
+    env.spec = EnvSpec("Named-v0", max_episode_steps=60)
+    return env
+
+
+def pong():
+    pytest.importorskip("ale_py")
+    return Atari_Env("Pong")
+
+
 LIMITS = {
     "an attribute": (partial(NamedEnv, max_episode_steps=77), 77),
     "a spec": (partial(gymnasium.make, "CartPole-v1"), 500),
     "a spec changed": (partial(gymnasium.make, "CartPole-v1", max_episode_steps=9), 9),
     "XuanCe's": (partial(Gym_Env, "CartPole-v1", max_episode_steps=9), 9),
+    "around another": (lambda: TimeLimit(NamedEnv(max_episode_steps=77), 5), 5),
+    "within a wrapper": (lambda: Wrapped(OrderEnforcing(NamedEnv(max_episode_steps=77))), 77),
+    "within wrappers": (lambda: Wrapped(TimeLimit(NamedEnv(max_episode_steps=77), 5)), 5),
+    "outside a limit": (lambda: Stating(TimeLimit(NamedEnv(), 5), 3), 3),
+    "within what shows all attributes": (
+        lambda: Showing(TimeLimit(NamedEnv(max_episode_steps=77), 5)),
+        5,
+    ),
+    "a spec within a wrapper": (lambda: Wrapped(gymnasium.make("CartPole-v1")), 500),
+    "only a spec": (lambda: Wrapped(with_spec(NamedEnv())), 60),
+    "a spec without a limit": (partial(gymnasium.make, "CartPole-v1", max_episode_steps=-1), 1000),
+    "Atari within a wrapper": (lambda: RecordEpisodeStatistics(pong()), 27_000),
     "none": (NamedEnv, 1000),
     "no gymnasium.Env": (DuckEnv, 1000),
 }

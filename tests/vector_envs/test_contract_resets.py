@@ -76,6 +76,31 @@ def test_a_wrong_number_of_seeds_is_refused_and_nothing_is_reset(make_either, se
     assert not envs.closed
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *(1.5, np.float64(1), np.bool_(True), "12", b"12", -1, np.int64(-1), np.array(2.0), {}),
+        *([1, 1.5], [1, "2"], [1, -2], [1, [2]], [[1], [2]], np.ones(2), np.zeros((2, 1))),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("reset", ["reset", "async_reset"])
+def test_what_is_no_seed_is_refused_and_nothing_is_reset(make_either, reset, seed):
+    envs = make_either([ECHO] * 2)
+    envs.reset(seed=0)
+    with pytest.raises(ValueError, match=r"^seed.*expected an int.*, got "):
+        getattr(envs, reset)(seed=seed)
+    assert [len(resets) for resets in envs.get_attr("resets")] == [1] * 2
+    envs.step([0, 0])
+
+
+@pytest.mark.parametrize("seed", [True, 2**31, 2**64 - 2, np.uint64(2**63), np.array(3), 2**80])
+def test_any_int_is_a_seed(make, seed):
+    envs = make([ECHO] * 2)
+    assert_same_reset(SPACE, envs.reset(seed=seed), first_of([int(seed), int(seed) + 1]))
+    assert_same_reset(SPACE, envs.reset(seed=[seed, 0]), first_of([int(seed), 0]))
+
+
 def test_seed_and_options_are_passed_only_when_given(make):
     envs = make([ECHO] * 5)
     envs.reset()

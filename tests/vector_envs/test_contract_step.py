@@ -40,6 +40,21 @@ def test_a_reset_returns_the_first_observations_and_infos(make_on_all):
         assert_same(info, {"trail": np.array([1, 0, -1], np.float32), "step": 0})
 
 
+@pytest.mark.parametrize("copy", [True, False])
+def test_a_reward_beyond_float32_is_infinite(make, copy):
+    steps = [plain_step(reward=reward) for reward in (1e300, -1e39, 3.4e38)]
+    envs = make([partial(ScriptedEnv, steps)] * 2, copy=copy)
+    envs.reset()
+    assert envs.step([0, 0])[1].tolist() == [np.inf, np.inf]
+    assert envs.exact_rewards.tolist() == [1e300, 1e300]
+    assert envs.step([0, 0])[1].tolist() == [-np.inf, -np.inf]
+    assert envs.step([0, 0])[1].tolist() == [np.float32(3.4e38)] * 2
+    envs.async_reset()
+    envs.recv(2)
+    envs.send([0, 0], [0, 1])
+    assert envs.recv(2).rewards.tolist() == [np.inf, np.inf]
+
+
 def test_every_environment_gets_its_own_action(make):
     envs = make([ReusingEnv] * 5)
     envs.reset()

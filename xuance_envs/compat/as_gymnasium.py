@@ -56,12 +56,14 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
 
     Attributes:
         vec_env (VecEnv): the vector environment.
+        autoreset_mode (AutoresetMode): ``SAME_STEP``, as ``metadata["autoreset_mode"]`` has it.
     """
 
     def __init__(self, vec_env: VecEnv) -> None:
         self.vec_env = vec_env
         self.num_envs = vec_env.num_envs
-        self.metadata = {**vec_env.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.autoreset_mode = AutoresetMode.SAME_STEP
+        self.metadata = {**vec_env.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = vec_env.render_mode
         self.single_observation_space = vec_env.observation_space
         self.single_action_space = vec_env.action_space

@@ -215,7 +215,7 @@ class AsyncVectorEnv(gymnasium.vector.AsyncVectorEnv):
             self._check_none_pending("step_async")
         if stepper.waiting:  # a step whose wait timed out
             self._report(stepper.finish_step)
-        stepper.step_async(as_batch(self.single_action_space, actions))
+        stepper.start_step(as_batch(self.single_action_space, actions))
         self._state = AsyncState.WAITING_STEP
 
     def step_wait(self, timeout: float | None = None) -> StepResult:

@@ -113,7 +113,7 @@ class SyncVectorEnv(gymnasium.vector.SyncVectorEnv):
         if self.autoreset_mode is AutoresetMode.DISABLED and pending.any():
             raise AssertionError(f"self._autoreset_envs={pending!r}")
         self._check_open()
-        stepper.step_async(as_batch(self.single_action_space, actions))
+        stepper.start_step(as_batch(self.single_action_space, actions))
         step = originally(stepper.finish_step)
         return step_result(stepper, self._batcher, step, self.copy, self._add_info)
 

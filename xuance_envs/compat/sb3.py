@@ -29,6 +29,7 @@ from xuance_envs.compat.stepping import ProcessStepper, SerialStepper, Stepped, 
 from xuance_envs.compat.vector_results import take_final
 from xuance_envs.engine.env_group import Autoreset
 from xuance_envs.engine.infos import InfoBatch
+from xuance_envs.engine.step_arrays import as_float32
 
 __all__ = ["DummyVecEnv", "SubprocVecEnv"]
 
@@ -74,9 +75,12 @@ class DummyVecEnv(sb3.DummyVecEnv):
             info dicts. Where an episode ended, the observation is the first one of the next, and
             the last one is ``infos[i]["terminal_observation"]``.
         """
-        self._stepper.step_async(self.actions)
+        actions: Any = self.actions
+        if isinstance(actions, list | tuple | np.ndarray) and len(actions) > self.num_envs:
+            actions = actions[: self.num_envs]  # theirs takes as many as it has environments
+        self._stepper.start_step(actions)
         step = originally(self._stepper.finish_step)
-        rewards = self._stepper.arrays.rewards.astype(np.float32)
+        rewards = as_float32(self._stepper.arrays.rewards)
         dones, infos = ends_and_infos(self._stepper, step, self.reset_infos)
         return self._batch(), rewards, dones, infos
 

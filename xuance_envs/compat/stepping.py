@@ -75,6 +75,40 @@ class Stepper(VecEnv):
         if self._elsewhere is not None:
             self._elsewhere.refuse()
 
+    def start_step(self, actions: Any) -> None:
+        """Starts a step; rows of another shape than an action's go to the environments as they are.
+
+        So do theirs in Gymnasium and in Stable-Baselines3, which hand on whatever rows they get.
+
+        Raises:
+            ValueError: the actions do not fit.
+        """
+        self._packed_actions = None
+        try:
+            self.step_async(actions)
+        except ValueError:
+            rows = self._rows_of_another_shape(actions)
+            if rows is None:
+                raise
+            self._packed_actions = {
+                driver: driver.pack_actions([rows[driver.lo : driver.hi]])
+                for driver in self._drivers
+            }
+            self._start_every_step()
+
+    def _rows_of_another_shape(self, actions: Any) -> list[Any] | None:
+        """An action for each environment, if it is only their shape that does not fit."""
+        flat = self._arrays.actions.flat
+        if flat is None or self._check_actions:
+            return None
+        try:
+            given = np.asarray(actions)
+        except ValueError:  # of several shapes
+            return None
+        if given.dtype.kind not in "biuf" or given.shape[:1] != flat.shape[:1]:
+            return None
+        return None if given.shape == flat.shape else list(actions)
+
     def finish_step(self) -> Stepped:
         """Waits for the step that was started with ``step_async``.
 

@@ -94,9 +94,18 @@ def _checked_mask(mask: Any, num_envs: int) -> NDArray[np.bool_]:
 
 
 def as_batch(space: Space[Any], actions: Any) -> Any:
-    """A batch of actions; for a Tuple space, Gymnasium takes a list of batches for it, too."""
+    """A batch of actions; for a Tuple space, Gymnasium takes a list of batches for it, too.
+
+    Raises:
+        TypeError: one action without any axis, where Gymnasium goes through a batch.
+    """
     if isinstance(actions, list) and isinstance(space, spaces.Tuple):
         return tuple(actions)
+    if not np.iterable(actions):
+        raise TypeError(
+            f"actions: expected a batch of them, one per environment, got {actions!r}, which has "
+            "no axis to take them from"
+        )
     return actions
 
 

@@ -207,6 +207,7 @@ class EnvGroup:
         self._rows: list[Row] = arrays.observations.rows(n, self._freeze)
         self._reset_rows: list[Row] = arrays.reset_observations.rows(n, self._freeze)
         self._take_actions = arrays.actions.reader()
+        self._given_actions: list[Any] | None = None
         self._rewards = memoryview(arrays.rewards)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
         self._terminated = arrays.terminated
         self._truncated = arrays.truncated
@@ -249,7 +250,8 @@ class EnvGroup:
         environment that was in its own ``step`` or ``reset`` is then asked for that again.
 
         Args:
-            actions: the actions' leaves that are held as objects, None where there are none.
+            actions: the actions' leaves that are held as objects, None where there are none. Where
+                none are: one list of actions that environments are given as they are.
             number: a number of this step's own; None where nothing can interrupt it.
 
         Raises:
@@ -270,8 +272,9 @@ class EnvGroup:
                 rewards[_ALL] = self._unstepped
                 # No call in between: an interrupt finds a step that was begun, or one that was not.
                 self._left, self._number = _UNTOUCHED, number
+            given = self._given_actions
             items: Iterator[Any] = enumerate(
-                zip(self._stepped, self._take_actions(), self._rows)  # noqa: B905  # costs, every step
+                zip(self._stepped, given or self._take_actions(), self._rows)  # noqa: B905  # costs, every step
             )
             if start:
                 items = islice(items, start, None)
@@ -412,8 +415,10 @@ class EnvGroup:
 
     def _begin(self, actions: list[list[Any]] | None) -> None:
         """Readies the arrays for a command."""
-        if actions is not None:
+        if actions is not None and self._actions.objects:
             self._actions.load(0, actions)
+        elif actions is not None or self._given_actions is not None:
+            self._given_actions = None if actions is None else actions[0]
         self._infos.rest = {}
         self._reset_infos.rest = {}
         self._last_reset = -1
@@ -520,7 +525,7 @@ class EnvGroup:
             self._pending[i] = False
             self._stepped[i] = self.envs[i]
         infos, reset_infos = self._infos, self._reset_infos
-        known = len(infos.keys) + len(reset_infos.keys)
+        known = infos.changes + reset_infos.changes
         has_reset = self._last_reset >= 0
         if not (infos.rest or reset_infos.rest or self._objects or known != self._known_keys):
             return ENDED if has_reset else DONE

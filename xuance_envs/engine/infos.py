@@ -8,7 +8,8 @@ for that step only.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, SupportsIndex, overload
 
 import numpy as np
@@ -31,6 +32,13 @@ __all__ = [
 
 MAX_COLUMNS = 64
 """Columns the arrays have room for; further keys travel as part of the rest."""
+
+MAX_REORDERINGS = 8
+"""How often columns are put into another order; infos that differ from then on state theirs."""
+
+
+class KeyOrder:
+    """The key under which a rest has the order of an info's keys, where columns do not imply it."""
 
 
 def _exactly_none(_: Any) -> None:
@@ -100,15 +108,18 @@ class InfoArrays:
 Columns = Mapping[str, tuple[type, NDArray[Any], NDArray[np.bool_]]]
 """By key, the type of some infos' values, the values, and where there are any."""
 
-_Layout = tuple[tuple[str, type, Any], ...]
+_Layout = tuple[tuple[Any, ...], Sequence[tuple[str, type, Any]]]
+"""The keys of an info, in its order, and each one's type and column."""
 
-
-# Of an info that came as columns: no dict is laid out like it, so the next one is written anew.
-_FROM_COLUMNS: _Layout = (("", type(None), None),)
+_EMPTY: _Layout = ((), ())
+_WRITE_ANEW: _Layout = ((KeyOrder,), ())  # no info is laid out like it
 
 
 class InfoWriter:
     """Writes the infos of a group's environments into its arrays.
+
+    Columns are in the order that infos have their keys in, and what does not fit them comes after;
+    an info of another order has it in its rest.
 
     Args:
         arrays: the group's slice of them.
@@ -116,12 +127,16 @@ class InfoWriter:
             change it any more.
 
     Attributes:
-        keys (list[str]): the key of each column in use, in order; only ever grows.
+        keys (list[str]): the key of each column in use, in order.
+        changes (int): how often the keys have changed.
         rest (dict[int, Any]): by environment, a frozen dict of what did not fit its columns.
     """
 
     def __init__(self, arrays: InfoArrays, freeze: Callable[[Any], Any]) -> None:
         self.keys: list[str] = []
+        self.changes = 0
+        self._reorderings = 0
+        self._arranging: tuple[Sequence[str], InfoArrays, int] | None = None
         self.rest: dict[int, Any] = {}
         self._freeze = freeze
         self._slots: dict[str, int] = {}
@@ -134,7 +149,9 @@ class InfoWriter:
             "q": [memoryview(row) for row in integers],
             "": [[None] * arrays.cells.shape[1]] * MAX_COLUMNS,
         }
-        self._layouts: list[_Layout] = [()] * arrays.cells.shape[1]
+        self._layouts: list[_Layout] = [_EMPTY] * arrays.cells.shape[1]
+        # By environment, the keys of its info that are in columns and whose order these imply.
+        self._implied: list[Sequence[str]] = [()] * arrays.cells.shape[1]
 
     def write(self, i: int, info: dict[str, Any]) -> None:
         """Stores the info of the group's environment i.
@@ -142,9 +159,9 @@ class InfoWriter:
         Raises:
             BadValueError: it is not a dict.
         """
-        layout = self._layouts[i]
+        keys, layout = self._layouts[i]
         try:
-            if layout and len(info) == len(layout):
+            if keys and tuple(info) == keys:
                 for key, kind, column in layout:
                     value = info[key]
                     if type(value) is not kind:
@@ -154,18 +171,21 @@ class InfoWriter:
                     return
         except (LookupError, TypeError, ValueError):
             pass  # not laid out as this environment's last info was
-        if layout or type(info) is not dict or info:
+        if keys or type(info) is not dict or info:
             self._write_anew(i, info)
 
     def _write_anew(self, i: int, info: dict[str, Any]) -> None:
         if not isinstance(info, dict):
             raise BadValueError(f"expected an info that is a dict, got a {type(info).__name__}")
+        self._implied[i] = ()
+        self._learn([key for key, value in info.items() if type(value) in _CODES])
         layout: list[tuple[str, type, Any]] = []
-        rest = {}
+        rest: dict[Any, Any] = {}
+        last, in_order = -1, True
         self._kinds[:, i] = 0
         for key, value in info.items():
             code = _CODES.get(type(value), 0)
-            slot = self._slot(key) if code else None
+            slot = self._slots.get(key) if code else None
             if slot is None:
                 rest[key] = value
                 continue
@@ -177,7 +197,13 @@ class InfoWriter:
                 continue
             self._kinds[slot, i] = code
             layout.append((key, type(value), column))
-        self._layouts[i] = tuple(layout)
+            in_order = in_order and slot > last and not rest
+            last = slot
+        if in_order:
+            self._implied[i] = [key for key, _, _ in layout]
+        else:
+            rest[KeyOrder] = tuple(info)
+        self._layouts[i] = _WRITE_ANEW if rest else (tuple(info), layout)
         if rest:
             self.rest[i] = self._freeze(rest)
 
@@ -189,28 +215,81 @@ class InfoWriter:
             columns: as :meth:`InfoBatch.columns` gives them, in that order.
         """
         at = np.asarray(places)
-        self._arrays.kinds[:, at] = 0
         for i in places:
-            self._layouts[i] = _FROM_COLUMNS
-        rests: dict[int, dict[str, Any]] = {}
-        for key, (kind, values, mask) in columns.items():
-            slot = self._slot(key)
-            if slot is None:
+            self._layouts[i], self._implied[i] = _WRITE_ANEW, ()
+        self._learn(list(columns))
+        self._kinds[:, at] = 0
+        rests: dict[int, dict[Any, Any]] = {}
+        slots = [self._slots.get(key, MAX_COLUMNS) for key in columns]
+        if _is_ascending(slots):
+            keys = [key for key in columns if key in self._slots]
+            for i in places:
+                self._implied[i] = keys
+        else:
+            rests = {i: {KeyOrder: tuple(columns)} for i in places}
+        for slot, (key, (kind, values, mask)) in zip(slots, columns.items(), strict=True):
+            if slot == MAX_COLUMNS:
                 for position in mask.nonzero()[0].tolist():
                     (value,) = _scalars(kind, values[position : position + 1])
                     rests.setdefault(places[position], {})[key] = value
                 continue
             cells = _as_stored(self._arrays.cells, _CODES[kind])
             cells[slot, at] = values
-            self._arrays.kinds[slot, at] = mask * np.uint8(_CODES[kind])
+            self._kinds[slot, at] = mask * np.uint8(_CODES[kind])
         self.rest.update((i, self._freeze(rest)) for i, rest in rests.items())
 
-    def _slot(self, key: Any) -> int | None:
-        slot = self._slots.get(key)
-        if slot is None and type(key) is str and len(self.keys) < MAX_COLUMNS:
-            slot = self._slots[key] = len(self.keys)
-            self.keys.append(key)
-        return slot
+    def _learn(self, numbers: Sequence[Any]) -> None:
+        """Makes columns for the keys of an info's numbers, as long as there are any, in its order.
+
+        Columns of another order are put into this one, a few times, unless an info needs theirs.
+        """
+        self._finish_arranging()
+        slots = self._slots
+        known = [slots[key] for key in numbers if key in slots]
+        agrees = _is_ascending(known)
+        if agrees and len(known) == len(numbers):
+            return
+        room = MAX_COLUMNS - len(self.keys)
+        new = [key for key in numbers if key not in slots and type(key) is str][:room]
+        order = self.keys.copy()
+        if not agrees and self._reorderings < MAX_REORDERINGS:
+            for slot, other in zip(sorted(known), known, strict=True):
+                order[slot] = self.keys[other]
+            if all([_is_ascending(map(order.index, keys)) for keys in self._implied]):
+                self._reorderings += 1
+            else:
+                order = self.keys.copy()
+        place = len(order)
+        for key in reversed(numbers):
+            if key in slots:
+                place = order.index(key)
+            elif key in new:
+                order.insert(place, key)
+        if order != self.keys:
+            self._arrange(order)
+
+    def _arrange(self, order: Sequence[str]) -> None:
+        """Puts the columns in use into another order, with new ones among them."""
+        unused = iter(range(len(self.keys), MAX_COLUMNS))
+        sources = [self._slots[key] if key in self._slots else next(unused) for key in order]
+        self._layouts[:] = [_WRITE_ANEW] * len(self._layouts)
+        arranged = InfoArrays(self._arrays.cells[sources], self._kinds[sources])
+        self._arranging = order, arranged, self.changes + 1
+        self._finish_arranging()
+
+    def _finish_arranging(self) -> None:
+        """Does so, or goes on where an interrupt came."""
+        if self._arranging is not None:
+            order, arranged, self.changes = self._arranging
+            self._arrays.cells[: len(order)] = arranged.cells
+            self._kinds[: len(order)] = arranged.kinds
+            self.keys[:] = order
+            self._slots = {key: slot for slot, key in enumerate(order)}
+            self._arranging = None
+
+
+def _is_ascending(slots: Iterable[int]) -> bool:
+    return all([one <= other for one, other in pairwise(slots)])
 
 
 Frozen = tuple[Callable[[Any], Any], Any]
@@ -252,6 +331,9 @@ class InfoBatch:
         if env in self.rest:
             thaw, frozen = self.rest[env]
             info.update(thaw(frozen))
+            order = info.pop(KeyOrder, None)
+            if order is not None:
+                info = {key: info[key] for key in order if key in info}
         return info
 
     def column(self, key: str, envs: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -291,7 +373,7 @@ class InfoBatch:
         if self.rest:
             return None
         found: dict[str, tuple[type, NDArray[Any], NDArray[np.bool_]]] = {}
-        alike = all([keys == self.keys[0] for keys in self.keys])
+        alike = self._groups_are_alike()
         for slot, key in enumerate(self.keys[0] if alike else self._all_keys()):
             if not alike:
                 cells, kinds = self._gather(key, envs)
@@ -313,6 +395,9 @@ class InfoBatch:
             found[key] = kind, _as_stored(cells, code).astype(kind), mask
         return found
 
+    def _groups_are_alike(self) -> bool:
+        return all([keys == self.keys[0] for keys in self.keys])
+
     def _all_keys(self) -> dict[str, None]:
         return dict.fromkeys(key for keys in self.keys for key in keys)
 
@@ -325,7 +410,7 @@ class InfoBatch:
             envs: the environments at the batch's positions.
             extra: what they are to have besides, by key one value for each.
         """
-        columns = self.columns(envs)
+        columns = self.columns(envs) if self._groups_are_alike() else None
         if columns is None or not all([mask.all() for _, _, mask in columns.values()]):
             dicts = [self.build(position, env) for position, env in enumerate(envs.tolist())]
             for key, values in extra.items():
@@ -538,6 +623,14 @@ class StepInfos(Sequence[dict[Any, Any]]):
         if isinstance(other, StepInfos | list | tuple):
             return list(self) == list(other)
         return NotImplemented
+
+    def __add__(self, other: object) -> list[Any]:
+        if isinstance(other, StepInfos | list):
+            return [*self, *other]
+        return NotImplemented
+
+    def __radd__(self, other: object) -> list[Any]:
+        return [*other, *self] if isinstance(other, list) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # mutable, so not hashable, as a list
 

@@ -6,6 +6,7 @@ import inspect
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from gymnasium import Space
@@ -37,15 +38,12 @@ class EnvDescription:
     @classmethod
     def of(cls, env: Any) -> EnvDescription:
         """Describes an environment."""
-        limit = getattr(env, "max_episode_steps", None)
-        if limit is None:
-            limit = getattr(getattr(env, "spec", None), "max_episode_steps", None)
         return cls(
             env.observation_space,
             env.action_space,
             {k: v for k, v in (getattr(env, "metadata", None) or {}).items() if _can_travel(v)},
             getattr(env, "render_mode", None),
-            limit,
+            _step_limit(env),
         )
 
     def differs_in(self, other: Any) -> str | None:
@@ -88,6 +86,26 @@ def checked_env(env: Any) -> Any:
                 f"{describe(space)}; Gym_Env(..., library='gym') takes those of the older gym"
             )
     return env
+
+
+def _step_limit(env: Any) -> Any:
+    """The outermost limit of an episode's steps that an environment or one that it wraps states."""
+    layers = list(_chain(env))
+    for layer, inner in zip_longest(layers, layers[1:]):
+        for name in ("max_episode_steps", "_max_episode_steps"):  # the latter is a TimeLimit's
+            # A wrapper may give the attributes of what it wraps for its own.
+            if inner is None or _has(layer, name):
+                limit = getattr(layer, name, None)
+                if limit is not None:
+                    return limit
+        limit = _specified_limit(layer)
+        if limit is not None and (inner is None or limit != _specified_limit(inner)):
+            return limit
+    return None
+
+
+def _specified_limit(layer: Any) -> Any:
+    return getattr(getattr(layer, "spec", None), "max_episode_steps", None)
 
 
 def _can_travel(value: Any) -> bool:

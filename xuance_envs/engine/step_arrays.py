@@ -16,7 +16,7 @@ from xuance_envs.engine.infos import InfoArrays
 from xuance_envs.engine.space_layout import SpaceLayout
 from xuance_envs.engine.space_rows import SpaceRows
 
-__all__ = ["UNSTEPPED", "StepArrays", "first_unstepped"]
+__all__ = ["UNSTEPPED", "StepArrays", "as_float32", "first_unstepped"]
 
 UNSTEPPED = np.array([0x7FF8_0000_0000_57E9], np.int64).view(np.float64)
 """A reward that is not there yet: a NaN that no environment returns, for its bits are odd."""
@@ -127,6 +127,12 @@ class StepArrays:
             self.infos.slice(lo, hi),
             self.reset_infos.slice(lo, hi),
         )
+
+
+@np.errstate(over="ignore")
+def as_float32(rewards: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Rewards in the dtype that callers are given; infinite where they are beyond its range."""
+    return rewards.astype(np.float32)
 
 
 def first_unstepped(rewards: NDArray[np.float64]) -> int | None:

@@ -176,13 +176,15 @@ class Gym_Env(EnvWrapper):
 
 
 def _step_limit(env: gymnasium.Env[Any, Any]) -> int | None:
-    """Return the least step limit among the wrappers of `env`."""
+    """Return the least step limit that `env` or what it wraps states."""
     limits = []
-    while isinstance(env, gymnasium.Wrapper):
+    while True:
+        limits.append(getattr(env, "max_episode_steps", None))
+        if not isinstance(env, gymnasium.Wrapper):
+            return min([limit for limit in limits if limit is not None], default=None)
         if isinstance(env, TimeLimit):
             limits.append(env._max_episode_steps)
         env = env.env
-    return min(limits, default=None)
 
 
 def _reward_range(env: gymnasium.Env[Any, Any]) -> tuple[float, float]:

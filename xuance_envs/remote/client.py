@@ -13,8 +13,15 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.space_layout import BadValueError, SpaceLayout
 from xuance_envs.engine.space_rows import EVERY, SpaceRows
+from xuance_envs.engine.step_arrays import as_float32
 from xuance_envs.errors import ClosedVecEnvError
-from xuance_envs.remote.connection import Connection, RemoteSession, checked_count, understood
+from xuance_envs.remote.connection import (
+    Connection,
+    RemoteSession,
+    checked_count,
+    checked_seeds,
+    understood,
+)
 from xuance_envs.remote.wire import array_from_wire, from_wire, infos_from_wire
 from xuance_envs.remote.wire_spaces import batch_from_wire, batch_to_wire, space_from_wire
 from xuance_envs.vector_envs.arguments import checked_env_ids, seeds_of
@@ -197,7 +204,7 @@ class StudentGymEnvVectorized:
             return self._no_observations(), []
         request = {
             "episode_ids": [self.episode_ids[env] for env in envs],
-            "seed": None if seed is None else seeds,
+            "seed": None if seed is None else checked_seeds(seeds),
         }
         answer = self._session.request("vectorized_reset", request)
         with understood(self._session.server):
@@ -259,7 +266,7 @@ class StudentGymEnvVectorized:
             truncated = array_from_wire(answer["truncated"], np.dtype(np.bool_), shape)
             infos = infos_from_wire(answer["infos"], self.num_envs)
         self._ended = terminated | truncated
-        return observations, rewards.astype(np.float32), terminated, truncated, infos
+        return observations, as_float32(rewards), terminated, truncated, infos
 
     def get_terminated_env_indices(self) -> list[int]:
         """The environments whose episode has ended, for either reason, and that await a reset."""

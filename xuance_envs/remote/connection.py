@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic, sleep
 from typing import Any
@@ -31,10 +31,13 @@ except ImportError as error:
         'pip install "xuance_envs[remote]"'
     ) from error
 
-__all__ = ["Connection", "RemoteSession", "checked_count", "understood"]
+__all__ = ["Connection", "RemoteSession", "checked_count", "checked_seeds", "understood"]
 
 API = "/api/v1"
 PROTOCOL = 1
+
+MAX_SEED = 2**64
+"""What a server takes as a seed is below it."""
 
 CONNECT_TIMEOUT = 5.0
 """Seconds within which a connection has to be made."""
@@ -267,6 +270,18 @@ def checked_count(name: str, value: Any) -> int:
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name}: expected an int of at least 1, got {value!r}")
     return int(value)
+
+
+def checked_seeds(seeds: Sequence[int | None]) -> list[int | None]:
+    """Seeds that can be sent.
+
+    Raises:
+        ValueError: one is too big.
+    """
+    for seed in seeds:
+        if seed is not None and seed >= MAX_SEED:
+            raise ValueError(f"seed: expected ints below 2**64, as far as servers take, got {seed}")
+    return list(seeds)
 
 
 @contextmanager

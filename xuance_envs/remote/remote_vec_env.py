@@ -21,7 +21,13 @@ from xuance_envs.engine.single_env import EnvDescription
 from xuance_envs.engine.space_rows import EVERY, Index, SpaceRows
 from xuance_envs.engine.step_arrays import StepArrays
 from xuance_envs.engine.step_clock import StepTimes
-from xuance_envs.remote.connection import Connection, RemoteSession, checked_count, understood
+from xuance_envs.remote.connection import (
+    Connection,
+    RemoteSession,
+    checked_count,
+    checked_seeds,
+    understood,
+)
 from xuance_envs.remote.wire import (
     WireError,
     array_from_wire,
@@ -31,6 +37,7 @@ from xuance_envs.remote.wire import (
     to_wire,
 )
 from xuance_envs.remote.wire_spaces import batch_from_wire, batch_to_wire, space_from_wire
+from xuance_envs.vector_envs.arguments import checked_seed
 from xuance_envs.vector_envs.vector_env import StepResult, VecEnv
 
 __all__ = ["RemoteDriver", "RemoteVecEnv"]
@@ -109,7 +116,7 @@ class RemoteVecEnv(VecEnv):
         request = {
             "env_id": env_id,
             "num_envs": num_envs,
-            "seed": None if seed is None else int(seed),
+            "seed": None if seed is None else checked_seeds([checked_seed("seed", seed)])[0],
             "kwargs": _sendable("construct", dict(env_kwargs or {})),
             "auto_reset": True,
         }
@@ -250,7 +257,7 @@ class RemoteDriver:
         options = resets[0][2]
         message = {
             "episode_ids": places,
-            "seed": [seed for _, seed, _ in resets],
+            "seed": checked_seeds([seed for _, seed, _ in resets]),
             "options": None if options is None else _sendable("reset", options),
         }
         return "vectorized_reset", message, lambda answer: self._take_reset(places, answer)
@@ -359,7 +366,7 @@ class RemoteDriver:
 
     def _outcome(self, ended: bool) -> Outcome:
         infos, reset_infos = self._infos, self._reset_infos
-        known = len(infos.keys) + len(reset_infos.keys)
+        known = infos.changes + reset_infos.changes
         if not (infos.rest or reset_infos.rest or known != self._known_keys):
             return ENDED if ended else DONE
         self._known_keys = known

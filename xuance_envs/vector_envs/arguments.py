@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ __all__ = [
     "checked_functions",
     "checked_positive",
     "checked_restarts",
+    "checked_seed",
     "env_indices",
     "seeds_of",
     "shares",
@@ -34,7 +36,7 @@ def checked_functions(
 
     Raises:
         TypeError: something in it is not callable.
-        ValueError: it is empty.
+        ValueError: it is empty, or ``env_seed`` is no seed.
     """
     functions = list(env_fns)
     if not functions:
@@ -46,7 +48,8 @@ def checked_functions(
             )
     if env_seed is None:
         return functions, [{}] * len(functions)
-    return functions, [{"env_seed": env_seed + i} for i in range(len(functions))]
+    first = checked_seed("env_seed", env_seed)
+    return functions, [{"env_seed": first + i} for i in range(len(functions))]
 
 
 def checked_env_ids(
@@ -93,18 +96,36 @@ def seeds_of(seed: int | Sequence[int | None] | None, ids: Sequence[int]) -> lis
     """The seed of each environment: an int is counted up by the environment's index.
 
     Raises:
-        ValueError: there are not as many seeds as environments.
+        ValueError: there are not as many seeds as environments, or one is no seed.
     """
     if seed is None:
         return [None] * len(ids)
-    if isinstance(seed, int | np.integer):
-        return [int(seed) + env for env in ids]
+    if isinstance(seed, int | str | bytes) or not np.iterable(seed):
+        first = checked_seed("seed", seed, f", or {len(ids)} of them, one per environment")
+        return [first + env for env in ids]
     seeds = list(seed)
     if len(seeds) != len(ids):
         raise ValueError(
             f"seed: expected an int or {len(ids)} seeds, one per environment, got {len(seeds)}"
         )
-    return [None if one is None else operator.index(one) for one in seeds]
+    return [None if one is None else checked_seed(f"seed[{i}]", one) for i, one in enumerate(seeds)]
+
+
+def checked_seed(name: str, seed: Any, otherwise: str = "") -> int:
+    """A seed, as environments of Gymnasium take it: an int of any size that is not negative.
+
+    Args:
+        name: what it is called in the error.
+        seed: the seed.
+        otherwise: what else would be right, for the error.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    with suppress(TypeError):
+        if (number := operator.index(seed)) >= 0:
+            return number
+    raise ValueError(f"{name}: expected an int from 0 on{otherwise}, got {seed!r}")
 
 
 def shares(num_envs: int, in_series: int | str, cpus: int) -> list[tuple[int, int]]:

@@ -21,7 +21,7 @@ from xuance_envs.engine.infos import StepInfos
 from xuance_envs.engine.single_env import EnvDescription, common_description
 from xuance_envs.engine.space_layout import BadValueError
 from xuance_envs.engine.space_rows import EVERY, read_only
-from xuance_envs.engine.step_arrays import StepArrays
+from xuance_envs.engine.step_arrays import StepArrays, as_float32
 from xuance_envs.engine.waiting import PolledWaiter, Waiter
 from xuance_envs.errors import (
     AlreadySteppingError,
@@ -306,6 +306,9 @@ class VecEnv(ABC):
         self._put_actions(actions)
         if self._flat_actions is None and self._arrays.actions.layout.has_objects:
             self._packed_actions = {driver: self._packed(driver) for driver in self._drivers}
+        self._start_every_step()
+
+    def _start_every_step(self) -> None:
         self._tag += 1
         self._arrays_are_last = self._all_asked = False
         self.waiting = True
@@ -391,11 +394,11 @@ class VecEnv(ABC):
         infos = self._results.infos(outcomes)
         if self._copy:
             obs = self._copy_observations()
-            rewards = arrays.rewards.astype(np.float32)
+            rewards = as_float32(arrays.rewards)
             terminated, truncated = arrays.terminated.copy(), arrays.truncated.copy()
         else:
             obs = arrays.observations.view()
-            self._rewards[:] = arrays.rewards
+            self._rewards[:] = as_float32(arrays.rewards)
             rewards, terminated, truncated = self._views
         if self._defers_buf_obs:
             self._defer_buf_obs(obs)
@@ -523,7 +526,7 @@ class VecEnv(ABC):
         infos = self._results.infos(ready.items(), envs)
         batch = StepBatch(
             arrays.observations.copy(envs),
-            arrays.rewards[envs].astype(np.float32),
+            as_float32(arrays.rewards[envs]),
             arrays.terminated[envs],
             arrays.truncated[envs],
             infos,
