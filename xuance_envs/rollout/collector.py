@@ -23,7 +23,7 @@ from xuance_envs.rollout.agents import (
 from xuance_envs.rollout.episode_statistics import EpisodeStatistics
 from xuance_envs.rollout.recorder import GifRecorder, image_of, render_folder
 from xuance_envs.rollout.states import StateLayout, StateRow
-from xuance_envs.rollout.storage import RolloutStorage, SegmentEnds
+from xuance_envs.rollout.storage import Rollout, RolloutStorage, SegmentEnds
 from xuance_envs.rollout.transfer import Transfer
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -31,17 +31,25 @@ __all__ = ["RolloutCollector"]
 
 RENDER_MODE = "rgb_array"
 
+_RESULTS = (
+    *("states", "actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags"),
+    *("end_states", "ep_counts", "total_return"),
+)
+"""The attributes that a rollout leaves behind."""
+
 
 class RolloutCollector:
     """Has an agent play in a vector environment, and keeps what happens.
 
     :meth:`rollout` steps every environment ``steps_per_env`` times; what came of it is in the
     attributes below. The environments are reset once, by the constructor; each rollout goes on
-    where the last one stopped. An interrupted rollout, or one that raised, is lost, and if a step
-    was under way then, the environments are reset before the next.
+    where the last one stopped. An interrupted rollout, or one that raised, is lost, so that its
+    attributes are missing, and if a step was under way then, the environments are reset before the
+    next.
 
-    The tensors are on ``device``, and hold until the next rollout, which may write into the
-    same memory. T is ``steps_per_env`` and N the number of environments.
+    The tensors are on ``device``, and yours: where you hold anything of a rollout, be it a part of
+    a tensor or what autograd has saved, no later rollout writes. What nobody holds any more makes
+    room for the next. T is ``steps_per_env`` and N the number of environments.
 
     Args:
         vec_env: the environments; closed by :meth:`close`.
@@ -160,7 +168,6 @@ class RolloutCollector:
         self._storage = RolloutStorage(
             steps_per_env, self.num_envs, self._layout, self._action_layout, self._transfer
         )
-        self._has_rollout = False
         self._in_step = False
         self._fresh = np.zeros(self.num_envs, np.bool_)
         self.state_shape: Any = self._layout.shape
@@ -180,10 +187,10 @@ class RolloutCollector:
             VecEnvError: as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step` raises them.
         """
         self._settle()
-        storage = self._storage
-        storage.wait()
+        self._let_go()
+        rollout = self._storage.begin()
         self._statistics.forget()
-        rows = storage.state_rows
+        rows = rollout.state_rows
         rows[0].copy_from(self._layout.parts(self.t_states))
         self.t_states = rows[0].states
         ends = SegmentEnds(self._layout, self.num_envs)
@@ -192,42 +199,42 @@ class RolloutCollector:
                 actions, log_probs, values = self._ask_agent()
                 self._start_step(self._transfer.receive(actions))
                 # Subprocesses are at work meanwhile.
-                storage.put_answer(t, actions, log_probs, values)
+                rollout.put_answer(t, actions, log_probs, values)
                 parts, ended, rewards, terminated, truncated = self._finish_step(rows[t + 1])
-                storage.put_results(t, rewards, terminated, truncated)
+                rollout.put_results(t, rewards, terminated, truncated)
                 if len(ended):
                     ends.add(ended, parts)
-        self._end_segments(ends, parts)
-        checked_numbers("values", storage.values)
-        checked_numbers("log_probs", storage.log_probs)
-        self._show_results(ends)
-
-    def _end_segments(self, ends: SegmentEnds, parts: Sequence[NDArray[Any]]) -> None:
-        """Counts episodes that are not over as truncated, whose last states are ``parts``."""
         (unfinished,) = np.nonzero(~self._fresh)
-        self._storage.host_truncated[-1, unfinished] = 1
+        rollout.host_truncated[-1, unfinished] = 1
         ends.add(unfinished, parts)
+        checked_numbers("values", rollout.values)
+        checked_numbers("log_probs", rollout.log_probs)
+        self._storage.send(rollout)
+        self._show(rollout, ends)
 
-    def _show_results(self, ends: SegmentEnds) -> None:
-        storage = self._storage
-        storage.send()
+    def _let_go(self) -> None:
+        """Holds on to nothing of the last rollout, so that its memory can be used again."""
+        self.t_states = self._layout.whole([p.clone() for p in self._layout.parts(self.t_states)])
+        for name in _RESULTS:
+            self.__dict__.pop(name, None)
+
+    def _show(self, rollout: Rollout, ends: SegmentEnds) -> None:
         self.states = self._layout.whole(
-            [part[:-1].detach().requires_grad_(part.is_floating_point()) for part in storage.states]
+            [part[:-1].detach().requires_grad_(part.is_floating_point()) for part in rollout.states]
         )
         self.actions, self.log_probs, self.values = (
-            storage.actions,
-            storage.log_probs,
-            storage.values,
+            rollout.actions,
+            rollout.log_probs,
+            rollout.values,
         )
         self.rewards, self.done_flags, self.trunc_flags = (
-            storage.rewards,
-            storage.terminated,
-            storage.truncated,
+            rollout.rewards,
+            rollout.terminated,
+            rollout.truncated,
         )
         self.end_states = ends.states()
         self.ep_counts = torch.from_numpy(ends.counts()).to(self.device)
-        self.total_return = np.float32(storage.host_rewards.sum(dtype=np.float64))
-        self._has_rollout = True
+        self.total_return = np.float32(rollout.host_rewards.sum(dtype=np.float64))
 
     def advantages(self, gamma: float, gae_lambda: float) -> torch.Tensor:
         """Generalized advantage estimates of the last rollout's actions.
@@ -247,7 +254,7 @@ class RolloutCollector:
             RuntimeError: there has been no rollout yet.
             ValueError: the agent's answer is not in order.
         """
-        if not self._has_rollout:
+        if "ep_counts" not in self.__dict__:
             raise RuntimeError("advantages are those of a rollout: call rollout first")
         count = int(self.ep_counts.sum())
         with torch.no_grad():
