@@ -108,7 +108,7 @@ class StateLayout:
         return [make() for make in self.makers(*leading)]
 
     def makers(self, *leading: int) -> list[Callable[[], torch.Tensor]]:
-        """By part, what makes such room again and again: see :meth:`Transfer.maker`."""
+        """By part, what makes such room again and again: see ``Transfer.maker``."""
         return [self._transfer.maker((*leading, *leaf.shape), leaf.dtype) for leaf in self._leaves]
 
     def stage(self, count: int) -> _Stage | None:
