@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from xuance_envs.engine import recycling
-from xuance_envs.engine.recycling import copier_of
+from xuance_envs.engine.recycling import copier_of, maker_of
 
 BIG = recycling.LEAST_BYTES
 
@@ -95,7 +95,23 @@ def test_it_keeps_no_more_than_a_few(array):
     held.clear()
     again = {address(copier()) for _ in range(20)}
     assert again < places
-    assert len(copier._kept) <= 6
+    assert len(copier._memory._kept) <= 6
+
+
+@pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
+def test_what_is_made_is_in_memory_that_nobody_holds(hold):
+    make = maker_of((4, BIG), np.float32, 2)
+    held, places = [], []
+    for number in range(5):
+        array = make()
+        assert (array.shape, array.dtype) == ((4, BIG), np.float32)
+        array[...] = number
+        places.append(address(array))
+        held.append(hold(array))
+        del array
+    assert len(set(places)) == 5
+    held.clear()
+    assert [address(make()) for _ in range(3)] == [places[3]] * 3
 
 
 @pytest.mark.parametrize("rows", [None, np.array([1])], ids=["all", "some"])

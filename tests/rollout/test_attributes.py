@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from rollout_reference import PlayEnv, Player, Reference, converter, parts_of
 
 import xuance_envs.rollout.collector as collector_module
 from xuance_envs import DummyVecEnv, RolloutCollector, SubprocVecEnv
+from xuance_envs.engine import recycling
 from xuance_envs.rollout.transfer import Transfer
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
@@ -248,14 +250,130 @@ def test_nothing_but_the_states_requires_grad_even_if_the_agent_answers_with_par
             assert not getattr(collector, name).requires_grad, name
 
 
-def test_storage_is_allocated_once():
-    with RolloutCollector(DummyVecEnv(env_fns(VECTOR, TWO)), Player(TWO), 3) as collector:
-        names = ("states", "actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags")
-        places = []
+# --- whoever holds a rollout keeps it -------------------------------------------------------------
+
+
+def saved_by_autograd(collector):
+    """The gradient of a loss that has to remember the states; nothing else holds them."""
+    weight = torch.ones(3, requires_grad=True)
+    loss = (collector.states * weight).sum()
+
+    def gradient():
+        return torch.autograd.grad(loss, weight, retain_graph=True)[0]
+
+    return gradient
+
+
+def gradient(collector):
+    collector.states.square().sum().backward()
+    return collector.states.grad
+
+
+def gradient_in_the_same_memory(collector):
+    collector.states.backward(collector.states.detach())
+    return collector.states.grad
+
+
+NAMES = "states actions rewards values log_probs done_flags trunc_flags end_states ep_counts"
+HOLDERS = {
+    **{name: attrgetter(name) for name in (*NAMES.split(), "t_states")},
+    "detached": lambda collector: collector.states.detach(),
+    "a row": lambda collector: collector.rewards[1],
+    "a part": lambda collector: collector.states[1:2, 0].detach(),
+    "turned": lambda collector: collector.values.t()[2:],
+    "an array": lambda collector: collector.actions.numpy(),
+    "a part of an array": lambda collector: collector.states.detach().numpy()[-1, 1:],
+    "a buffer": lambda collector: memoryview(collector.log_probs.numpy()),
+    "DLPack": lambda collector: np.from_dlpack(collector.rewards),
+    "the storage": lambda collector: collector.rewards.untyped_storage(),
+    "saved by autograd": saved_by_autograd,
+    "its gradient": gradient,
+    "a gradient in the same memory": gradient_in_the_same_memory,
+    "advantages": lambda collector: collector.advantages(0.9, 0.9),
+    "what the agent saw": lambda collector: collector.agent.kept.pop(),
+    "what the agent saw in one environment": lambda collector: collector.agent.kept.pop()[2],
+}
+
+
+class Keeping(Player):
+    """Keeps the last states that it saw; in their memory are the others."""
+
+    def get_actions_and_values(self, states, actions=None):
+        self.kept = [states]
+        return super().get_actions_and_values(states, actions)
+
+
+def values_of(held):
+    held = held() if callable(held) else held
+    return held.detach().numpy().copy() if isinstance(held, torch.Tensor) else np.array(held)
+
+
+@pytest.fixture
+def always_recycled(monkeypatch):
+    """As if every array were big enough for its memory to be used again."""
+    monkeypatch.setattr(recycling, "LEAST_BYTES", 0)
+
+
+@pytest.mark.usefixtures("device_kind", "always_recycled")
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_what_somebody_holds_of_a_rollout_stays_as_it_is(holder):
+    with RolloutCollector(DummyVecEnv(env_fns(VECTOR, TWO)), Keeping(TWO), 6) as collector:
+        held, expected = [], []
+        for _ in range(4):
+            collector.rollout()
+            held.append(HOLDERS[holder](collector))
+            expected.append(values_of(held[-1]))
+            collector.agent.kept = None
         for _ in range(2):
             collector.rollout()
-            places.append([getattr(collector, name).data_ptr() for name in names])
-        assert places[0] == places[1]
+        for one, other in zip(held, expected, strict=True):
+            np.testing.assert_array_equal(values_of(one), other)
+
+
+@pytest.mark.usefixtures("device_kind", "always_recycled")
+@pytest.mark.parametrize("observations", ["image", "dict", "bytes"])
+def test_held_states_of_any_kind_stay_as_they_are(observations):
+    space, arguments, _ = OBSERVATIONS[observations]
+    envs = DummyVecEnv(env_fns(space, TWO), copy=False)
+    with RolloutCollector(envs, Player(TWO), 3, **arguments) as collector:
+        collector.rollout()
+        held = [part.detach()[1:] for part in parts_of(collector.states)]
+        expected = [part.clone() for part in held]
+        for _ in range(3):
+            collector.rollout()
+        for one, other in zip(held, expected, strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.usefixtures("always_recycled")
+@pytest.mark.parametrize(("held", "places"), [(0, 1), (1, 2)])
+def test_memory_of_rollouts_that_nobody_holds_is_used_again(held, places):
+    with RolloutCollector(DummyVecEnv(env_fns(IMAGE, TWO)), Player(TWO), 3) as collector:
+        names = ("states", "actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags")
+        found, last = set(), []
+        for _ in range(6):
+            collector.rollout()
+            found.add(tuple(getattr(collector, name).data_ptr() for name in names))
+            last = [getattr(collector, name) for name in names][: held * len(names)]
+        assert len(last) == held * len(names)
+        assert len(found) == places
+
+
+def test_a_rollout_that_raised_leaves_nothing_to_be_taken_for_its_result():
+    with RolloutCollector(DummyVecEnv(env_fns(VECTOR, TWO)), Player(TWO), 3) as collector:
+        collector.rollout()
+        states, expected = collector.states, collector.states.clone()
+        draw, collector.agent.draw = collector.agent.draw, None
+        with pytest.raises(TypeError):
+            collector.rollout()
+        for name in NAMES.split():
+            assert not hasattr(collector, name)
+        with pytest.raises(RuntimeError, match="call rollout first"):
+            collector.advantages(0.9, 0.9)
+        assert torch.equal(states, expected)
+        collector.agent.draw = draw
+        collector.rollout()
+        assert torch.equal(states, expected)
 
 
 def test_an_agent_may_answer_with_the_same_tensors_every_time():

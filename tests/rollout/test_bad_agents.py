@@ -54,9 +54,9 @@ FAULTS = {
     "five outputs": (lambda a, p, v, e: (a, p, v, e, e), "expected 4 outputs .*, got 5"),
     "one tensor": (lambda a, p, v, e: torch.zeros(4), "expected 4 outputs .*, got Tensor"),
     "nothing": (lambda a, p, v, e: None, "got NoneType"),
-    "a column of actions": (
-        lambda a, p, v, e: (a[:, None], p, v, e),
-        r"actions: .*\(3,\).*\(3, 1\)",
+    "pairs of actions": (
+        lambda a, p, v, e: (a[:, None].repeat(1, 2), p, v, e),
+        r"actions: .*\(3,\).*\(3, 2\)",
     ),
     "too few actions": (lambda a, p, v, e: (a[:2], p, v, e), r"actions: .*\(3,\), got \(2,\)"),
     "a column of values": (lambda a, p, v, e: (a, p, v[:, None], e), r"values: .*\(3,\).*\(3, 1\)"),
@@ -130,6 +130,16 @@ def test_actions_may_have_any_dtype_that_loses_nothing(dtype):
         for i, env in enumerate(collector.vec_env.envs):
             assert env.received == collector.actions[:, i].tolist()
             assert type(env.received[0]) is np.int64
+
+
+def test_actions_of_a_discrete_space_may_come_as_a_column():
+    with spoilt(TWO, lambda a, p, v, e: (a[:, None], p, v, e)) as collector:
+        collector.rollout()
+        assert collector.actions.shape == (4, 3)
+        for i, env in enumerate(collector.vec_env.envs):
+            assert env.received == collector.actions[:, i].tolist()
+            assert all(action.shape == () for action in env.received)
+        collector.advantages(0.9, 0.9)
 
 
 # --- the device ---------------------------------------------------------------------------------

@@ -14,9 +14,8 @@ from gymnasium import spaces
 from PIL import Image, ImageDraw
 from rollout_reference import Player
 
-import xuance_envs.rollout.recorder as recorder_module
 from xuance_envs import DummyVecEnv, DummyVecEnv_Gym, Gym_Env, RolloutCollector, SyncVecEnv
-from xuance_envs.rollout import GifRecorder
+from xuance_envs.rollout import GifRecorder, gif
 
 TWO = spaces.Discrete(2)
 
@@ -49,7 +48,7 @@ class FilmEnv(gymnasium.Env):
         return np.zeros(1, np.float32), 1.5, self.steps == self.length, False, {}
 
     def render(self):
-        return np.full(self.size, self.steps_ever, np.uint8)
+        return np.full(self.size, self.steps_ever % 256, np.uint8)
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +60,7 @@ def workplace(tmp_path, monkeypatch):
 
 
 def make(num_envs=1, length=4, steps=4, **options):
-    return SyncVecEnv(partial(FilmEnv, length), num_envs, steps, agent=Player(TWO), **options)
+    return SyncVecEnv(partial(FilmEnv, length), num_envs, steps, Player(TWO), **options)
 
 
 def greys(path):
@@ -132,10 +131,26 @@ def test_an_episode_that_was_cut_off_is_dropped_and_the_next_recorded(reset):
     assert greys("renders/misc/render_0.gif") == [3, 4, 5, 6]
 
 
-def test_without_render_every_nothing_is_recorded():
-    with make(steps=9) as envs:
+@pytest.mark.parametrize("render_every", [0, -1, -1000.0])
+def test_without_render_every_nothing_is_recorded(render_every):
+    with make(steps=9, render_every=render_every) as envs:
+        assert (envs.can_record, envs.is_recording, envs.record_episode) == (False, False, 0)
+        assert envs.render_every == 1
         envs.rollout()
     assert not Path("renders").exists()
+
+
+@pytest.mark.parametrize("render_every", [8, 8.0, np.int64(8)])
+def test_what_is_recorded_is_told(render_every):
+    with make(steps=3, render_every=render_every, render_fps=25.0) as envs:
+        assert (envs.can_record, envs.render_every, envs.render_fps) == (True, 8, 25.0)
+        assert saved("renders") == ["misc"], "the folder is there from the beginning"
+        told = [(envs.is_recording, envs.record_episode)]
+        for _ in range(4):
+            envs.rollout()
+            told.append((envs.is_recording, envs.record_episode))
+    assert told == [(True, 0), (True, 0), (False, 1), (True, 1), (False, 2)]
+    assert saved() == ["render_0.gif", "render_1.gif"]
 
 
 def test_a_game_is_recorded_whole_not_life_by_life():
@@ -183,13 +198,51 @@ def test_frames_are_shown_at_the_given_rate(fps, milliseconds):
         assert gif.info["loop"] == 0
 
 
-def test_a_long_episode_is_thinned_out_and_takes_as_long(monkeypatch):
-    monkeypatch.setattr(recorder_module, "MAX_FRAMES", 10)
-    with make(length=50, steps=50, render_every=1000, render_fps=10) as envs:
+@pytest.mark.parametrize("in_memory", [100, 1 << 25])
+def test_every_step_has_a_frame_however_long_the_episode_is(in_memory, monkeypatch):
+    monkeypatch.setattr(gif, "MOST_IN_MEMORY", in_memory)
+    envs = DummyVecEnv([partial(FilmEnv, 1100, (20, 30, 3))])
+    recorder = GifRecorder(10_000, fps=10)
+    with RolloutCollector(envs, Player(TWO), 1100, recorder=recorder) as collector:
+        collector.rollout()
+    assert saved() == ["render_0.gif"]
+    assert greys("renders/misc/render_0.gif") == [step % 256 for step in range(1100)]
+    with Image.open("renders/misc/render_0.gif") as film:
+        assert film.info["duration"] == 100
+
+
+def test_steps_that_look_the_same_have_frames_of_their_own():
+    class Still(FilmEnv):
+        def step(self, action):
+            obs, _, *others = super().step(action)
+            return obs, 0.0, *others
+
+        def render(self):
+            return np.full(self.size, 7, np.uint8)
+
+    with SyncVecEnv(Still, 1, 4, Player(TWO), render_every=1000) as envs:
         envs.rollout()
-    assert greys("renders/misc/render_0.gif") == list(range(0, 50, 8))
-    with Image.open("renders/misc/render_0.gif") as gif:
-        assert gif.info["duration"] == 800
+    with Image.open("renders/misc/render_0.gif") as film:
+        assert film.n_frames == 4
+
+
+def test_frames_are_the_pictures_wherever_they_differ():
+    random = np.random.default_rng(0)
+    pictures = [np.zeros((30, 40, 3), np.uint8)]
+    for _ in range(5):
+        picture = pictures[-1].copy()
+        y, x = random.integers(0, 20, 2)
+        picture[y : y + 9, x : x + 7] = random.integers(0, 256, 3)
+        pictures.append(picture)
+    film = gif.GifWriter(30)
+    for picture in [*pictures, pictures[0]]:
+        film.add(Image.fromarray(picture))
+    film.save(Path("film.gif"))
+    with Image.open("film.gif") as saved_film:
+        assert saved_film.n_frames == film.count == 7
+        for number, picture in enumerate([*pictures, pictures[0]]):
+            saved_film.seek(number)
+            assert np.array_equal(np.asarray(saved_film.convert("RGB")), picture)
 
 
 @pytest.mark.parametrize("size", [(20, 30, 3), (20, 30, 4), (20, 30), (84, 84, 3)])

@@ -21,6 +21,20 @@ from xuance_envs import (
     RolloutCollector,
     SyncVecEnv,
 )
+from xuance_envs.rollout import GifRecorder
+
+
+class PicturedEnv(PlayEnv):
+    """Its episodes take some steps each, and it renders pictures."""
+
+    render_mode = "rgb_array"
+
+    def __init__(self, length):
+        super().__init__(0, VECTOR, TWO, (length,), ("terminated",))
+
+    def render(self):
+        return np.full((20, 30, 3), self.steps, np.uint8)
+
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 TWO = spaces.Discrete(2)
@@ -103,7 +117,7 @@ def test_env_reset_within_an_episode_resets_that_environment_only(collector):
     assert torch.equal(collector.t_states[0], moved[0])
     assert not torch.equal(state, moved[1])
     assert not torch.equal(state, before[1])
-    collector.env_reset(-1)
+    collector.env_reset(env_id=-1)
     assert resets(collector) == [1, 3]
     with pytest.raises(IndexError):
         collector.env_reset(2)
@@ -137,7 +151,7 @@ def test_steps_of_an_episode_that_was_reset_do_not_count(collector):
 
 
 @pytest.mark.parametrize(
-    "actions", [torch.zeros(3), torch.zeros((2, 1)), torch.tensor([0.5, 0.0]), [0, float("nan")]]
+    "actions", [torch.zeros(3), torch.zeros((2, 2)), torch.tensor([0.5, 0.0]), [0, float("nan")]]
 )
 def test_actions_that_do_not_fit_are_refused_and_nothing_happens(collector, actions):
     with pytest.raises(ValueError, match="actions"):
@@ -145,6 +159,13 @@ def test_actions_that_do_not_fit_are_refused_and_nothing_happens(collector, acti
     assert collector.global_steps == 0
     collector.vec_step([0, 1])
     assert collector.global_steps == 2
+
+
+def test_actions_of_a_discrete_space_may_come_as_a_column(collector):
+    collector.vec_step(torch.tensor([[0], [1]]))
+    collector.vec_step(np.array([[1], [0]]))
+    assert [env.received for env in collector.vec_env.envs] == [[0, 1], [1, 0]]
+    assert all(action.shape == () for env in collector.vec_env.envs for action in env.received)
 
 
 def test_without_a_finished_episode_statistics_are_nan(collector):
@@ -206,7 +227,44 @@ def test_an_agent_is_pictured_every_so_many_steps(render_every, pictures, capsys
         for images, colour in zip(collector.images, (10, 20), strict=True):
             assert all(isinstance(image, Image.Image) for image in images)
             assert images[0].getpixel((0, 0)) == (colour,) * 3
-    assert "test" in capsys.readouterr().err
+    bar = capsys.readouterr().err
+    assert "Recording" in bar
+    assert "5/5" in bar, "it counts steps"
+
+
+def test_a_test_is_neither_counted_nor_recorded(tmp_path):
+    envs = DummyVecEnv([partial(PicturedEnv, 4), partial(PicturedEnv, 99)])
+    recorder = GifRecorder(1000, folder=tmp_path)
+    with RolloutCollector(envs, Player(TWO), 3, recorder=recorder) as collector:
+        collector.rollout()
+        collector.test_agent(1)
+        assert collector.global_steps == 6
+        assert len(collector.images[0]) == 3
+        assert recorder.count == 0
+        for _ in range(2):
+            collector.rollout()  # the first episode was cut off, so the next is recorded
+        assert collector.global_steps == 18
+    with Image.open(recorder.paths[0]) as film:
+        assert film.n_frames == 4
+    assert recorder.count == 1
+
+
+def test_after_a_test_that_raised_everything_begins_again(tmp_path):
+    envs = DummyVecEnv([partial(PicturedEnv, 4)])
+    recorder = GifRecorder(1000, folder=tmp_path)
+    with RolloutCollector(envs, Player(TWO), 6, recorder=recorder) as collector:
+        collector.vec_step(ZEROS[:1])
+        (env,) = envs.envs
+        env.render = lambda: None if env.steps == 2 else PicturedEnv.render(env)
+        with pytest.raises(ValueError, match="render_mode='rgb_array'"):
+            collector.test_agent(1)
+        del env.render
+        assert collector.global_steps == 1
+        assert collector.recorder is recorder
+        collector.rollout()
+        assert collector.done_flags[:, 0].tolist() == [0, 0, 0, 1, 0, 0]
+    with Image.open(recorder.paths[0]) as film:
+        assert film.n_frames == 4
 
 
 def test_an_agent_plays_on_after_the_end_of_an_episode():
@@ -282,7 +340,6 @@ def test_any_callable_is_a_backend():
     [
         ({"num_envs": 0}, "num_envs"),
         ({"backend": "threads"}, "'dummy', 'subproc'"),
-        ({"render_every": -1}, "render_every"),
         ({"render_every": 5, "render_fps": 0}, "fps"),
         ({"state_dtype": torch.uint8}, "state_dtype"),
     ],
@@ -298,3 +355,106 @@ def test_arguments_out_of_range_are_refused(arguments, said):
     with pytest.raises(ValueError, match=said):
         SyncVecEnv(Noting, **arguments)
     assert len(closed) == (2 if said == "state_dtype" else 0), "made in vain, or not closed"
+
+
+# --- the programs whose name it has --------------------------------------------------------------
+
+
+AGENT = Player(TWO)
+
+
+@pytest.mark.parametrize(
+    ("in_order", "by_name", "expected"),
+    [
+        ((AGENT,), {}, (0, 30.0)),
+        ((AGENT, 500), {}, (500, 30.0)),
+        ((AGENT, 500, 25), {}, (500, 25)),
+        ((AGENT,), {"render_fps": 12.5, "render_every": 9}, (9, 12.5)),
+        ((500, 25.0, AGENT), {}, (500, 25.0)),
+        ((np.int64(500), np.float32(25), AGENT), {}, (500, 25.0)),
+        ((1e4, 25, AGENT), {}, (1e4, 25)),
+        ((0, 25, AGENT), {}, (0, 25)),
+        ((500, 25), {"agent": AGENT}, (500, 25)),
+        ((500,), {"agent": AGENT, "render_fps": 25}, (500, 25)),
+        ((), {"agent": AGENT, "render_every": 500, "render_fps": 25}, (500, 25)),
+        ((), {"agent": AGENT}, (0, 30.0)),
+    ],
+)
+def test_the_agent_comes_first_or_last(in_order, by_name, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with SyncVecEnv(partial(PicturedEnv, 4), 2, 3, *in_order, **by_name, seed=1) as envs:
+        assert envs.agent is AGENT
+        assert envs.render_fps == expected[1]
+        assert envs.can_record == envs.is_recording == (expected[0] > 0)
+        assert envs.render_every == (expected[0] or 1)
+        envs.rollout()
+
+
+@pytest.mark.parametrize(
+    ("in_order", "by_name", "got"),
+    [
+        ((), {}, "nothing"),
+        ((None,), {}, "NoneType"),
+        ((500,), {}, "int"),
+        ((500, AGENT), {}, "int, Player"),
+        ((500, AGENT, 25), {}, "int, Player, int"),
+        ((500, "25", AGENT), {}, "int, str, Player"),
+        ((500, 25, AGENT, 1), {}, "int, int, Player, int"),
+        ((500, 25, Player), {"agent": AGENT}, "int, int, type, agent: Player"),
+        ((AGENT, "500"), {}, "Player, str"),
+        ((AGENT, 500, 25, 1), {}, "Player, int, int, int"),
+        ((AGENT,), {"agent": AGENT}, "Player, agent: Player"),
+        ((), {"render_every": 500, "render_fps": 25}, "render_every: int, render_fps: int"),
+        ((), {"agent": "me"}, "agent: str"),
+    ],
+)
+def test_arguments_in_any_other_order_are_refused_with_both_that_there_are(in_order, by_name, got):
+    made = []
+    with pytest.raises(TypeError) as raised:
+        SyncVecEnv(lambda: made.append(1), 2, 3, *in_order, **by_name)
+    said = str(raised.value)
+    assert "(env_fn, num_envs, steps_per_env, agent, " in said
+    assert "(env_fn, num_envs, steps_per_env, render_every, render_fps, agent)" in said
+    assert said.endswith(f"steps_per_env: {got}")
+    assert not made
+
+
+def test_environments_and_the_turning_of_images_have_their_names():
+    image = spaces.Box(0, 255, (8, 6, 3), np.uint8)
+    with SyncVecEnv(partial(PlayEnv, 1, image, TWO), 2, 3, AGENT) as envs:
+        assert [type(env) for env in envs.envs] == [PlayEnv, PlayEnv]
+        assert envs.permute_state_fn(np.zeros((8, 6, 3))).shape == (3, 8, 6)
+    with SyncVecEnv(partial(PlayEnv, 1, VECTOR, TWO), 2, 3, AGENT) as envs:
+        state = np.zeros(3)
+        assert envs.permute_state_fn(state) is state
+
+
+def test_environments_in_workers_are_not_at_hand():
+    options = {"backend": "subproc", "context": "forkserver"}
+    with SyncVecEnv(NamedEnv, 2, 3, AGENT, **options) as envs:
+        assert not hasattr(envs, "envs")
+        with pytest.raises(AttributeError, match="envs"):
+            _ = envs.envs
+
+
+def test_statistics_over_a_hundred_episodes_are_those_that_the_environments_record():
+    lengths = (1, 3, 1, 1, 2)
+
+    def env_fn():
+        env = PlayEnv(len(made), VECTOR, TWO, lengths[len(made) :])
+        made.append(env)
+        return gymnasium.wrappers.RecordEpisodeStatistics(env)
+
+    made = []
+    best = -np.inf
+    with SyncVecEnv(env_fn, 3, 60, 0, 30.0, AGENT, window=100) as envs:
+        for _ in range(6):
+            envs.rollout()
+            returns = [r for env in envs.envs for r in env.return_queue]
+            lengths_there = [n for env in envs.envs for n in env.length_queue]
+            best = max(best, *returns)
+            assert envs.max_ep_return == pytest.approx(best)
+            found = envs.lower_ep_return, envs.median_ep_return, envs.upper_ep_return
+            assert found == pytest.approx(np.percentile(returns, [5, 50, 95]))
+            assert envs.median_ep_length == np.median(lengths_there)
+        assert [len(env.return_queue) for env in envs.envs] == [100] * 3

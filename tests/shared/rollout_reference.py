@@ -9,8 +9,10 @@ import copy
 
 import gymnasium
 import numpy as np
-import torch
+import pytest
 from gymnasium import spaces
+
+torch = pytest.importorskip("torch")
 
 
 class PlayEnv(gymnasium.Env):

@@ -10,7 +10,7 @@ import torch
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-__all__ = ["ActionLayout", "Agent", "checked_answer", "checked_numbers", "device_of"]
+__all__ = ["ActionLayout", "Agent", "checked_answer", "checked_numbers", "device_of", "squeezed"]
 
 ASKED = "agent.get_actions_and_values"
 ANSWER = ("actions", "log_probs", "values", "entropy")
@@ -33,9 +33,9 @@ class Agent(Protocol):
             actions: None to choose actions, or ``(n, *action_shape)`` to judge those.
 
         Returns:
-            ``(actions, log_probs, values, entropy)``: the actions ``(n, *action_shape)``, their
-            log-probabilities ``(n,)`` and the values of the states ``(n,)``. The entropy, in
-            whatever form, is for the agent's training only.
+            ``(actions, log_probs, values, entropy)``: the actions ``(n, *action_shape)``, for a
+            Discrete space also ``(n, 1)``, their log-probabilities ``(n,)`` and the values of the
+            states ``(n,)``. The entropy, in whatever form, is for the agent's training only.
         """
 
 
@@ -66,10 +66,18 @@ def checked_answer(
             f"{ASKED}: expected {len(ANSWER)} outputs ({', '.join(ANSWER)}), got {got}"
         )
     actions, log_probs, values, _ = answer
+    if isinstance(actions, torch.Tensor):
+        actions = squeezed(actions, action_shape)
     _check("actions", actions, (count, *action_shape), device)
     _check("log_probs", log_probs, (count,), device)
     _check("values", values, (count,), device)
     return actions, log_probs, values
+
+
+def squeezed(actions: torch.Tensor, action_shape: tuple[int, ...]) -> torch.Tensor:
+    """Actions that are single numbers as ``(n,)``, also where they come as a column, ``(n, 1)``."""
+    is_column = not action_shape and actions.ndim == 2 and actions.shape[1] == 1
+    return actions.squeeze(1) if is_column else actions
 
 
 def _check(name: str, tensor: Any, shape: tuple[int, ...], device: torch.device) -> None:

@@ -19,11 +19,12 @@ from xuance_envs.rollout.agents import (
     checked_answer,
     checked_numbers,
     device_of,
+    squeezed,
 )
 from xuance_envs.rollout.episode_statistics import EpisodeStatistics
 from xuance_envs.rollout.recorder import GifRecorder, image_of, render_folder
 from xuance_envs.rollout.states import StateLayout, StateRow
-from xuance_envs.rollout.storage import RolloutStorage, SegmentEnds
+from xuance_envs.rollout.storage import Rollout, RolloutStorage, SegmentEnds
 from xuance_envs.rollout.transfer import Transfer
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -31,17 +32,25 @@ __all__ = ["RolloutCollector"]
 
 RENDER_MODE = "rgb_array"
 
+_RESULTS = (
+    *("states", "actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags"),
+    *("end_states", "ep_counts", "total_return"),
+)
+"""The attributes that a rollout leaves behind."""
+
 
 class RolloutCollector:
     """Has an agent play in a vector environment, and keeps what happens.
 
     :meth:`rollout` steps every environment ``steps_per_env`` times; what came of it is in the
     attributes below. The environments are reset once, by the constructor; each rollout goes on
-    where the last one stopped. An interrupted rollout, or one that raised, is lost, and if a step
-    was under way then, the environments are reset before the next.
+    where the last one stopped. An interrupted rollout, or one that raised, is lost, so that its
+    attributes are missing, and if a step was under way then, the environments are reset before the
+    next.
 
-    The tensors are on ``device``, and hold until the next rollout, which may write into the
-    same memory. T is ``steps_per_env`` and N the number of environments.
+    The tensors are on ``device``, and yours: where you hold anything of a rollout, be it a part of
+    a tensor or what autograd has saved, no later rollout writes. What nobody holds any more makes
+    room for the next. T is ``steps_per_env`` and N the number of environments.
 
     Args:
         vec_env: the environments; closed by :meth:`close`.
@@ -86,7 +95,7 @@ class RolloutCollector:
         action_space (gymnasium.Space): of one environment.
         action_dtype (torch.dtype): float32 for Box, else int32.
         device (torch.device): where the tensors are.
-        global_steps (int): environment steps so far, of all kinds.
+        global_steps (int): environment steps so far, but for those of :meth:`test_agent`.
         images (list[list[PIL.Image.Image]]): by environment, from :meth:`test_agent`.
 
     Example:
@@ -160,8 +169,7 @@ class RolloutCollector:
         self._storage = RolloutStorage(
             steps_per_env, self.num_envs, self._layout, self._action_layout, self._transfer
         )
-        self._has_rollout = False
-        self._in_step = False
+        self._must_reset = False
         self._fresh = np.zeros(self.num_envs, np.bool_)
         self.state_shape: Any = self._layout.shape
         self.action_dtype = self._action_layout.dtype
@@ -180,54 +188,54 @@ class RolloutCollector:
             VecEnvError: as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step` raises them.
         """
         self._settle()
-        storage = self._storage
-        storage.wait()
+        self._let_go()
+        rollout = self._storage.begin()
         self._statistics.forget()
-        rows = storage.state_rows
+        rows = rollout.state_rows
         rows[0].copy_from(self._layout.parts(self.t_states))
         self.t_states = rows[0].states
         ends = SegmentEnds(self._layout, self.num_envs)
         with torch.no_grad():
-            for t in self._progress_bar("rollout", shown=self.progress):
+            for t in self._progress_bar():
                 actions, log_probs, values = self._ask_agent()
                 self._start_step(self._transfer.receive(actions))
                 # Subprocesses are at work meanwhile.
-                storage.put_answer(t, actions, log_probs, values)
+                rollout.put_answer(t, actions, log_probs, values)
                 parts, ended, rewards, terminated, truncated = self._finish_step(rows[t + 1])
-                storage.put_results(t, rewards, terminated, truncated)
+                rollout.put_results(t, rewards, terminated, truncated)
                 if len(ended):
                     ends.add(ended, parts)
-        self._end_segments(ends, parts)
-        checked_numbers("values", storage.values)
-        checked_numbers("log_probs", storage.log_probs)
-        self._show_results(ends)
-
-    def _end_segments(self, ends: SegmentEnds, parts: Sequence[NDArray[Any]]) -> None:
-        """Counts episodes that are not over as truncated, whose last states are ``parts``."""
         (unfinished,) = np.nonzero(~self._fresh)
-        self._storage.host_truncated[-1, unfinished] = 1
+        rollout.host_truncated[-1, unfinished] = 1
         ends.add(unfinished, parts)
+        checked_numbers("values", rollout.values)
+        checked_numbers("log_probs", rollout.log_probs)
+        self._storage.send(rollout)
+        self._show(rollout, ends)
 
-    def _show_results(self, ends: SegmentEnds) -> None:
-        storage = self._storage
-        storage.send()
+    def _let_go(self) -> None:
+        """Holds on to nothing of the last rollout, so that its memory can be used again."""
+        self.t_states = self._layout.whole([p.clone() for p in self._layout.parts(self.t_states)])
+        for name in _RESULTS:
+            self.__dict__.pop(name, None)
+
+    def _show(self, rollout: Rollout, ends: SegmentEnds) -> None:
         self.states = self._layout.whole(
-            [part[:-1].detach().requires_grad_(part.is_floating_point()) for part in storage.states]
+            [part[:-1].detach().requires_grad_(part.is_floating_point()) for part in rollout.states]
         )
         self.actions, self.log_probs, self.values = (
-            storage.actions,
-            storage.log_probs,
-            storage.values,
+            rollout.actions,
+            rollout.log_probs,
+            rollout.values,
         )
         self.rewards, self.done_flags, self.trunc_flags = (
-            storage.rewards,
-            storage.terminated,
-            storage.truncated,
+            rollout.rewards,
+            rollout.terminated,
+            rollout.truncated,
         )
         self.end_states = ends.states()
         self.ep_counts = torch.from_numpy(ends.counts()).to(self.device)
-        self.total_return = np.float32(storage.host_rewards.sum(dtype=np.float64))
-        self._has_rollout = True
+        self.total_return = np.float32(rollout.host_rewards.sum(dtype=np.float64))
 
     def advantages(self, gamma: float, gae_lambda: float) -> torch.Tensor:
         """Generalized advantage estimates of the last rollout's actions.
@@ -247,7 +255,7 @@ class RolloutCollector:
             RuntimeError: there has been no rollout yet.
             ValueError: the agent's answer is not in order.
         """
-        if not self._has_rollout:
+        if "ep_counts" not in self.__dict__:
             raise RuntimeError("advantages are those of a rollout: call rollout first")
         count = int(self.ep_counts.sum())
         with torch.no_grad():
@@ -280,7 +288,7 @@ class RolloutCollector:
         observations, _ = self.vec_env.reset(seed=seed)
         row = self._layout.new_row(self.num_envs)
         row.write(self._layout.parts(observations))
-        self._in_step = False
+        self._must_reset = False
         self._fresh = np.zeros(self.num_envs, np.bool_)
         self._statistics.restart()
         if self.recorder is not None:
@@ -288,17 +296,20 @@ class RolloutCollector:
         self.t_states = row.states
         return self.t_states
 
-    def env_reset(self, i: int) -> Any:
+    def env_reset(self, env_id: int) -> Any:
         """Starts a new episode in one environment, unless one has just been started.
 
         After a step that ended its episode, an environment has been reset already, and it is not
         reset again.
 
+        Args:
+            env_id: which.
+
         Returns:
-            The first state of environment i's episode, ``state_shape``.
+            The first state of that environment's episode, ``state_shape``.
         """
         self._settle()
-        i = range(self.num_envs)[i]
+        i = range(self.num_envs)[env_id]
         if not self._fresh[i]:
             observation, _ = self.vec_env.reset(env_ids=[i])
             row = self._layout.new_row(1)
@@ -316,7 +327,8 @@ class RolloutCollector:
         """Steps every environment once.
 
         Args:
-            actions: ``(N, *action_shape)``, a tensor or an array.
+            actions: ``(N, *action_shape)``, a tensor or an array; for a Discrete space ``(N, 1)``
+                as well.
 
         Returns:
             ``(states, rewards, done_flags, trunc_flags)``: the states ``(N, *state_shape)`` are
@@ -327,7 +339,7 @@ class RolloutCollector:
             ValueError: the actions do not fit; nothing has happened then.
         """
         self._settle()
-        tensor = torch.as_tensor(actions)
+        tensor = squeezed(torch.as_tensor(actions), self._action_layout.shape)
         shape = (self.num_envs, *self._action_layout.shape)
         if tensor.shape != shape:
             raise ValueError(f"actions: expected shape {shape}, got {tuple(tensor.shape)}")
@@ -342,7 +354,8 @@ class RolloutCollector:
         """Lets the agent play ``steps_per_env`` steps from a reset, and pictures it.
 
         A progress bar is shown. Afterwards ``images`` has a list of PIL images for each
-        environment, and all environments are reset.
+        environment, and all environments are reset. These steps are in the statistics of episodes,
+        but not in ``global_steps``, and never recorded.
 
         Args:
             render_every: steps from one image to the next.
@@ -352,23 +365,32 @@ class RolloutCollector:
         """
         if render_every < 1:
             raise ValueError(f"render_every: expected at least 1 step, got {render_every}")
-        self.vec_reset()
-        self.images = [[] for _ in range(self.num_envs)]
-        with torch.no_grad():
-            for t in self._progress_bar("test", shown=True):
-                if t % render_every == 0:
-                    for images, frame in zip(
-                        self.images, self.vec_env.render(RENDER_MODE), strict=True
-                    ):
-                        images.append(image_of(frame))
-                self.vec_step(self._ask_agent()[0])
+        recorder, global_steps = self.recorder, self.global_steps
+        self.recorder = None
+        try:
+            self.vec_reset()
+            self._play_for_images(render_every)
+        finally:
+            self.recorder, self.global_steps = recorder, global_steps
+            self._must_reset = True
         self.vec_reset()
 
-    def _progress_bar(self, what: str, *, shown: bool) -> Iterable[int]:
+    def _play_for_images(self, render_every: int) -> None:
+        self.images = [[] for _ in range(self.num_envs)]
+        steps = tqdm(range(self.steps_per_env), desc="Recording", unit=" steps")
+        with torch.no_grad():
+            for t in steps:
+                if t % render_every == 0:
+                    frames = self.vec_env.render(RENDER_MODE)
+                    for images, frame in zip(self.images, frames, strict=True):
+                        images.append(image_of(frame))
+                self.vec_step(self._ask_agent()[0])
+
+    def _progress_bar(self) -> Iterable[int]:
         steps = range(self.steps_per_env)
-        if not shown:
+        if not self.progress:
             return steps
-        return tqdm(steps, desc=what, unit=" steps", unit_scale=self.num_envs, leave=False)
+        return tqdm(steps, desc="rollout", unit=" steps", unit_scale=self.num_envs, leave=False)
 
     def _ask_agent(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         answer = self.agent.get_actions_and_values(self.t_states, actions=None)
@@ -379,7 +401,7 @@ class RolloutCollector:
         if self.recorder is not None:
             self.recorder.before_step(self._render)
         self.vec_env.step_async(actions)
-        self._in_step = True
+        self._must_reset = True
 
     def _render(self) -> Any:
         return self.vec_env.render(RENDER_MODE, env_ids=[0])[0]
@@ -407,14 +429,14 @@ class RolloutCollector:
             first_finished = first_finished or (finished and i == 0)
         row.write(parts, envs, firsts)
         self.t_states = row.states
-        self._in_step = False
+        self._must_reset = False
         if self.recorder is not None:
             self.recorder.after_step(float(rewards[0]), first_finished, self.global_steps)
         return parts, ended, rewards, terminated, truncated
 
     def _settle(self) -> None:
-        """Gets over a step that something interrupted, by a reset that throws it away."""
-        if self._in_step or self.vec_env.waiting:
+        """Gets over what was interrupted in a step or a test, by a reset that throws it away."""
+        if self._must_reset or self.vec_env.waiting:
             self.vec_reset()
 
     # -- what else there is to ask ----------------------------------------------------

@@ -12,20 +12,13 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from xuance_envs.rollout.gif import GifWriter
+
 __all__ = ["GifRecorder", "image_of", "render_folder"]
 
 logger = logging.getLogger("xuance_envs")
 
-MAX_FRAMES = 1000
-"""A longer episode is shown by every second, fourth, ... of its frames, for as long."""
-
-COLOURS = 128
 TEXT_COLOUR = (0, 204, 102)
-GIF_TICK = 10
-"""Milliseconds; a GIF counts time in these."""
-
-MIN_TICKS = 2
-"""Viewers take less for a mistake, and show such a GIF slowly."""
 
 
 def render_folder() -> str:
@@ -66,22 +59,26 @@ def image_of(frame: Any) -> Image.Image:
 class GifRecorder:
     """Records episodes of environment 0: its first, then one whenever some steps have gone by.
 
-    Each recording is of one whole episode, one frame per step, on each of which the reward so far
-    is drawn. It is saved as ``render_<k>.gif`` when the episode ends, k counting from 0.
+    Each recording is of one whole episode, one frame per step however long it is, on each of which
+    the reward so far is drawn. It is saved as ``render_<k>.gif`` when the episode ends, k counting
+    from 0.
 
     Args:
         render_every: environment steps, those of all environments counted, from one recording to
             the next. The first episode that begins thereafter is recorded.
         fps: frames per second of the GIF.
-        folder: where the GIFs go, made when the first is saved; None for :func:`render_folder`,
-            looked up each time.
+        folder: where the GIFs go, made at once; None for :func:`render_folder`, looked up each
+            time.
 
     Raises:
         ValueError: ``render_every`` or ``fps`` is not above 0.
 
     Attributes:
-        count (int): how many recordings have been saved.
+        render_every: as given.
+        fps: as given.
+        count (int): how many recordings have been saved; k of the next.
         paths (list[pathlib.Path]): where.
+        is_recording (bool): whether this episode is recorded.
 
     Example:
         >>> import tempfile
@@ -103,24 +100,30 @@ class GifRecorder:
     """
 
     def __init__(
-        self, render_every: int, fps: float = 30.0, folder: str | Path | None = None
+        self, render_every: float, fps: float = 30.0, folder: str | Path | None = None
     ) -> None:
-        if render_every < 1:
+        if not render_every >= 1:
             raise ValueError(f"render_every: expected at least 1 step, got {render_every}")
         if not 0 < fps < float("inf"):
             raise ValueError(f"fps: expected a number above 0, got {fps}")
+        self.render_every = render_every
+        self.fps = fps
         self.paths: list[Path] = []
-        self._every = render_every
-        self._fps = fps
         self._folder = folder
-        self._due = 0
-        self._recording = False
-        self._forget()
+        self._due = 0.0
+        self._film: GifWriter | None = None
+        self._reward = 0.0
+        Path(self.folder).mkdir(parents=True, exist_ok=True)
 
     @property
     def count(self) -> int:
         """How many recordings have been saved."""
         return len(self.paths)
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether this episode is recorded."""
+        return self._film is not None
 
     @property
     def folder(self) -> str:
@@ -133,10 +136,14 @@ class GifRecorder:
         Args:
             global_steps: environment steps so far.
         """
-        self._forget()
-        if global_steps >= self._due:
-            self._recording = True
-            self._due = (global_steps // self._every + 1) * self._every
+        self._reward = 0.0
+        wanted = global_steps >= self._due
+        if wanted:
+            self._due = (global_steps // self.render_every + 1) * self.render_every
+        if self._film is not None:
+            self._film.close()
+            wanted = True
+        self._film = GifWriter(self.fps) if wanted else None
 
     def before_step(self, render: Callable[[], Any]) -> None:
         """Takes a picture, if a recording is on.
@@ -144,13 +151,8 @@ class GifRecorder:
         Args:
             render: renders environment 0.
         """
-        if self._recording:
-            if self._steps % self._stride == 0:
-                self._frames.append(self._frame(render()))
-                if len(self._frames) > MAX_FRAMES:
-                    del self._frames[1::2]
-                    self._stride *= 2
-            self._steps += 1
+        if self._film is not None:
+            self._film.add(self._frame(render()))
 
     def after_step(self, reward: float, finished: bool, global_steps: int) -> None:
         """Environment 0 has made a step.
@@ -162,16 +164,10 @@ class GifRecorder:
         """
         self._reward += reward
         if finished:
-            if self._frames:
-                self._save()
-            self._recording = False
+            film, self._film = self._film, None
+            if film is not None and film.count:
+                self._save(film)
             self.begin(global_steps)
-
-    def _forget(self) -> None:
-        self._frames: list[Image.Image] = []
-        self._reward = 0.0
-        self._steps = 0
-        self._stride = 1
 
     def _frame(self, rendered: Any) -> Image.Image:
         image = image_of(rendered)
@@ -182,14 +178,11 @@ class GifRecorder:
             fill=TEXT_COLOUR,
             font=ImageFont.load_default(size),
         )
-        # As a GIF will have it, and a third of the memory.
-        return image.quantize(COLOURS)
+        return image
 
-    def _save(self) -> None:
+    def _save(self, film: GifWriter) -> None:
         path = Path(self.folder) / f"render_{self.count}.gif"
         path.parent.mkdir(parents=True, exist_ok=True)
-        ticks = max(MIN_TICKS, round(1000 * self._stride / self._fps / GIF_TICK))
-        first, *others = self._frames
-        first.save(path, save_all=True, append_images=others, duration=ticks * GIF_TICK, loop=0)
+        film.save(path)
         self.paths.append(path)
         logger.info("recorded an episode of total reward %g in %s", self._reward, path)

@@ -6,7 +6,7 @@ a dict or tuple of tensors; inside this module they are lists with one part per 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,28 +105,40 @@ class StateLayout:
 
     def allocate(self, *leading: int) -> list[torch.Tensor]:
         """Room for states on the device, whose shapes begin with ``leading``."""
-        return [
-            torch.zeros((*leading, *leaf.shape), dtype=leaf.dtype, device=self._transfer.device)
-            for leaf in self._leaves
-        ]
+        return [make() for make in self.makers(*leading)]
+
+    def makers(self, *leading: int) -> list[Callable[[], torch.Tensor]]:
+        """By part, what makes such room again and again: see ``Transfer.maker``."""
+        return [self._transfer.maker((*leading, *leaf.shape), leaf.dtype) for leaf in self._leaves]
 
     def stage(self, count: int) -> _Stage | None:
         """What rows of ``count`` states share on their way to the device; None if it is direct."""
         return None if self._transfer.direct else _Stage(self._leaves, count, self._transfer)
 
-    def row(self, tensors: Sequence[torch.Tensor], stage: _Stage | None) -> StateRow:
-        """A place for a batch of states in ``tensors``, which come through ``stage``."""
+    def rows(self, parts: Sequence[torch.Tensor], stage: _Stage | None) -> list[StateRow]:
+        """Places for batches of states: the rows of ``parts``, which come through ``stage``."""
+        tensors = zip(*(part.unbind() for part in parts), strict=True)
         if stage is not None:
-            return StateRow(self.whole(tensors), stage.arrays, tensors, stage)
-        targets = [
-            np.moveaxis(tensor.numpy(), -IMAGE_AXES, -1) if leaf.moved else tensor.numpy()
-            for tensor, leaf in zip(tensors, self._leaves, strict=True)
+            return [StateRow(self.whole(row), stage.arrays, row, stage) for row in tensors]
+        targets = zip(*self._targets(parts), strict=True)
+        return [
+            StateRow(self.whole(row), target, row, None)
+            for row, target in zip(tensors, targets, strict=True)
         ]
-        return StateRow(self.whole(tensors), targets, tensors, None)
 
     def new_row(self, count: int) -> StateRow:
         """A place for a batch of states in memory of its own."""
-        return self.row(self.allocate(count), self.stage(count))
+        stage = self.stage(count)
+        tensors = self.allocate(count)
+        targets = self._targets(tensors) if stage is None else stage.arrays
+        return StateRow(self.whole(tensors), targets, tensors, stage)
+
+    def _targets(self, tensors: Sequence[torch.Tensor]) -> list[NDArray[Any]]:
+        """What observations are written into, whose axes are in their order."""
+        return [
+            np.moveaxis(tensor.numpy(), -IMAGE_AXES, -1) if leaf.moved else tensor.numpy()
+            for tensor, leaf in zip(tensors, self._leaves, strict=True)
+        ]
 
 
 class StateRow:

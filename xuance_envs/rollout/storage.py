@@ -1,4 +1,4 @@
-"""The tensors of a rollout: allocated once, and written anew by each."""
+"""The tensors of rollouts: a set for each, and where it is collected."""
 
 from __future__ import annotations
 
@@ -13,15 +13,11 @@ from xuance_envs.rollout.agents import ActionLayout
 from xuance_envs.rollout.states import StateLayout, StateRow
 from xuance_envs.rollout.transfer import Transfer
 
-__all__ = ["RolloutStorage", "SegmentEnds"]
+__all__ = ["Rollout", "RolloutStorage", "SegmentEnds"]
 
 
 class RolloutStorage:
-    """Everything that ``steps`` steps of ``num_envs`` environments leave behind.
-
-    What agents give is on their device and stays there. What environments give is written into
-    memory of this process; states go to the device at each step, because the agent needs them,
-    and rewards and flags, which it does not, all together at the end.
+    """Makes room for one rollout after the other: ``steps`` steps of ``num_envs`` environments.
 
     Args:
         steps: per rollout.
@@ -29,18 +25,6 @@ class RolloutStorage:
         layout: of the states.
         actions: of the actions.
         transfer: the way to the device.
-
-    Attributes:
-        states (list[torch.Tensor]): by part, ``(steps + 1, num_envs, *state_shape)``.
-        state_rows (list[StateRow]): the same by step.
-        actions (torch.Tensor): ``(steps, num_envs, *action_shape)`` on the device.
-        log_probs (torch.Tensor): ``(steps, num_envs)`` on the device.
-        values (torch.Tensor): ``(steps, num_envs)`` on the device.
-        rewards (torch.Tensor): ``(steps, num_envs)`` float32 on the device, once they were sent.
-        terminated (torch.Tensor): ``(steps, num_envs)`` int32, likewise.
-        truncated (torch.Tensor): ``(steps, num_envs)`` int32, likewise.
-        host_rewards (numpy.ndarray): the rewards here.
-        host_truncated (numpy.ndarray): the truncated ones here.
     """
 
     def __init__(
@@ -51,38 +35,89 @@ class RolloutStorage:
         actions: ActionLayout,
         transfer: Transfer,
     ) -> None:
-        self._transfer = transfer
-        self._mark: torch.cuda.Event | None = None
-        self.states = layout.allocate(steps + 1, num_envs)
-        stage = layout.stage(num_envs)
-        self.state_rows: list[StateRow] = [
-            layout.row([part[t] for part in self.states], stage) for t in range(steps + 1)
-        ]
-        there = transfer.device
         shape = steps, num_envs
-        self.actions = torch.zeros((*shape, *actions.shape), dtype=actions.dtype, device=there)
-        self.log_probs = torch.zeros(shape, dtype=torch.float32, device=there)
-        self.values = torch.zeros(shape, dtype=torch.float32, device=there)
-        self._agent_rows = list(
-            zip(*(a.unbind() for a in (self.actions, self.log_probs, self.values)), strict=True)
+        answers = [((*shape, *actions.shape), actions.dtype), *[(shape, torch.float32)] * 2]
+        results = [(shape, torch.float32), *[(shape, torch.int32)] * 2]
+        self._layout = layout
+        self._transfer = transfer
+        self._stage = layout.stage(num_envs)
+        self._make_states = layout.makers(steps + 1, num_envs)
+        self._make_answers = [transfer.maker(*kind) for kind in answers]
+        self._make_results = [transfer.maker(*kind) for kind in results]
+        self._hosts = [] if transfer.direct else [transfer.host_tensor(*kind) for kind in results]
+        self._mark: torch.cuda.Event | None = None
+
+    def begin(self) -> Rollout:
+        """Room for a rollout, which may be that of the last one, unless somebody holds any of it.
+
+        What environments give is written into memory of this process, and goes to the device in two
+        ways: states at each step, because the agent needs them; rewards and flags, which it does
+        not, all together by :meth:`send`.
+        """
+        states = [make() for make in self._make_states]
+        results = [make() for make in self._make_results]
+        self._transfer.wait(self._mark)
+        return Rollout(
+            states,
+            self._layout.rows(states, self._stage),
+            [make() for make in self._make_answers],
+            results,
+            [host.numpy() for host in self._hosts or results],
         )
-        kinds = torch.float32, torch.int32, torch.int32
-        self._hosts = [transfer.host_tensor(shape, kind) for kind in kinds]
-        self.rewards, self.terminated, self.truncated = (
-            self._hosts
-            if transfer.direct
-            else [torch.zeros(shape, dtype=kind, device=there) for kind in kinds]
-        )
-        self.host_rewards, host_terminated, self.host_truncated = (h.numpy() for h in self._hosts)
-        self._env_rows = list(
-            zip(self.host_rewards, host_terminated, self.host_truncated, strict=True)
-        )
+
+    def send(self, rollout: Rollout) -> None:
+        """Starts to bring the rewards and flags to the device, unless they are there."""
+        if self._hosts:
+            there = rollout.rewards, rollout.terminated, rollout.truncated
+            for host, tensor in zip(self._hosts, there, strict=True):
+                self._transfer.send(host, tensor)
+            self._mark = self._transfer.mark()
+
+
+class Rollout:
+    """Everything that some steps of some environments leave behind.
+
+    Args:
+        states: by part, ``(steps + 1, num_envs, *state_shape)``.
+        state_rows: the same by step.
+        answers: actions, log_probs and values, ``(steps, num_envs, ...)`` on the device.
+        results: rewards, terminated and truncated, likewise, once they are sent.
+        hosts: the results in memory of this process.
+
+    Attributes:
+        states (list[torch.Tensor]): as given.
+        state_rows (list[StateRow]): as given.
+        actions (torch.Tensor): ``(steps, num_envs, *action_shape)``.
+        log_probs (torch.Tensor): ``(steps, num_envs)``.
+        values (torch.Tensor): ``(steps, num_envs)``.
+        rewards (torch.Tensor): ``(steps, num_envs)`` float32.
+        terminated (torch.Tensor): ``(steps, num_envs)`` int32.
+        truncated (torch.Tensor): ``(steps, num_envs)`` int32.
+        host_rewards (numpy.ndarray): the rewards here.
+        host_truncated (numpy.ndarray): the truncated ones here.
+    """
+
+    def __init__(
+        self,
+        states: list[torch.Tensor],
+        state_rows: list[StateRow],
+        answers: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor],
+        hosts: Sequence[NDArray[Any]],
+    ) -> None:
+        self.states = states
+        self.state_rows = state_rows
+        self.actions, self.log_probs, self.values = answers
+        self.rewards, self.terminated, self.truncated = results
+        self.host_rewards, _, self.host_truncated = hosts
+        self._answer_rows = list(zip(*(answer.unbind() for answer in answers), strict=True))
+        self._result_rows = list(zip(*hosts, strict=True))
 
     def put_answer(
         self, t: int, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor
     ) -> None:
         """Stores an agent's answer at step t."""
-        action_row, log_prob_row, value_row = self._agent_rows[t]
+        action_row, log_prob_row, value_row = self._answer_rows[t]
         action_row.copy_(actions)
         log_prob_row.copy_(log_probs)
         value_row.copy_(values)
@@ -95,22 +130,10 @@ class RolloutStorage:
         truncated: NDArray[np.bool_],
     ) -> None:
         """Stores what came of step t."""
-        reward_row, terminated_row, truncated_row = self._env_rows[t]
+        reward_row, terminated_row, truncated_row = self._result_rows[t]
         reward_row[:] = rewards
         terminated_row[:] = terminated
         truncated_row[:] = truncated
-
-    def wait(self) -> None:
-        """Waits until rewards and flags may be written again."""
-        self._transfer.wait(self._mark)
-
-    def send(self) -> None:
-        """Starts to bring the rewards and flags to the device, unless they are there."""
-        if not self._transfer.direct:
-            there = self.rewards, self.terminated, self.truncated
-            for host, tensor in zip(self._hosts, there, strict=True):
-                self._transfer.send(host, tensor)
-            self._mark = self._transfer.mark()
 
 
 class SegmentEnds:

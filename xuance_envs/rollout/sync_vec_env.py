@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import suppress
+from numbers import Real
+from typing import Any, overload
 
 import torch
 
@@ -18,17 +20,25 @@ __all__ = ["SyncVecEnv"]
 
 BACKENDS: dict[str, Callable[..., VecEnv]] = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
 
+FORMS = (
+    "SyncVecEnv(env_fn, num_envs, steps_per_env, agent, render_every=0, render_fps=30.0) or "
+    "SyncVecEnv(env_fn, num_envs, steps_per_env, render_every, render_fps, agent)"
+)
+
 
 class SyncVecEnv(RolloutCollector):
     """A :class:`~xuance_envs.rollout.collector.RolloutCollector` over environments of its own.
+
+    After ``steps_per_env`` either the agent follows, or ``render_every``, ``render_fps`` and then
+    the agent.
 
     Args:
         env_fn: makes one environment.
         num_envs: how many to make.
         steps_per_env: steps of each environment in a rollout.
         agent: chooses the actions; see :class:`~xuance_envs.rollout.agents.Agent`.
-        render_every: environment steps from one recording of environment 0 to the next; 0 for no
-            recordings. See :class:`~xuance_envs.rollout.recorder.GifRecorder`.
+        render_every: environment steps from one recording of environment 0 to the next; 0 or less
+            for no recordings. See :class:`~xuance_envs.rollout.recorder.GifRecorder`.
         render_fps: frames per second of the recordings.
         backend: ``"dummy"`` steps the environments in this process, ``"subproc"`` in worker
             processes; or any callable that makes a vector environment from functions.
@@ -42,6 +52,11 @@ class SyncVecEnv(RolloutCollector):
 
     Raises:
         ValueError: an argument is out of its range.
+        TypeError: the arguments are in neither order.
+
+    Attributes:
+        render_every: environment steps from one recording to the next; 1 without recordings.
+        render_fps: frames per second of recordings.
 
     Example:
         >>> import torch
@@ -58,15 +73,16 @@ class SyncVecEnv(RolloutCollector):
         >>> envs.close()
     """
 
+    @overload
     def __init__(
         self,
         env_fn: Callable[[], Any],
         num_envs: int,
         steps_per_env: int,
-        *,
         agent: Agent,
-        render_every: int = 0,
+        render_every: float = 0,
         render_fps: float = 30.0,
+        *,
         backend: str | Callable[..., VecEnv] = "dummy",
         device: torch.device | str | None = None,
         state_dtype: torch.dtype = torch.float32,
@@ -75,7 +91,38 @@ class SyncVecEnv(RolloutCollector):
         window: int = 10,
         seed: int | Sequence[int | None] | None = None,
         **backend_options: Any,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        env_fn: Callable[[], Any],
+        num_envs: int,
+        steps_per_env: int,
+        render_every: float,
+        render_fps: float,
+        agent: Agent,
+        **options: Any,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        env_fn: Callable[[], Any],
+        num_envs: int,
+        steps_per_env: int,
+        *in_order: Any,
+        backend: str | Callable[..., VecEnv] = "dummy",
+        device: torch.device | str | None = None,
+        state_dtype: torch.dtype = torch.float32,
+        channels_first: bool | str = "auto",
+        progress: bool = False,
+        window: int = 10,
+        seed: int | Sequence[int | None] | None = None,
+        **by_name: Any,
     ) -> None:
+        names = ("agent", "render_every", "render_fps")
+        ours = {name: by_name.pop(name) for name in names if name in by_name}
+        agent, render_every, render_fps = _in_either_order(in_order, ours)
         if num_envs < 1:
             raise ValueError(f"num_envs: expected at least 1, got {num_envs}")
         if isinstance(backend, str):
@@ -85,10 +132,12 @@ class SyncVecEnv(RolloutCollector):
                     f"that makes a vector environment, got {backend!r}"
                 )
             # All that is read of an observation is read before the next step.
-            backend_options.setdefault("copy", False)
+            by_name.setdefault("copy", False)
             backend = BACKENDS[backend]
-        recorder = GifRecorder(render_every, render_fps) if render_every else None
-        vec_env = backend([env_fn] * num_envs, **backend_options)
+        recorder = GifRecorder(render_every, render_fps) if render_every > 0 else None
+        self.render_every = render_every if render_every > 0 else 1
+        self.render_fps = render_fps
+        vec_env = backend([env_fn] * num_envs, **by_name)
         try:
             super().__init__(
                 vec_env,
@@ -105,3 +154,59 @@ class SyncVecEnv(RolloutCollector):
         except BaseException:
             vec_env.close()
             raise
+
+    @property
+    def envs(self) -> list[Any]:
+        """The environments, in a list of their own; for the backend ``"dummy"`` only."""
+        found: list[Any] = self.vec_env.envs  # type: ignore[attr-defined]  # it says if there are none
+        return found
+
+    @property
+    def permute_state_fn(self) -> Callable[[Any], Any]:
+        """What turns an observation as the agent sees it: ``permute_state``."""
+        return self.permute_state
+
+    @property
+    def can_record(self) -> bool:
+        """Whether episodes are recorded at all."""
+        return self.recorder is not None
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether the present episode of environment 0 is recorded."""
+        return self.recorder is not None and self.recorder.is_recording
+
+    @property
+    def record_episode(self) -> int:
+        """How many recordings have been saved, which is the number of the next."""
+        return 0 if self.recorder is None else self.recorder.count
+
+
+def _in_either_order(
+    in_order: Sequence[Any], by_name: dict[str, Any]
+) -> tuple[Agent, float, float]:
+    """The agent, ``render_every`` and ``render_fps``, in whichever order they came.
+
+    Raises:
+        TypeError: they came in neither.
+    """
+    bind = _agent_last if in_order and isinstance(in_order[0], Real) else _agent_first
+    with suppress(TypeError):
+        agent, render_every, render_fps = bind(*in_order, **by_name)
+        plays = callable(getattr(agent, "get_actions_and_values", None))
+        if plays and all(isinstance(number, Real) for number in (render_every, render_fps)):
+            return agent, render_every, render_fps
+    got = [type(value).__name__ for value in in_order]
+    got += [f"{name}: {type(value).__name__}" for name, value in by_name.items()]
+    raise TypeError(
+        f"expected {FORMS}, an agent being what has get_actions_and_values, got after "
+        f"steps_per_env: {', '.join(got) or 'nothing'}"
+    )
+
+
+def _agent_first(agent: Any, render_every: Any = 0, render_fps: Any = 30.0) -> tuple[Any, ...]:
+    return agent, render_every, render_fps
+
+
+def _agent_last(render_every: Any, render_fps: Any, agent: Any) -> tuple[Any, ...]:
+    return agent, render_every, render_fps

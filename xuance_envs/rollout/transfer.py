@@ -8,12 +8,19 @@ copied from there without waiting for the copy.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
 
+from xuance_envs.engine.recycling import maker_of
+
 __all__ = ["Transfer"]
+
+_MOST_KEPT = 2
+"""The last rollout, where somebody holds on to it until there is a next, and the one in making."""
 
 
 class Transfer:
@@ -32,6 +39,17 @@ class Transfer:
         self.direct = device.type == "cpu"
         self._is_cuda = device.type == "cuda"
         self._received: torch.Tensor | None = None
+
+    def maker(self, shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
+        """A function that makes tensors on the device, whose values are whatever was there.
+
+        They may be in memory that earlier ones had, if nobody holds anything that shares it. On the
+        CPU that is seen to here; elsewhere torch's own allocator does it.
+        """
+        if not self.direct:
+            return partial(torch.empty, shape, dtype=dtype, device=self.device)
+        make = maker_of(shape, torch.empty(0, dtype=dtype).numpy().dtype, _MOST_KEPT)
+        return lambda: torch.from_numpy(make())
 
     def host_tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Memory of this process, such that it can be copied to the device without waiting."""

@@ -1,0 +1,73 @@
+"""GIFs that are written while their frames come."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+
+from PIL import Image, ImageChops
+from PIL.GifImagePlugin import getdata, getheader
+
+__all__ = ["GifWriter"]
+
+COLOURS = 128
+TICK = 10
+"""Milliseconds; a GIF counts time in these."""
+
+MIN_TICKS = 2
+"""Viewers take less for a mistake, and show such a GIF slowly."""
+
+MOST_IN_MEMORY = 1 << 25
+"""Bytes; what a GIF has beyond goes to a file that nobody sees."""
+
+TRAILER = b";"
+
+
+class GifWriter:
+    """Writes a GIF frame by frame, so that its length takes no memory.
+
+    It has every frame that it was given. Pillow's own ``save`` needs all of them at once, and makes
+    one of those that look the same.
+
+    Args:
+        fps: frames per second, as well as a GIF can have them.
+
+    Attributes:
+        count (int): of the frames by now.
+        close: forgets them; what is forgotten itself closes as well.
+    """
+
+    def __init__(self, fps: float) -> None:
+        self.count = 0
+        self._duration = TICK * max(MIN_TICKS, round(1000 / fps / TICK))
+        self._last: Image.Image | None = None
+        self._file = tempfile.SpooledTemporaryFile(MOST_IN_MEMORY)  # noqa: SIM115  # see close
+        self.close = weakref.finalize(self, self._file.close)
+
+    def add(self, image: Image.Image) -> None:
+        """Adds a frame, of the size of the first."""
+        frame = image.quantize(COLOURS)
+        seen = frame.convert("RGB")
+        if self._last is None:
+            header, _ = getheader(frame, info={"loop": 0})
+            changed = (0, 0, *frame.size)
+        else:
+            header = []
+            # A frame cannot be empty.
+            changed = ImageChops.difference(seen, self._last).getbbox() or (0, 0, 1, 1)
+        data = getdata(
+            frame.crop(changed), changed[:2], duration=self._duration, include_color_table=True
+        )
+        self._file.write(b"".join([*header, *data]))
+        self._last = seen
+        self.count += 1
+
+    def save(self, path: Path) -> None:
+        """Saves what has been added, and closes."""
+        self._file.seek(0)
+        with path.open("wb") as file:
+            shutil.copyfileobj(self._file, file)
+            file.write(TRAILER)
+        self.close()
