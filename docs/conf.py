@@ -19,6 +19,7 @@ extensions = [
     "sphinx.ext.doctest",
     "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
 ]
 exclude_patterns = ["_build", "_templates"]
 html_theme = "furo"
@@ -34,6 +35,7 @@ myst_heading_anchors = 3
 
 # A name is documented where it is defined, and not again where it can be imported from as well.
 autodoc_default_options = {"members": True, "show-inheritance": True, "ignore-module-all": True}
+viewcode_follow_imported_members = False  # the same: constants would be looked for with their types
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_format = "short"

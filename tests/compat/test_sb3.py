@@ -76,6 +76,14 @@ def assert_alike(vec_env, own, steps):
         assert data_equivalence(dones, own_dones)
         assert data_equivalence(infos, own_infos, exact=True), (infos, own_infos)
         assert data_equivalence(list(vec_env.reset_infos), list(own.reset_infos))
+        assert_buffers_alike(vec_env, own)
+
+
+def assert_buffers_alike(vec_env, own):
+    for name in ("buf_obs", "buf_rews", "buf_dones", "buf_infos"):
+        assert hasattr(vec_env, name) == hasattr(own, name)
+        if hasattr(own, name):  # DummyVecEnv's
+            assert data_equivalence(getattr(vec_env, name), getattr(own, name)), name
 
 
 @pairs
@@ -108,6 +116,8 @@ def test_observations_of_every_space_are_theirs(closing, kind, own, space):
         if kind is SubprocVecEnv and isinstance(space, spaces.Dict | spaces.Tuple):
             break  # a batch of such actions is a list in both, but theirs passes it on as it is
         got, expected = vec_env.step(actions)[0], other.step(actions)[0]
+        if kind is DummyVecEnv:
+            assert data_equivalence(vec_env.buf_obs, other.buf_obs)
 
 
 def plain(obs):

@@ -174,6 +174,8 @@ def test_what_a_game_says_of_itself() -> None:
     assert env.reward_range == (-1.0, 1.0)
     assert env.render_mode == "rgb_array"
     assert (env.num_stack, env.was_real_done) == (4, True)
+    assert (env.obs_type, env.grayscale, env.rgb) == ("grayscale", True, False)
+    assert (make(obs_type="rgb").rgb, make(obs_type="ram").grayscale) == (True, False)
     assert env.action_space == gymnasium.spaces.Discrete(4)
     assert make(clip_reward=False).reward_range == (-np.inf, np.inf)
 
@@ -220,8 +222,11 @@ def test_rendering_gives_the_screen_in_colour() -> None:
     image = env.render()
     assert (image.shape, image.dtype) == ((210, 160, 3), np.uint8)
     np.testing.assert_array_equal(image, env.render("rgb_array"))
-    with pytest.raises(ValueError, match="render_mode='human'"):
-        env.render("human")
+    np.testing.assert_array_equal(image, env.render(render_mode="rgb_array"))
+    with pytest.warns(UserWarning, match="render_mode='human'"):
+        np.testing.assert_array_equal(image, env.render("human"))
+    with pytest.raises(ValueError, match="render_mode='ansi'"):
+        env.render("ansi")
 
 
 def test_a_window_is_opened_where_there_is_no_screen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,6 +321,15 @@ def test_a_step_before_the_first_reset_is_an_error() -> None:
 # --- how a game goes on and ends ----------------------------------------------------------------
 
 
+def test_an_action_is_given_by_place_or_by_either_librarys_name() -> None:
+    results = []
+    for args, kwargs in [((2,), {}), ((), {"action": 2}), ((), {"actions": 2})]:
+        env = make("Pong")
+        env.reset()
+        results.append([np.asarray(env.step(*args, **kwargs)[0]).tobytes() for _ in range(9)])
+    assert results[0] == results[1] == results[2]
+
+
 def test_a_lost_life_ends_the_episode_and_the_game_goes_on() -> None:
     env = make()
     env.reset()
@@ -324,12 +338,11 @@ def test_a_lost_life_ends_the_episode_and_the_game_goes_on() -> None:
     assert (info["lives"], info["game_over"], env.lifes, env.was_real_done) == (4, False, 4, False)
 
     observation, reset_info = env.reset()
-    assert reset_info["frame_number"] == info["frame_number"] + 4, "one no-op step"
-    assert reset_info["episode_step"] == info["episode_step"] + 1
-    assert reset_info["lives"] == 4
-    assert reset_info.keys() == info.keys()
+    assert reset_info == {**info, "frame_number": info["frame_number"] + 4}, "a no-op, not counted"
+    frame = np.asarray(observation)[..., -1]
+    np.testing.assert_array_equal(observation, np.stack([frame] * 4, axis=-1))
     after, *_, next_info = env.step(0)
-    assert next_info["episode_step"] == info["episode_step"] + 2
+    assert next_info["episode_step"] == info["episode_step"] + 1
     np.testing.assert_array_equal(np.asarray(after)[..., :-1], np.asarray(observation)[..., 1:])
 
 
@@ -362,7 +375,7 @@ def test_a_game_over_is_the_end_of_all_lives() -> None:
     assert (terminated, truncated) == (True, True)
     assert (info["lives"], info["game_over"], env.was_real_done) == (0, True, True)
     assert [reset["lives"] for reset in resets] == [4, 3, 2, 1]
-    assert info["episode_step"] == len(steps) + len(resets)
+    assert info["episode_step"] == len(steps)
     assert sum(result[2] for result in steps) == 5
     assert env.reset()[1]["lives"] == 5
 

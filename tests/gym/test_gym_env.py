@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import warnings
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -22,7 +23,7 @@ from gymnasium.wrappers import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xuance_envs.gym.gym_env import Gym_Env
+from xuance_envs.gym.gym_env import Gym_Env, MountainCar
 
 TOY_TEXT = next(name for name in ("Taxi-v4", "Taxi-v3") if name in gymnasium.registry)
 
@@ -383,6 +384,23 @@ class TestInfo:
         assert env.unwrapped.info == {"own": 1}
         assert [info["episode_step"] for info in infos] == [0, 1, 2, 3, 4]
 
+    @pytest.mark.parametrize("limit", [-1, 50])
+    def test_a_subclass_reads_and_writes_the_counts(self, counter, limit):
+        class FromTen(Gym_Env):
+            def reset(self, **kwargs):
+                observation, info = super().reset(**kwargs)
+                self._episode_step, self._episode_score = 10, 2.5
+                return observation, info
+
+        env = FromTen(counter, max_episode_steps=limit)
+        for _ in range(2):
+            env.reset()
+            for step in range(1, 4):
+                info = env.step(0)[4]
+                counts = {"episode_step": 10 + step, "episode_score": 2.5 + 0.5 * step}
+                assert info == {"own": 1, **counts}
+                assert (env._episode_step, env._episode_score) == (*counts.values(),)
+
     def test_a_failed_reset_leaves_the_episode_as_it_was(self, counter):
         env = Gym_Env(counter, max_episode_steps=-1)
         env.reset()
@@ -431,11 +449,24 @@ class TestAttributes:
             Gym_Env("NoRendering-v0", render_mode="ansi")
 
 
+@pytest.mark.parametrize("make", [partial(Gym_Env, "MountainCar-v0"), MountainCar])
+def test_an_action_is_given_by_place_or_by_either_librarys_name(make):
+    results = []
+    for args, kwargs in [((2,), {}), ((), {"action": 2}), ((), {"actions": 2})]:
+        env = make(seed=3)
+        env.reset()
+        results.append([np.asarray(env.step(*args, **kwargs)[0]).tolist() for _ in range(3)])
+    assert results[0] == results[1] == results[2]
+    with pytest.raises(AssertionError, match="None"):
+        env.step()
+
+
 class TestRenderAndClose:
     def test_render(self, counter):
         env = Gym_Env(counter, render_mode="ansi")
         env.reset()
         assert env.render() == env.render("ansi") == env.render(mode="ansi") == "drawn as ansi"
+        assert env.render(render_mode="ansi") == "drawn as ansi"
 
     @pytest.mark.parametrize("made_with", ["ansi", None])
     def test_another_mode_is_refused(self, counter, made_with):
@@ -443,6 +474,21 @@ class TestRenderAndClose:
         env.reset()
         with pytest.raises(ValueError, match=f"'rgb_array'.*render_mode={made_with!r}"):
             env.render("rgb_array")
+
+    def test_a_window_that_is_not_there_is_warned_of_once(self, counter):
+        env = Gym_Env(counter, render_mode="rgb_array")
+        env.reset()
+        with pytest.warns(UserWarning, match="made with render_mode='rgb_array'") as warned:
+            frames = [env.render("human"), env.render(render_mode="human"), env.render("human")]
+        assert frames == ["drawn as rgb_array"] * 3
+        assert len(warned) == 1
+        assert warned[0].filename == __file__
+
+    def test_a_window_where_nothing_is_rendered_is_refused(self, counter):
+        env = Gym_Env(counter)
+        env.reset()
+        with pytest.raises(ValueError, match=r"'human'.*render_mode=None"):
+            env.render("human")
 
     def test_render_before_any_reset_is_refused_as_make_does(self):
         with pytest.raises(ResetNeeded):

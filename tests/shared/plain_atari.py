@@ -86,8 +86,9 @@ class PlainAtari:
     def reset(self, seed: int | None = None) -> tuple[NDArray[np.uint8], dict[str, Any]]:
         if self.life_lost and seed is None:
             self.life_lost = False
-            self.play(NOOP)
+            image, _ = self.emulate(NOOP)
             if not self.ale.game_over():
+                self.stack = [image] * self.num_stack
                 return self.observation(), self.info()
         self.life_lost = False
         while True:
@@ -104,7 +105,7 @@ class PlainAtari:
         self.stack = [self.scaled(self.screen())] * self.num_stack
         return self.observation(), self.info()
 
-    def play(self, action: Any) -> int:
+    def emulate(self, action: Any) -> tuple[NDArray[np.uint8], int]:
         screens, reward = [], 0
         for _ in range(self.skip()):
             reward += self.ale.act(action)
@@ -113,14 +114,14 @@ class PlainAtari:
                 break
         pooled = self.max_pool and self.obs_type != "ram"
         image = np.max(screens[-2:], axis=0) if pooled else screens[-1]
-        self.stack = [*self.stack[1:], self.scaled(image)]
-        self.steps += 1
-        self.score += reward
-        return reward
+        return self.scaled(image), reward
 
     def step(self, action: int) -> tuple[Any, ...]:
         lives = self.ale.lives()
-        reward = self.play(self.actions[action])
+        image, reward = self.emulate(self.actions[action])
+        self.stack = [*self.stack[1:], image]
+        self.steps += 1
+        self.score += reward
         over, limit = self.ale.game_over(with_truncation=False), self.ale.game_truncated()
         lost = self.terminal_on_life_loss and self.ale.lives() < lives
         self.life_lost = lost and not over and not limit

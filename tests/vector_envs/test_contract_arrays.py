@@ -281,6 +281,45 @@ def test_the_other_buffers_hold_what_the_last_step_returned(make_envs, copy):
         assert envs.buf_infos is infos
 
 
+XUANCES = {
+    "buf_trunctions": "buf_truncations",
+    "buf_truncated": "buf_truncations",
+    "buf_terminated": "buf_dones",
+    "buf_rewards": "buf_rews",
+    "buf_info": "buf_infos",
+    "max_episode_length": "max_episode_steps",
+}
+
+
+@pytest.mark.parametrize(("other", "name"), XUANCES.items())
+def test_names_that_xuance_has_for_the_same(make, other, name):
+    envs = make([partial(EchoEnv, spaces.Discrete(3), length=1)] * 5)
+    envs.reset(seed=0)
+    envs.step([0] * 5)
+    assert getattr(envs, other) is getattr(envs, name)
+    setattr(envs, other, "written")
+    assert getattr(envs, name) == getattr(envs, other) == "written"
+
+
+def test_actions_are_the_last_that_were_given(make):
+    space = spaces.Dict(push=spaces.Box(-1, 1, (2,)), key=spaces.Discrete(5))
+    envs = make([partial(EchoEnv, spaces.Discrete(3), space)] * 5)
+    assert_same(envs.actions, {"key": np.zeros(5, np.int64), "push": np.zeros((5, 2), np.float32)})
+    envs.reset(seed=0)
+    given = {"key": np.arange(5), "push": np.full((5, 2), 0.5, np.float32)}
+    envs.step(given)
+    held = envs.actions
+    assert_same(held, given)
+    given["push"][:] = -1
+    envs.step(given)
+    assert held["push"].tolist() == [[0.5, 0.5]] * 5
+    assert envs.actions["push"].tolist() == [[-1, -1]] * 5
+    envs.async_reset(seed=0)
+    envs.recv(5)
+    envs.send([{"key": 4, "push": [0, 1]}] * 2, [3, 1])
+    assert envs.actions["key"].tolist() == [0, 4, 2, 4, 4]
+
+
 # --- observations without a fixed shape ---------------------------------------------------------
 
 

@@ -299,6 +299,21 @@ class TestShares:
         assert [hi - lo for lo, hi in split] == sizes
         assert [lo for lo, _ in split] == [0, *(hi for _, hi in split[:-1])]
 
+    @pytest.mark.parametrize(
+        ("options", "workers", "largest"),
+        [
+            ({"in_series": 2}, 3, 2),
+            ({"in_series": 2, "caller_steps": True}, 2, 2),
+            ({"in_series": 9, "caller_steps": True}, 0, 5),
+        ],
+    )
+    def test_how_many_workers_there_are_and_what_the_largest_share_is(
+        self, options: dict[str, Any], workers: int, largest: int
+    ) -> None:
+        with SubprocVecEnv([ProcessEnv] * 5, context="forkserver", **options) as envs:
+            assert len(envs.pids) == workers
+        assert (envs.n_remotes, envs.in_series) == (workers, largest)
+
     def test_caller_steps_keeps_the_last_share(self) -> None:
         with SubprocVecEnv([ProcessEnv] * 5, in_series=2, caller_steps=True) as envs:
             mine = [pid == os.getpid() for pid in envs.call("pid")]

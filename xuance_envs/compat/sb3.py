@@ -66,6 +66,10 @@ class DummyVecEnv(sb3.DummyVecEnv):
         except BaseException:
             self._stepper.close()
             raise
+        # What the environments write into, as theirs.
+        self.buf_obs = OrderedDict(
+            zip(self.keys, self._stepper.arrays.observations.parts, strict=True)
+        )
 
     def step_wait(self) -> Any:
         """Steps all environments with the actions of ``step_async``.
@@ -80,9 +84,10 @@ class DummyVecEnv(sb3.DummyVecEnv):
             actions = actions[: self.num_envs]  # theirs takes as many as it has environments
         self._stepper.start_step(actions)
         step = originally(self._stepper.finish_step)
-        rewards = as_float32(self._stepper.arrays.rewards)
         dones, infos = ends_and_infos(self._stepper, step, self.reset_infos)
-        return self._batch(), rewards, dones, infos
+        self.buf_rews[:] = as_float32(self._stepper.arrays.rewards)
+        self.buf_dones[:], self.buf_infos = dones, infos
+        return self._batch(), self.buf_rews.copy(), dones, infos
 
     def reset(self) -> Any:
         """Resets all environments, with the seeds and options that were set; the observations."""

@@ -90,6 +90,8 @@ class Atari_Env(EnvWrapper):
             the first reset.
         lifes: Lives left.
         num_stack: How many frames an observation has.
+        grayscale: Whether ``obs_type`` is that.
+        rgb: Whether ``obs_type`` is that.
         frames: The frames of the last observation, oldest first.
 
     Raises:
@@ -167,6 +169,7 @@ class Atari_Env(EnvWrapper):
             self.action_space.seed(self._pending_seed)
 
         self.obs_type = obs_type
+        self.grayscale, self.rgb = obs_type == "grayscale", obs_type == "rgb"
         self.frame_skip = frame_skip
         self.terminal_on_life_loss = terminal_on_life_loss
         self.clip_reward = clip_reward
@@ -208,8 +211,7 @@ class Atari_Env(EnvWrapper):
         if self.obs_type == "ram":
             self._view, self.image_size = RamView(self._ale), None
         else:
-            is_rgb = self.obs_type == "rgb"
-            self._view = Screen(self._ale, rgb=is_rgb, pools=max_pool, size=size)
+            self._view = Screen(self._ale, rgb=self.rgb, pools=max_pool, size=size)
             self.image_size = size
         # A subclass's own way is called for every image; this class's own is the view's, which
         # scales only what changed.
@@ -228,9 +230,10 @@ class Atari_Env(EnvWrapper):
         """Start a new episode.
 
         Right after a step that lost a life, and without arguments, that is the next episode of the
-        same game: a no-op is the next step of it, and the info says how far the game is. Otherwise
-        a new game starts: with no-ops, then FIRE, and again if it ends with those already. All
-        frames of the first observation are then the same.
+        same game, which goes on with one no-op. That is no step of the agent's, and neither it nor
+        what it earns is counted; the info says how far the game is. Otherwise a new game starts:
+        with no-ops, then FIRE, and again if it ends with those already. Either way all frames of
+        the first observation are the same, so that no observation shows two episodes.
 
         Args:
             seed: Starts the game's random stream anew. None continues it, except that the first
@@ -241,18 +244,21 @@ class Atari_Env(EnvWrapper):
             The first observation, and an info with the same keys as after a step.
         """
         if self._lost_life and seed is None and options is None:
-            self._advance(self._noop)
-            if not self.was_real_done:
-                self._lost_life = False
-                return self._get_obs(), self._info(False)
+            self._emulate(self._noop, self._draw_skip())
+            if not self._ale.game_over():
+                return self._begin()
         self._lost_life = False
         self._start_game(seed, options)
         self._view.take_last(alone=True)
-        self.frames.extend([self._frame()] * self.num_stack)
-        self.was_real_done = False
-        self.lifes = self._ale.lives()
         self._episode_step = 0
         self._episode_score = 0.0
+        return self._begin()
+
+    def _begin(self) -> tuple[LazyFrames, dict[str, Any]]:
+        """Begin an episode with what is to be seen now."""
+        self._lost_life = self.was_real_done = False
+        self.lifes = self._ale.lives()
+        self.frames.extend([self._frame()] * self.num_stack)
         return self._get_obs(), self._info(False)
 
     def _start_game(self, seed: int | None, options: dict[str, Any] | None) -> None:
@@ -285,11 +291,12 @@ class Atari_Env(EnvWrapper):
 
     # -- step -------------------------------------------------------------------------
 
-    def step(self, action: Any) -> StepResult:
+    def step(self, action: Any = None, *, actions: Any = None) -> StepResult:
         """Take one step.
 
         Args:
             action: In the form that ``action_space.sample()`` has.
+            actions: The same, by the name that XuanCe has for it.
 
         Returns:
             Observation, reward, terminated, truncated and info. At the end of a game the
@@ -301,7 +308,13 @@ class Atari_Env(EnvWrapper):
         if not self.frames:
             raise gymnasium.error.ResetNeeded("call reset() before step()")
         lives = self.lifes
-        reward = self._advance(self._actions[action])
+        action = self._actions[actions if action is None else action]
+        reward = self._emulate(action, self._draw_skip())
+        self.frames.append(self._frame())
+        self._episode_step = step = self._episode_step + 1
+        self._episode_score += reward
+        self.lifes = self._ale.lives()
+        self.was_real_done = self._ale.game_over() or step >= self._step_limit
         self._lost_life = terminated = truncated = game_over = False
         if self.was_real_done:
             game_over = terminated = self._ale.game_over(with_truncation=False)
@@ -311,17 +324,6 @@ class Atari_Env(EnvWrapper):
             self._lost_life = not self.was_real_done
         info = self._info(game_over)
         return self._get_obs(), self.reward(reward), terminated, truncated, info
-
-    def _advance(self, action: Any) -> int:
-        """Emulate a step, and keep account of the game; returns its reward."""
-        skips = self._skips
-        reward = self._emulate(action, skips[0] if len(skips) == 1 else self._draw_skip())
-        self.frames.append(self._frame())
-        self._episode_step = step = self._episode_step + 1
-        self._episode_score += reward
-        self.lifes = self._ale.lives()
-        self.was_real_done = self._ale.game_over() or step >= self._step_limit
-        return reward
 
     def _emulate(self, action: Any, frames: int) -> int:
         """Repeat an action, and look at what it leads to; returns the sum of its rewards."""

@@ -84,7 +84,7 @@ class Gym_Env(EnvWrapper):
             self.action_space.seed(self._pending_seed)
         self.max_episode_steps = _step_limit(self.env)
         self.reward_range = _reward_range(self.env)
-        self._episode_step = 0  # for episodes whose steps no `_time_limit` counts
+        self._episode_step = 0
         self._episode_score = 0.0
 
         # `step` does the work of some wrappers itself; see `_take_shortcut`.
@@ -116,11 +116,14 @@ class Gym_Env(EnvWrapper):
         info["episode_step"] = 0
         return observation, info
 
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(
+        self, action: Any = None, *, actions: Any = None
+    ) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         """Take one step.
 
         Args:
             action: In the form that ``action_space.sample()`` has.
+            actions: The same, by the name that XuanCe has for it.
 
         Returns:
             Observation, reward, terminated, truncated, and the environment's info with
@@ -129,18 +132,19 @@ class Gym_Env(EnvWrapper):
         Raises:
             gymnasium.error.ResetNeeded: There has been no :meth:`reset` yet.
         """
+        if action is None:
+            action = actions
         observation, reward, terminated, truncated, info = self._stepped_env.step(action)
 
         time_limit = self._time_limit
         if time_limit is not None:
-            time_limit._elapsed_steps = episode_step = time_limit._elapsed_steps + 1
-            if episode_step >= time_limit._max_episode_steps:
+            time_limit._elapsed_steps = elapsed = time_limit._elapsed_steps + 1
+            if elapsed >= time_limit._max_episode_steps:
                 truncated = True
-        else:
-            self._episode_step = episode_step = self._episode_step + 1
-            if self._awaits_checks:
-                self._take_shortcut()
+        elif self._awaits_checks:
+            self._take_shortcut()
 
+        self._episode_step = episode_step = self._episode_step + 1
         self._episode_score = episode_score = self._episode_score + float(reward)
         info = info.copy()
         info["episode_step"] = episode_step
@@ -245,21 +249,23 @@ class MountainCar(Gym_Env):
             dtype=space.dtype.type,
         )
         self._frame_dtype = space.dtype
-        self._frames: deque[Any] = deque(maxlen=self.num_stack)
+        self.frames: deque[Any] = deque(maxlen=self.num_stack)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[LazyFrames, dict[str, Any]]:
         """Start a new episode; see :meth:`Gym_Env.reset`."""
         observation, info = super().reset(seed=seed, options=options)
-        self._frames.extend([self._frame(observation)] * self.num_stack)
-        return LazyFrames(self._frames), info
+        self.frames.extend([self._frame(observation)] * self.num_stack)
+        return LazyFrames(self.frames), info
 
-    def step(self, action: Any) -> tuple[LazyFrames, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(
+        self, action: Any = None, *, actions: Any = None
+    ) -> tuple[LazyFrames, SupportsFloat, bool, bool, dict[str, Any]]:
         """Take one step; see :meth:`Gym_Env.step`."""
-        observation, reward, terminated, truncated, info = super().step(action)
-        self._frames.append(self._frame(observation))
-        return LazyFrames(self._frames), reward, terminated, truncated, info
+        observation, reward, terminated, truncated, info = super().step(action, actions=actions)
+        self.frames.append(self._frame(observation))
+        return LazyFrames(self.frames), reward, terminated, truncated, info
 
     def _frame(self, observation: Any) -> Any:
         # A copy: the environment may write its next observation into the same array.

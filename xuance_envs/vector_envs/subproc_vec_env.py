@@ -93,6 +93,10 @@ class SubprocVecEnv(VecEnv):
         pin_workers: workers may be kept on a CPU each, which is done where there is one CPU
             per process that steps, and only while steps take less than a millisecond.
 
+    Attributes:
+        n_remotes (int): number of workers.
+        in_series (int): environments of the largest share.
+
     Raises:
         EnvError: a callable raised, or what it returned is no environment.
         ValueError: there is no callable, two of them returned the same object, or an argument
@@ -150,7 +154,9 @@ class SubprocVecEnv(VecEnv):
                 "with daemon=False"
             )
         split = shares(len(functions), in_series, available_cpus())
+        self.in_series = max(hi - lo for lo, hi in split)
         own = split.pop() if caller_steps else None
+        self.n_remotes = len(split)
         spinning = len(split) + (own is not None)
         settings = StartSettings(
             multiprocessing.get_context(context),

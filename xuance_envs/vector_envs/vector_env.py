@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,15 @@ _Ask = tuple[int, Any]
 """The place of a driver, and what it packed to be asked."""
 
 StepResult = tuple[Any, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], StepInfos]
+
+
+def _also(name: str) -> property:
+    """Another name for an attribute."""
+    return property(
+        attrgetter(name),
+        lambda vec_env, value: setattr(vec_env, name, value),
+        doc=f"A name that XuanCe has for ``{name}``.",
+    )
 
 
 class VecEnv(ABC):
@@ -187,6 +197,21 @@ class VecEnv(ABC):
     @buf_obs.setter
     def buf_obs(self, batch: Any) -> None:
         self._buf_obs = batch
+
+    buf_truncated = _also("buf_truncations")
+    buf_trunctions = _also("buf_truncations")
+    buf_terminated = _also("buf_dones")
+    buf_rewards = _also("buf_rews")
+    buf_info = _also("buf_infos")
+    max_episode_length = _also("max_episode_steps")
+
+    @property
+    def actions(self) -> Any:
+        """A copy of the last action of each environment, as one batch; zeros where none was given.
+
+        An action of a space without a fixed shape is None before the first.
+        """
+        return self._arrays.actions.copy()
 
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
