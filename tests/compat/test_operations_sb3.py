@@ -103,7 +103,7 @@ def draw_faulty(rng: random.Random) -> operations.Operation:
         {
             lambda: draw_plain(rng): 60,
             lambda: operation("step", np.array(operations.actions(rng, 0.2))): 3,
-            lambda: operation("set_options", {"fail": True}): 0.3,
+            lambda: operation("set_options", {"fail": rng.randrange(NUM_ENVS)}): 0.3,
             lambda: operation("env_method", name, *args, indices=ids, **kwargs): 6,
             lambda: operation("get_attr", a_name(rng), indices=ids): 6,
         },

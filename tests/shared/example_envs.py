@@ -424,7 +424,7 @@ class TalliedEnv(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        if options and "fail" in options:
+        if options and options.get("fail") == self.name:
             raise ZeroDivisionError("as told")
         if seed is not None:
             self.random = np.random.default_rng(seed)
@@ -472,6 +472,42 @@ class TalliedEnv(gymnasium.Env):
     def fail_if(self, name):
         if self.name == name:
             raise ZeroDivisionError("as told")
+
+
+class CountedEnv(gymnasium.Env):
+    """Observes how often it was reset and stepped, ever, and how often since its last reset.
+
+    Args:
+        number: a number to tell it by.
+        length: the steps of an episode; the steps beyond also say that it has ended.
+    """
+
+    def __init__(self, number=0, length=2):
+        self.observation_space = spaces.Box(0, np.inf, (3,), np.float64)
+        self.action_space = spaces.Discrete(2)
+        self.number = number
+        self.length = length
+        self.resets = self.steps = self.count = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.resets += 1
+        self.count = 0
+        return self.observe(), {"resets": self.resets}
+
+    def step(self, action):
+        self.steps += 1
+        self.count += 1
+        ended = self.count >= self.length
+        info = {"steps": self.steps} if self.count % 2 else {"text": f"{self.steps} steps"}
+        truncated = ended and self.resets % 2 == 0
+        return self.observe(), float(self.steps), ended and not truncated, truncated, info
+
+    def observe(self):
+        return np.array([self.resets, self.steps, self.count], np.float64)
+
+    def counts(self):
+        return self.steps, self.resets
 
 
 class InterruptingEnv(ReusingEnv):

@@ -218,7 +218,7 @@ def draw(rng: random.Random) -> operations.Operation:
     count = NUM_ENVS if ids is None else len(ids)
     name, args, kwargs = a_call(rng)
     options = rng.choice([None, None, {"level": 3}])
-    bad = rng.choice([None] * 30 + [{"fail": True}])
+    bad = rng.choice([None] * 30 + [{"fail": rng.randrange(NUM_ENVS)}])
     return operations.weighted(
         rng,
         {
