@@ -263,8 +263,8 @@ def test_however_environments_are_split(backend):
 
 @pytest.mark.long
 def test_thousands_of_sequences_of_operations_do_what_a_loop_would(make_on_all):
-    counts = {DUMMY: 3_000, SPAWN: 100, RAY: 100}
-    seeds = range(100, 100 + counts.get(make_on_all.backend, 1_000))
+    counts = {DUMMY.name: 3_000, SPAWN.name: 100, RAY.name: 100}
+    seeds = range(100, 100 + counts.get(make_on_all.backend.name, 1_000))
     operations.assert_alike(pair_of(make_on_all.backend), draw, seeds, 60)
 
 
