@@ -26,6 +26,8 @@ def assert_same(got: Any, expected: Any, where: str = "value") -> None:
     elif isinstance(expected, list | tuple):
         for i, (one, other) in enumerate(zip(got, expected, strict=True)):
             assert_same(one, other, f"{where}[{i}]")
+    elif isinstance(expected, np.ndarray) and expected.dtype == object:
+        assert_same(got.tolist(), expected.tolist(), where)
 
 
 def alike(got: Any, expected: Any) -> bool:
@@ -40,9 +42,10 @@ def alike(got: Any, expected: Any) -> bool:
         return list(got) == list(expected)
     if isinstance(expected, list | tuple):
         return len(got) == len(expected)
-    if isinstance(expected, np.ndarray) and expected.dtype != object:
-        form = (expected.dtype, expected.shape)
-        return (got.dtype, got.shape) == form and got.tobytes() == expected.tobytes()
+    if isinstance(expected, np.ndarray):
+        if (got.dtype, got.shape) != (expected.dtype, expected.shape):
+            return False
+        return expected.dtype == object or got.tobytes() == expected.tobytes()
     if isinstance(expected, float | complex):
         return np.array(got).tobytes() == np.array(expected).tobytes()
     return np.array_equal(got, expected)

@@ -399,6 +399,117 @@ def wrapped(name):
     return TimeLimit(Wrapped(OrderEnforcing(NamedEnv(name))), 50)
 
 
+class TalliedEnv(gymnasium.Env):
+    """Shows how often each thing was done to it; how its episodes go is decided by its seed.
+
+    An episode takes 1 to 4 steps. Stepped beyond its end, it says again that it ended.
+
+    Args:
+        name: a number to tell it by, which decides until a seed does.
+    """
+
+    FAIL = 7
+    """The action that raises."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 7}  # noqa: RUF012
+
+    def __init__(self, name=0):
+        self.observation_space = spaces.Box(-np.inf, np.inf, (6,), np.float64)
+        self.action_space = spaces.Discrete(self.FAIL + 1)
+        self.render_mode = "rgb_array"
+        self.name = name
+        self.level = 0
+        self.resets = self.steps = self.length = self.touched = self.frames = 0
+        self.random = np.random.default_rng(name)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if options and options.get("fail") == self.name:
+            raise ZeroDivisionError("as told")
+        if seed is not None:
+            self.random = np.random.default_rng(seed)
+            self.resets = 0
+        self.resets += 1
+        self.steps = 0
+        self.length = int(self.random.integers(1, 5))
+        return self.observe(), {"resets": self.resets, "options": repr(options)}
+
+    def step(self, action):
+        if action == self.FAIL:
+            raise ZeroDivisionError("as told")
+        self.steps += 1
+        observation = self.observe(action)
+        ended = self.steps >= self.length
+        truncated = ended and bool(self.random.random() < 0.5)
+        terminated = ended and (not truncated or bool(self.random.random() < 0.5))
+        info = [
+            {},
+            {"steps": self.steps, "half": self.steps / 2},
+            {"steps": self.steps, "level": repr(self.level)},
+            {"list": [self.steps, self.touched], "ended": ended},
+        ][(self.steps + self.name) % 4]
+        return observation, self.steps / 4, terminated, truncated, info
+
+    def observe(self, action=-1):
+        done = [self.name, self.resets, self.steps, self.touched, action]
+        return np.array([*done, self.random.random()])
+
+    def render(self):
+        self.frames += 1
+        return np.full((2, 2, 3), 16 * self.name + self.frames % 16, np.uint8)
+
+    @property
+    def doubled(self):
+        return 2 * self.touched
+
+    def touch(self, by=1):
+        self.touched += by
+        return self.name, self.touched
+
+    def describe(self, greeting, *, mark="."):
+        return f"{greeting} {self.name}, {self.level}{mark}"
+
+    def fail_if(self, name):
+        if self.name == name:
+            raise ZeroDivisionError("as told")
+
+
+class CountedEnv(gymnasium.Env):
+    """Observes how often it was reset and stepped, ever, and how often since its last reset.
+
+    Args:
+        number: a number to tell it by.
+        length: the steps of an episode; the steps beyond also say that it has ended.
+    """
+
+    def __init__(self, number=0, length=2):
+        self.observation_space = spaces.Box(0, np.inf, (3,), np.float64)
+        self.action_space = spaces.Discrete(2)
+        self.number = number
+        self.length = length
+        self.resets = self.steps = self.count = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.resets += 1
+        self.count = 0
+        return self.observe(), {"resets": self.resets}
+
+    def step(self, action):
+        self.steps += 1
+        self.count += 1
+        ended = self.count >= self.length
+        info = {"steps": self.steps} if self.count % 2 else {"text": f"{self.steps} steps"}
+        truncated = ended and self.resets % 2 == 0
+        return self.observe(), float(self.steps), ended and not truncated, truncated, info
+
+    def observe(self):
+        return np.array([self.resets, self.steps, self.count], np.float64)
+
+    def counts(self):
+        return self.steps, self.resets
+
+
 class InterruptingEnv(ReusingEnv):
     """Sends a process Ctrl-C, once, when it does what it is ``armed`` for: a step, or a reset.
 

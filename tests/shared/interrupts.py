@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import dis
+import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import gymnasium
 
 
 @contextlib.contextmanager
@@ -19,3 +26,117 @@ def interrupt_after(seconds: float) -> Iterator[None]:
         yield
     finally:
         timer.join()
+
+
+class Instant:
+    """One instant of what a block does in this thread, at which it is interrupted.
+
+    Python looks for signals when a function is entered, after a call, and where a loop goes round:
+    these are the instants. They are counted in the code of some files, so that each can be tried.
+
+    Args:
+        number: the instant, from 0.
+        folders: of the files whose code is interrupted.
+
+    Attributes:
+        came: whether there were so many instants.
+        place: where that was, to be read.
+        inside: the environment whose own method was interrupted, or had returned just before, and
+            the method's name; None if it was none.
+    """
+
+    def __init__(self, number: int, folders: Sequence[str]) -> None:
+        self.came = False
+        self.place = "not interrupted"
+        self.inside: tuple[Any, str] | None = None
+        self._left = number
+        self._folders = tuple(folders)
+        self._last: dict[FrameType, str] = {}
+        self._returned: tuple[Any, str] | None = None
+
+    def __enter__(self) -> Instant:
+        self._traced_before = sys.gettrace()
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 looks only at who starts tracing
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        sys.settrace(self._traced_before)
+        self._last.clear()
+        return self.came and kind is KeyboardInterrupt
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        if not frame.f_code.co_filename.startswith(self._folders):
+            return None
+        if event == "call":
+            frame.f_trace = self._trace  # without which Python 3.13 ignores the next
+            frame.f_trace_opcodes = True
+            frame.f_trace_lines = False
+            self._last[frame] = "RESUME"
+        elif event == "return":
+            self._last.pop(frame, None)
+            self._returned = env_method(frame)
+        elif event == "opcode":
+            name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            last, self._last[frame] = self._last[frame], name
+            returned, self._returned = self._returned, None
+            if name != "RESUME" and last.startswith(INTERRUPTIBLE):
+                self._left -= 1
+                if self._left < 0:
+                    self.came = True
+                    code = frame.f_code
+                    file = os.path.basename(code.co_filename)
+                    self.place = f"{file}:{frame.f_lineno} in {code.co_name}"
+                    frames = iterate_frames(frame)
+                    self.inside = next(filter(None, map(env_method, frames)), returned)
+                    raise KeyboardInterrupt
+        return self._trace
+
+
+INTERRUPTIBLE = ("RESUME", "CALL", "JUMP", "POP_JUMP")
+
+
+def env_method(frame: FrameType) -> tuple[Any, str] | None:
+    """The environment and the method, if this is its frame."""
+    env, name = frame.f_locals.get("self"), frame.f_code.co_name
+    return (env, name) if isinstance(env, gymnasium.Env) else None
+
+
+def iterate_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame and all that called it."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+class Alarm:
+    """A real signal so many seconds into a block, which interrupts it if certain code runs then.
+
+    Args:
+        seconds: how many.
+        folders: of the files whose code is interrupted, also in what they call.
+
+    Attributes:
+        came: whether it came in time.
+    """
+
+    def __init__(self, seconds: float, folders: Sequence[str]) -> None:
+        self.came = False
+        self._seconds = seconds
+        self._folders = tuple(folders)
+
+    def __enter__(self) -> Alarm:
+        self._before = signal.signal(signal.SIGALRM, self._ring)
+        signal.setitimer(signal.ITIMER_REAL, self._seconds)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._before)
+        return self.came and kind is KeyboardInterrupt
+
+    def _ring(self, _: int, frame: FrameType | None) -> None:
+        files = (each.f_code.co_filename for each in iterate_frames(frame))
+        if any(file.startswith(self._folders) for file in files):
+            self.came = True
+            raise KeyboardInterrupt

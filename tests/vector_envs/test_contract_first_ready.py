@@ -197,6 +197,21 @@ def test_once_closed_all_is_refused(make, ask):
         ask(envs)
 
 
+def test_once_closed_with_environments_under_way_the_rest_is_refused_as_closed_too(make):
+    envs = make([ReusingEnv] * 5)
+    envs.async_reset()
+    envs.close()
+    for ask in (
+        lambda: envs.step_async([5] * 5),
+        lambda: envs.call("reset"),
+        lambda: envs.get_attr("lengths"),
+        lambda: envs.set_attr("lengths", 1),
+        lambda: envs.render(),
+    ):
+        with pytest.raises(ClosedVecEnvError):
+            ask()
+
+
 def test_nothing_can_be_received_where_nothing_was_sent(make):
     envs = make([ReusingEnv] * 5)
     envs.reset()

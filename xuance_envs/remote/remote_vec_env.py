@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotDoneError
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -270,12 +271,16 @@ class RemoteDriver:
         self, tag: int, path: str, message: Mapping[str, Any], take: Callable[[Any], Any]
     ) -> None:
         self.discard()
-        self._take, self.tag = take, tag
-        numbered = self._session.numbered(message)
-        if self.at_once:
-            self._answer = lambda timeout: self._session.send(path, numbered)
-        else:
-            answer = self._thread.submit(self._session.send, path, numbered)
+        send = partial(self._session.send, path, self._session.numbered(message))
+
+        def again(timeout: float | None) -> Any:
+            return send() if at_once else self._thread.submit(send).result(timeout)
+
+        at_once = self.at_once
+        # No call in between, so that an interrupt finds either all of it or nothing.
+        self._take, self._answer, self.tag = take, again, tag
+        if not at_once:
+            answer = self._thread.submit(send)
             answer.add_done_callback(self._ring)
             self._answer = answer.result
 

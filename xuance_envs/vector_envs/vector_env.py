@@ -787,7 +787,7 @@ class VecEnv(ABC):
             raise AlreadySteppingError(
                 f"{what} was called while a step is pending: finish it with step_wait first"
             )
-        if self._first_ready.active:
+        if self._first_ready.active and not self.closed:
             (envs,) = self._first_ready.in_flight.nonzero()
             raise AlreadySteppingError(
                 f"{what} was called while {name_envs(envs.tolist())} have been sent and not "

@@ -1,0 +1,137 @@
+"""Ctrl-C within a step of what takes steps in parts: at every instant, in every mode of reset."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.async_vector_env import AsyncState
+from interrupted_steps import (
+    ACTIONS,
+    ENV_FNS,
+    FOLDERS,
+    NUM_ENVS,
+    Interrupted,
+    assert_nothing_is_lost,
+)
+from interrupts import Instant
+
+from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
+from xuance_envs.compat.stepping import ProcessStepper, SerialStepper
+from xuance_envs.engine.env_group import Autoreset
+
+STEPPERS = {
+    "serial": SerialStepper,
+    "workers": partial(ProcessStepper, context="forkserver", in_series=2),
+    "caller": partial(ProcessStepper, context="forkserver", in_series=2, caller_steps=True),
+}
+
+modes = pytest.mark.parametrize("mode", Autoreset, ids=lambda mode: mode.name)
+
+
+class InParts:
+    """A stepper, with the interface of a whole one."""
+
+    def __init__(self, stepper):
+        self.stepper = stepper
+        self.call, self.close = stepper.call, stepper.close
+
+    @property
+    def waiting(self):
+        return self.stepper.waiting
+
+    def reset(self):
+        nothing = [None] * NUM_ENVS
+        self.stepper.start_reset(range(NUM_ENVS), nothing, nothing)
+        self.stepper.finish_reset()
+
+    def step(self, actions):
+        self.stepper.step_async(actions)
+        return self.step_wait()
+
+    def step_wait(self):
+        step, arrays = self.stepper.finish_step(), self.stepper.arrays
+        infos = step.infos.dicts(np.arange(NUM_ENVS), {})
+        for k, env in enumerate([] if step.envs is None else step.envs.tolist()):
+            infos[env]["reset_obs"] = np.array(arrays.reset_observations.value(env))
+            infos[env]["reset_info"] = step.reset_infos.build(k, env)
+        flags = arrays.terminated, arrays.truncated
+        return arrays.observations.copy(), arrays.rewards, *flags, infos
+
+
+class InPartsInterrupted(Interrupted):
+    """What a step gives is lost where it is over and being put together, and only there."""
+
+    def last_result(self):
+        return None
+
+
+def assert_steppers_lose_nothing(name, mode, numbers):
+    return assert_nothing_is_lost(
+        lambda: InPartsInterrupted(InParts(STEPPERS[name](ENV_FNS, mode)), mode), numbers
+    )
+
+
+@pytest.mark.parametrize("name", STEPPERS)
+@modes
+def test_an_interrupt_within_a_step_taken_in_parts_loses_and_repeats_nothing(name, mode):
+    every = 7 if name == "serial" else 23
+    assert assert_steppers_lose_nothing(name, mode, itertools.count(0, every)) >= 30
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", STEPPERS)
+@modes
+def test_an_interrupt_at_any_instant_of_one_taken_in_parts_loses_and_repeats_nothing(name, mode):
+    assert assert_steppers_lose_nothing(name, mode, itertools.count()) >= 500
+
+
+class OfGymnasium:
+    """Gymnasium's asynchronous one, with that interface."""
+
+    def __init__(self, envs):
+        self.envs = envs
+        self.reset, self.call, self.close = envs.reset, envs.call, envs.close
+
+    @property
+    def waiting(self):
+        return self.envs._state is AsyncState.WAITING_STEP
+
+    def step(self, actions):
+        self.envs.step_async(actions)
+        return self.step_wait()
+
+    def step_wait(self):
+        return *self.envs.step_wait()[:4], None
+
+
+@pytest.mark.parametrize("caller_steps", [False, True])
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED], ids=str)
+def test_an_interrupted_step_of_gymnasiums_goes_on_with_step_wait(mode, caller_steps):
+    kind = partial(AsyncVectorEnv, context="forkserver", in_series=2, caller_steps=caller_steps)
+
+    def make():
+        envs = OfGymnasium(kind(ENV_FNS, autoreset_mode=mode))
+        return InPartsInterrupted(envs, Autoreset[mode.name])
+
+    assert assert_nothing_is_lost(make, itertools.count(0, 23)) >= 30
+
+
+def test_after_an_interrupt_a_reset_begins_anew():
+    envs = SyncVectorEnv(ENV_FNS)
+    for number in itertools.count(0, 3):
+        envs.reset()
+        with Instant(number, FOLDERS) as instant:
+            envs.step(ACTIONS)
+        assert (envs.reset()[0][:, 2] == 0).all()
+        observations, rewards, terminated, truncated, _ = envs.step(ACTIONS)
+        assert (observations[:, 2] == 1).all()
+        assert rewards.tolist() == observations[:, 1].tolist()
+        assert not (terminated | truncated).any()
+        if not instant.came:
+            break
+    assert number > 100
+    envs.close()

@@ -1,0 +1,68 @@
+"""The contract where Ctrl-C comes within a step, at every instant at which it can."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from backends import DUMMY
+from interrupted_steps import ACTIONS, ENV_FNS, FOLDERS, Interrupted, assert_nothing_is_lost
+from interrupts import Alarm
+
+in_halves = pytest.mark.parametrize("halves", [False, True], ids=["whole", "in halves"])
+
+
+@in_halves
+def test_an_interrupt_within_a_step_loses_nothing_and_repeats_nothing(make, halves):
+    """Where it comes while an environment is in its own step or reset, that one may do it again."""
+    numbers = itertools.count(int(halves), 5 if make.backend is DUMMY else 41)
+    envs = lambda: Interrupted(make(ENV_FNS), halves=halves)  # noqa: E731  # called for each failure
+    assert assert_nothing_is_lost(envs, numbers) >= 30
+
+
+@pytest.mark.long
+@in_halves
+def test_an_interrupt_at_any_instant_of_a_step_loses_nothing_and_repeats_nothing(make, halves):
+    envs = lambda: Interrupted(make(ENV_FNS), halves=halves)  # noqa: E731  # as above
+    assert assert_nothing_is_lost(envs, itertools.count()) >= 500
+
+
+def interrupt_by_signals(make, interrupts):
+    """Interrupts so many steps with real signals; one environment of each may be stepped again."""
+    rng = np.random.default_rng(3)
+    envs = make(ENV_FNS)
+    envs.reset()
+    before = np.zeros(len(ENV_FNS), int)
+    longest = 50e-6
+    while interrupts:
+        with Alarm(rng.uniform(1e-6, longest), FOLDERS) as alarm:
+            envs.step(ACTIONS)
+        if not alarm.came:
+            longest *= 0.9
+            before += 1
+            continue
+        longest *= 1.1
+        interrupts -= 1
+        if envs.waiting:
+            envs.step_wait()
+        steps = np.array(envs.call("counts"))[:, 0]
+        more = np.sort(steps - before)
+        assert more[-1] == 0 or (more[:-1] == 1).all(), f"{more} steps, after {before}"
+        assert more[-1] <= 2, f"{more} steps, after {before}"
+        before = steps
+
+
+# Python does not let an interrupt out of a __del__, and says so.
+lost = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@lost
+def test_a_signal_within_a_step_repeats_nothing(make):
+    interrupt_by_signals(make, 50)
+
+
+@lost
+@pytest.mark.long
+def test_thousands_of_signals_within_a_step_repeat_nothing(make):
+    interrupt_by_signals(make, 3_000)
