@@ -14,7 +14,6 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from compat_envs import FailingEnv, InfoEnv, LethalEnv, ParentEnv, SlowEnv
 from example_envs import CustomSpace, EchoEnv, NamedEnv, wrapped
 from gymnasium import spaces
@@ -592,6 +591,8 @@ def test_gymnasiums_wrappers_do_the_same(closing, kind, wrapper):
 
 @kinds
 def test_arrays_become_tensors(closing, kind):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("array_api_compat")  # Gymnasium's wrapper needs it
     envs = closing(wrappers.NumpyToTorch(kind([cartpole] * 2)))
     obs, _ = envs.reset(seed=0)
     assert isinstance(obs, torch.Tensor)
