@@ -263,6 +263,16 @@ def test_errors_survive_pickling(error: errors.VecEnvError) -> None:
     assert (str(copy), copy.args, vars(copy)) == (str(error), error.args, vars(error))
 
 
+# --- floors of requirements ---------------------------------------------------------------------
+
+
+def test_every_requirement_states_one() -> None:
+    pytest.importorskip("setuptools")
+    pins = run_python(".ci/floors.py").splitlines()
+    assert {"gymnasium==1.1", 'numpy==1.26; python_version >= "3.11"', "gym==0.26.2"} <= set(pins)
+    assert [pin for pin in pins if not re.fullmatch(r"[\w-]+==[\d.]+(; .+)?", pin)] == []
+
+
 # --- the documentation --------------------------------------------------------------------------
 
 
