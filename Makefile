@@ -17,11 +17,17 @@ XUANCE_NEEDS := 'numpy<2' 'gymnasium<1.3' scipy PyYAML tqdm
 PUFFERLIB := .venv-pufferlib
 PUFFERLIB_NEEDS := 'numpy<2' gymnasium==0.29.1 pettingzoo==1.24.1 gym==0.26.2 psutil rich filelock
 
+# The oldest Python, and the floor of everything that does without torch.
+OLDEST_PYTHON ?= python3.10
+OLDEST        := .venv-oldest
+OLDEST_EXTRAS := atari,gym,mujoco,plot,ray,remote,test
+
 MADE  := $(VENV)/.made
 DEMO  := $(VENV)/.installed-demo
 GAMES := $(VENV)/.installed-games
 DEV   := $(VENV)/.installed-dev
 PEERS := $(VENV)/.installed-peers
+FLOORS := $(OLDEST)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
 # The second builder reads nothing again that the first has read.
@@ -30,7 +36,7 @@ SPHINX := $(RUN) -m sphinx -W --keep-going -q -j auto -d docs/_build/doctrees
 PIP_INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint format types docs bench bench-peers bench-page clean FORCE
+.PHONY: help demo test test-long test-oldest lint format types docs bench bench-peers bench-page clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -43,6 +49,9 @@ test: $(DEV) ## run the tests
 
 test-long: $(DEV) ## run the tests that take minutes
 	@$(RUN) -m pytest -m long --timeout 1800
+
+test-oldest: $(FLOORS) ## run the tests with the oldest releases that setup.py allows, without torch
+	@$(OLDEST)/bin/python -m pytest
 
 lint: $(DEV) ## check style and format
 	@$(RUN) -m ruff check .
@@ -73,7 +82,7 @@ bench-page: $(PEERS) ## measure all that docs/benchmarks.md shows; half an hour
 	@$(RUN) -m benchmarks.page
 
 clean: ## remove the virtual environments and everything that was built
-	rm -rf $(VENV) $(XUANCE) $(PUFFERLIB) build dist docs/_build docs/api *.egg-info
+	rm -rf $(VENV) $(OLDEST) $(XUANCE) $(PUFFERLIB) build dist docs/_build docs/api *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis demo_output renders
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -98,6 +107,19 @@ $(PEERS): $(DEV)
 	done
 	$(call install_apart,$(XUANCE),xuance==1.4.4,$(XUANCE_NEEDS))
 	$(call install_apart,$(PUFFERLIB),pufferlib==1.0.1,$(PUFFERLIB_NEEDS))
+	@touch $@
+
+# Made anew whenever a floor changes: pip leaves what fits already as it is.
+$(FLOORS): Makefile setup.py .ci/floors.py
+	@echo "==> making $(OLDEST), with the floors that setup.py states; this takes minutes"
+	@$(OLDEST_PYTHON) -m venv --clear $(OLDEST) || { \
+	  echo "Could not make a virtual environment with '$(OLDEST_PYTHON)'. It takes Python 3.10," >&2; \
+	  echo "the oldest that is supported: 'make test-oldest OLDEST_PYTHON=...' says where it is." >&2; \
+	  exit 1; }
+	@$(OLDEST)/bin/python .ci/floors.py > $(OLDEST)/floors.txt
+	@$(OLDEST)/bin/python -m pip install -qq --disable-pip-version-check 'pip>=23.1'
+	@$(OLDEST)/bin/python -m pip install -qq --disable-pip-version-check \
+	  -c $(OLDEST)/floors.txt -e '.[$(OLDEST_EXTRAS)]'
 	@touch $@
 
 # In an environment of its own: its folder, the package, what of the package's needs is needed.

@@ -14,10 +14,10 @@ VERSION = runpy.run_path(str(ROOT / "xuance_envs" / "_version.py"))["__version__
 # The markers for Python 3.10 name the last releases that have wheels for it.
 EXTRAS = {
     "atari": [
-        "ale-py>=0.10",
+        "ale-py>=0.10.2",
         # The headless twin needs no system libraries, which fresh Linux machines lack.
-        'opencv-python>=4.8; sys_platform != "linux"',
-        'opencv-python-headless>=4.8; sys_platform == "linux"',
+        'opencv-python>=4.8.0.76; sys_platform != "linux"',
+        'opencv-python-headless>=4.8.0.76; sys_platform == "linux"',
     ],
     "gym": ["gym==0.26.2"],
     "mujoco": [
@@ -34,7 +34,7 @@ EXTRAS = {
         "msgpack>=1.0.5",
     ],
     "ray": ["ray>=2.9"],
-    "sb3": ["stable-baselines3>=2.4"],
+    "sb3": ["stable-baselines3>=2.6"],
     "plot": ["matplotlib>=3.8", "tqdm>=4.64"],
 }
 EXTRAS["demo"] = [*EXTRAS["plot"], *EXTRAS["torch"], "gymnasium[classic-control]>=1.1"]
@@ -45,20 +45,17 @@ EXTRAS["docs"] = [
     "myst-parser>=3",
     "websockets>=13",  # to tell a browser what to look at
 ]
-EXTRAS["dev"] = [
-    "array-api-compat>=1.11",  # Gymnasium's NumpyToTorch, in tests
-    "build>=1.2",
-    'envpool>=1.1; sys_platform == "linux" and python_version >= "3.11"',  # in tests
-    "gymnasium[classic-control]>=1.1",  # rendering, in tests
-    "hypothesis>=6.100",
-    "moviepy>=1.0.3",  # Stable-Baselines3's VecVideoRecorder, in tests
-    "mypy>=1.11",
+EXTRAS["test"] = [
+    "array-api-compat>=1.11",  # Gymnasium's NumpyToTorch
+    'envpool>=1.1; sys_platform == "linux" and python_version >= "3.11"',
+    "gymnasium[classic-control]>=1.1",  # rendering
+    "hypothesis>=6.136",
+    "moviepy>=1.0.3",  # Stable-Baselines3's VecVideoRecorder
     "pytest>=8.2",
-    "pytest-timeout>=2.3",
-    "ruff>=0.6",
+    "pytest-timeout>=2.3.1",
     "schemathesis>=4",
-    "types-tqdm>=4.64",
 ]
+EXTRAS["dev"] = [*EXTRAS["test"], "build>=1.2", "mypy>=1.11", "ruff>=0.6", "types-tqdm>=4.64"]
 
 
 class BuildWithExample(build_py):

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+pytest.importorskip("PIL")
 pytest.importorskip("matplotlib")
 pytest.importorskip("pygame")
+pytest.importorskip("tqdm")
 
-from PIL import Image  # noqa: E402  # after the skips
+from PIL import Image
 
-from xuance_envs import demo  # noqa: E402  # after the skips
+from xuance_envs import demo
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "examples" / "train_ppo.py"

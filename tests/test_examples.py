@@ -15,6 +15,13 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 
 
+def need_libraries_of(name: str) -> None:
+    text = (EXAMPLES / name).read_text(encoding="utf-8")
+    for library in re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE):
+        if importlib.util.find_spec(library) is None:
+            pytest.skip(f"{library} is not installed")
+
+
 def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments],
@@ -29,6 +36,7 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", ["cleanrl_style_ppo.py", "sb3_ppo.py"])
 def test_it_learns_for_a_moment(name: str) -> None:
+    need_libraries_of(name)
     result = run(name, "--timesteps", "1024", "--num-envs", "4")
     assert result.returncode == 0, result.stderr
     assert re.search(r"mean return.*: \d+ \D+ \d+ \D*$", result.stdout)
@@ -37,6 +45,7 @@ def test_it_learns_for_a_moment(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["cleanrl_style_ppo.py", "sb3_ppo.py"])
 def test_it_learns_cartpole(name: str) -> None:
+    need_libraries_of(name)
     result = run(name)
     assert result.returncode == 0, result.stderr
     first, last = map(int, re.findall(r"(\d+) (?:at first|before|at last|after)", result.stdout))
@@ -54,6 +63,7 @@ def test_that_of_xuance_says_what_it_needs() -> None:
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_each_says_how_it_is_run(example: Path) -> None:
+    need_libraries_of(example.name)
     text = example.read_text(encoding="utf-8").split('"""')[1]
     assert f"python examples/{example.name}" in text
     result = run(example.name, "--help")

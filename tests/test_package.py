@@ -63,6 +63,15 @@ PUBLIC_NAMES = [
     "make_vec",
 ]
 
+NEEDS = {
+    "RemoteVecEnv": "httpx",
+    "RolloutCollector": "torch",
+    "StudentGymEnvVectorized": "httpx",
+    "SyncVecEnv": "torch",
+    "create_student_gym_env_vectorized": "httpx",
+}
+"""The names that need a library which only an extra brings."""
+
 # From the ground up: a module imports from floors below its own only, and from its own room.
 FLOORS = [
     {"_version", "errors"},
@@ -108,10 +117,14 @@ def test_the_public_names_are_these() -> None:
 
 @pytest.mark.parametrize("name", PUBLIC_NAMES)
 def test_each_public_name_can_be_used(name: str) -> None:
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
     assert getattr(xuance_envs, name) is not None
 
 
 def test_a_star_import_brings_the_public_names() -> None:
+    for library in NEEDS.values():
+        pytest.importorskip(library)
     names: dict[str, object] = {}
     exec("from xuance_envs import *", names)
     assert set(PUBLIC_NAMES) <= set(names)
@@ -250,6 +263,16 @@ def test_errors_survive_pickling(error: errors.VecEnvError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert (str(copy), copy.args, vars(copy)) == (str(error), error.args, vars(error))
+
+
+# --- floors of requirements ---------------------------------------------------------------------
+
+
+def test_every_requirement_states_one() -> None:
+    pytest.importorskip("setuptools")
+    pins = run_python(".ci/floors.py").splitlines()
+    assert {"gymnasium==1.1", 'numpy==1.26; python_version >= "3.11"', "gym==0.26.2"} <= set(pins)
+    assert [pin for pin in pins if not re.fullmatch(r"[\w-]+==[\d.]+(; .+)?", pin)] == []
 
 
 # --- the documentation --------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from compat_envs import FailingEnv, GivenEnv, InfoEnv, LethalEnv, ParentEnv, SlowEnv
 from example_envs import CustomSpace, EchoEnv, NamedEnv, wrapped
 from gymnasium import spaces
@@ -41,9 +40,10 @@ kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 @kinds
 def test_they_are_gymnasiums_and_look_like_them(closing, kind):
+    own = closing(gymnasium.vector.SyncVectorEnv([cartpole] * 3))
+    before = dict(cartpole().metadata)  # which Gymnasium's own has changed, before 1.4
     envs = closing(kind([cartpole] * 3))
     name = "SyncVectorEnv" if kind is SyncVectorEnv else "AsyncVectorEnv"
-    own = closing(gymnasium.vector.SyncVectorEnv([cartpole] * 3))
     assert isinstance(envs, getattr(gymnasium.vector, name))
     assert repr(envs) == f"{name}(num_envs=3)"
     assert (envs.observation_space, envs.action_space) == (own.observation_space, own.action_space)
@@ -52,7 +52,7 @@ def test_they_are_gymnasiums_and_look_like_them(closing, kind):
     assert envs.metadata == own.metadata
     assert (envs.num_envs, envs.render_mode, envs.spec, envs.closed) == (3, None, None, False)
     assert envs.unwrapped is envs
-    assert "autoreset_mode" not in cartpole().metadata
+    assert cartpole().metadata == before
 
 
 @pytest.mark.parametrize("name", ["SyncVectorEnv", "AsyncVectorEnv"])
@@ -137,6 +137,8 @@ def test_any_space_is_batched_as_gymnasium_does(closing, kind, space):
         with pytest.raises(error, match=r"shared.memory"):
             kind(functions)
         return
+    if kind is Quick and space.dtype == np.float16:
+        pytest.importorskip("gymnasium", "1.4", "older: no float16 in shared memory")
     own = closing(gymnasium.vector.SyncVectorEnv(functions, autoreset_mode="SameStep"))
     envs = closing(kind(functions, autoreset_mode="SameStep"))
     assert type(envs.observation_space) is type(own.observation_space)
@@ -645,6 +647,8 @@ def test_gymnasiums_wrappers_do_the_same(closing, kind, wrapper):
 
 @kinds
 def test_arrays_become_tensors(closing, kind):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("array_api_compat")  # Gymnasium's wrapper needs it
     envs = closing(wrappers.NumpyToTorch(kind([cartpole] * 2)))
     obs, _ = envs.reset(seed=0)
     assert isinstance(obs, torch.Tensor)

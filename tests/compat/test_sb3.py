@@ -9,12 +9,15 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
-import torch
-import tqdm
 from compat_envs import GivenEnv, InfoEnv, SampleEnv
 from example_envs import NamedEnv, wrapped
 from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
+
+torch = pytest.importorskip("torch")
+tqdm = pytest.importorskip("tqdm")
+pytest.importorskip("stable_baselines3")
+
 from stable_baselines3 import DQN, PPO, SAC
 from stable_baselines3.common import vec_env as theirs
 from stable_baselines3.common.env_util import make_vec_env

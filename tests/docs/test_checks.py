@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("websockets")
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 LINKS = runpy.run_path(str(DOCS / "check_links.py"))
 PAGES = runpy.run_path(str(DOCS / "check_pages.py"))

@@ -77,6 +77,13 @@ sys.modules |= {"xuance": xuance, "xuance.environment": xuance.environment}
 """,
 }
 
+NEEDS = {
+    "README.md": ("torch", "stable_baselines3", "httpx"),
+    "coming_from.md": ("stable_baselines3",),
+    "remote.md": ("httpx",),
+}
+"""What a page's Python imports, its stand-ins included, and only extras bring."""
+
 # A cluster of Ray takes long to start, and tests/ray does it: here the arguments have to fit.
 NO_CLUSTER = """
 import inspect, xuance_envs
@@ -136,13 +143,20 @@ def run(script: str, folder: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
+def need_libraries_of(page: Path) -> None:
+    for library in NEEDS.get(page.name, ()):
+        pytest.importorskip(library)
+
+
 @by_page("python")
 def test_a_pages_python_runs(page: Path, contents: list[str], tmp_path: Path) -> None:
+    need_libraries_of(page)
     run("\n".join([NO_CLUSTER, STAND_INS.get(page.name, ""), *contents]), tmp_path)
 
 
 @by_page("diff")
 def test_what_a_diff_adds_can_be_imported(page: Path, contents: list[str]) -> None:
+    need_libraries_of(page)
     added = re.findall(r"^\+(.*)$", "\n".join(contents), re.MULTILINE)
     assert added
     exec("\n".join(added), {})
@@ -226,6 +240,7 @@ def test_benchmarks_and_targets_in_the_text_exist(page: Path) -> None:
 
 
 def test_the_timelines_are_what_the_calls_return() -> None:
+    pytest.importorskip("stable_baselines3")
     drawing = runpy.run_path(str(ROOT / "docs/draw_timelines.py"))
     drawn = dict(drawing["pictures"]())
     kept = {path.name: path.read_text(encoding="utf-8") for path in drawing["FOLDER"].iterdir()}

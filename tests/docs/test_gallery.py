@@ -18,6 +18,7 @@ SCRIPT = ROOT / "docs/record_gallery.py"
 @pytest.fixture(scope="module")
 def script() -> dict[str, Any]:
     pytest.importorskip("PIL")
+    pytest.importorskip("torch")
     return runpy.run_path(str(SCRIPT))
 
 

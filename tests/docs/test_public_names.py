@@ -9,6 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from backends import need_remote
+
+need_remote()
+for library in ("PIL", "stable_baselines3", "torch", "tqdm"):
+    pytest.importorskip(library)
 
 import xuance_envs
 from xuance_envs import compat, rollout

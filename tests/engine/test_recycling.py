@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
-import torch
 
 from xuance_envs.engine import recycling
 from xuance_envs.engine.recycling import copier_of, maker_of
@@ -21,14 +22,18 @@ def address(array):
     return array.__array_interface__["data"][0]
 
 
+def tensor(copy, function="from_numpy"):
+    return getattr(pytest.importorskip("torch"), function)(copy)
+
+
 HOLDERS = {
     "itself": lambda copy: copy,
     "a row": lambda copy: copy[1],
     "a view of a view": lambda copy: copy[1:].T[0],
     "a memoryview": memoryview,
-    "a tensor": torch.from_numpy,
-    "a part of a tensor": lambda copy: torch.from_numpy(copy)[1:],
-    "DLPack": torch.from_dlpack,
+    "a tensor": tensor,
+    "a part of a tensor": lambda copy: tensor(copy)[1:],
+    "DLPack": partial(tensor, function="from_dlpack"),
     "in a tuple": lambda copy: (copy,),
     "its base": lambda copy: copy.base,
 }

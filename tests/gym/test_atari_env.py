@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import ale_py
-import cv2
 import gymnasium
 import numpy as np
 import pytest
+
+ale_py = pytest.importorskip("ale_py")
+cv2 = pytest.importorskip("cv2")
+
 from plain_atari import PlainAtari
 
 from xuance_envs import Atari_Env, LazyFrames

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
+pytest.importorskip("ale_py")
+pytest.importorskip("cv2")
+
 from xuance_envs import Atari_Env, DummyVecEnv_Atari, SubprocVecEnv_Atari
 
 GAMES = ["Pong", "Breakout", "SpaceInvaders", "MsPacman", "Seaquest"]

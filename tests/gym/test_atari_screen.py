@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("cv2")
+
 from xuance_envs.gym.atari_resize import BandedResizer, resize
 from xuance_envs.gym.atari_screen import Screen
 

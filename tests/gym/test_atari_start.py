@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import ale_py
 import numpy as np
 import pytest
+
+ale_py = pytest.importorskip("ale_py")
+pytest.importorskip("cv2")
+
 from ale_py import roms
 
 from xuance_envs import Atari_Env

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("ale_py")
+pytest.importorskip("cv2")
+
 from xuance_envs import Atari_Env, DummyVecEnv_Atari, LazyFrames, SubprocVecEnv_Atari
 
 FIRE = 1

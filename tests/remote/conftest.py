@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from backends import quick_forkserver
-from serving import ServerMaker, assert_nothing_is_left, make_server
+from backends import need_remote, quick_forkserver
 
-from xuance_envs.remote.server import Server
+if TYPE_CHECKING:
+    from serving import ServerMaker
+
+    from xuance_envs.remote.server import Server
 
 __all__ = ["quick_forkserver"]
+
+
+def pytest_pycollect_makemodule() -> None:
+    """Skips all of them: to skip while this file is imported would end pytest itself."""
+    need_remote()
 
 
 @pytest.fixture
 def serve() -> Iterator[ServerMaker]:
     """Makes servers, and closes them when the test is over."""
+    from serving import assert_nothing_is_left, make_server
+
     made: list[Server] = []
 
     def serve(*args: Any, **options: Any) -> Server:
@@ -32,6 +41,8 @@ def serve() -> Iterator[ServerMaker]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """One server for the tests of a module that leave it as it was."""
+    from serving import assert_nothing_is_left, make_server
+
     server = make_server(kwargs=("length",), calls=("length", "describe"))
     yield server
     server.close()

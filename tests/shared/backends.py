@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import pytest
-from hosted import BEYOND_THE_WIRE, remote_vec_env
 
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
@@ -38,6 +39,18 @@ class Backend:
         return self.name
 
 
+def need_remote() -> None:
+    """Skips where the extra ``remote`` is not installed."""
+    for library in ("fastapi", "httptools", "httpx", "msgpack", "uvicorn"):
+        pytest.importorskip(library)
+
+
+def hosted() -> ModuleType:
+    """The module of environments behind HTTP, which needs that extra."""
+    need_remote()
+    return importlib.import_module("hosted")
+
+
 DUMMY = Backend("dummy", DummyVecEnv)
 WORKERS = Backend("workers", SubprocVecEnv, {"context": "forkserver", "in_series": 2})
 CALLER_STEPS = Backend(
@@ -49,7 +62,7 @@ SPAWN = Backend("spawn", SubprocVecEnv, {"context": "spawn", "in_series": "auto"
 RAY = Backend("ray", RayVecEnv_Gym, {"in_series": 2, "num_cpus_per_worker": 0.01})
 """Run over by ``tests/ray``, which starts Ray for it."""
 
-REMOTE = Backend("remote", remote_vec_env)
+REMOTE = Backend("remote", lambda *args, **options: hosted().remote_vec_env(*args, **options))
 
 BACKENDS = [DUMMY, WORKERS, CALLER_STEPS, REMOTE]
 """Those that start in an instant: what the tests of the contract run over."""
@@ -111,7 +124,8 @@ def make_on_all(request: pytest.FixtureRequest) -> Iterator[Maker]:
 def _maker(request: pytest.FixtureRequest) -> Iterator[Maker]:
     if request.param is REMOTE:
         name, case = request.node.originalname, request.node.callspec.id.partition("-")[2]
-        reason = BEYOND_THE_WIRE.get((name, case)) or BEYOND_THE_WIRE.get((name, None))
+        beyond = hosted().BEYOND_THE_WIRE
+        reason = beyond.get((name, case)) or beyond.get((name, None))
         if reason is not None:
             pytest.skip(reason)
     yield from made(request.param)

@@ -130,6 +130,7 @@ class TestStarting:
     def test_a_script_without_a_main_guard_keeps_its_imports_to_itself(
         self, tmp_path: Path
     ) -> None:
+        pytest.importorskip("torch")
         result = run_script(
             tmp_path,
             """

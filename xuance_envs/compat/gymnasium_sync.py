@@ -20,6 +20,9 @@ from xuance_envs.compat.vector_arguments import (
     AUTORESET,
     ObservationMode,
     as_batch,
+    batched_spaces,
+    check_observation_mode,
+    check_spaces,
     resets_of,
 )
 from xuance_envs.compat.vector_results import StepResult, reset_result, step_result
@@ -63,12 +66,17 @@ class SyncVectorEnv(gymnasium.vector.SyncVectorEnv):
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
     ) -> None:
         autoreset = AUTORESET[AutoresetMode(autoreset_mode)]
+        check_observation_mode(observation_mode)
         self._stepper: SerialStepper = originally(SerialStepper, env_fns, autoreset)
         envs = self._stepper.envs
         mode: Any = observation_mode
         if isinstance(mode, Space):
             mode = (mode, envs[0].observation_space)
         try:
+            # Gymnasium checks this too, and raises other errors from release to release.
+            each = [(env.observation_space, env.action_space) for env in envs]
+            single, _ = batched_spaces(observation_mode, [space for space, _ in each])
+            check_spaces(observation_mode, single, envs[0].action_space, each)
             super().__init__([Giving(env) for env in envs], copy, mode, autoreset_mode)
         except BaseException:
             self._stepper.close()

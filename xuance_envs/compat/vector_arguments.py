@@ -163,13 +163,13 @@ def check_spaces(
         if mode == "same":
             if space != single:
                 raise RuntimeError(
-                    "AsyncVectorEnv(..., observation_mode='same') however some of the "
+                    "observation_mode='same', however some of the "
                     "sub-environments observation spaces are not equivalent. If this is "
                     "intentional, use `observation_mode='different'` instead."
                 )
         elif not is_space_dtype_shape_equiv(single, space):
             raise RuntimeError(
-                "AsyncVectorEnv(..., observation_mode='different' or custom space) however the "
+                "observation_mode='different' or a custom space, however the "
                 "sub-environment's observation spaces do not share a common shape and dtype."
             )
         if action_space != single_action_space:

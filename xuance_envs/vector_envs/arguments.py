@@ -63,9 +63,10 @@ def checked_env_ids(
     if env_ids is None:
         return list(range(num_envs))
     try:
-        ids = [operator.index(env) for env in env_ids]
+        # First: NumPy 1 takes bools of its own for indices.
         if any(isinstance(env, bool | np.bool_) for env in env_ids):
             raise TypeError
+        ids = [operator.index(env) for env in env_ids]
     except TypeError:
         raise ValueError(f"env_ids: expected a sequence of ints, got {env_ids!r}") from None
     for env in ids:
