@@ -14,7 +14,7 @@ from operations import ENV_FNS, NUM_ENVS, Beside, a_call, a_name, a_value, opera
 
 theirs = pytest.importorskip("stable_baselines3.common.vec_env")
 
-from xuance_envs.compat.sb3 import DummyVecEnv, SubprocVecEnv  # noqa: E402  # needs it
+from xuance_envs.compat.sb3 import DummyVecEnv, SubprocVecEnv  # needs it
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This process .* is multi-threaded", "ignore:context='fork' copies this process"

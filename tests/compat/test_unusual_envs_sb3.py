@@ -13,7 +13,7 @@ from unusual_envs import GymnasiumModelEnv, SelfReplacingEnv, TakingEnv
 
 theirs = pytest.importorskip("stable_baselines3.common.vec_env")
 
-from xuance_envs.compat.sb3 import DummyVecEnv, SubprocVecEnv  # noqa: E402  # needs it
+from xuance_envs.compat.sb3 import DummyVecEnv, SubprocVecEnv  # needs it
 
 pytestmark = pytest.mark.filterwarnings("ignore:context='fork' copies this process")
 
