@@ -57,6 +57,8 @@ ROWS = {
     "fork deadlocks with threads or CUDA": [
         f"{PROCESSES}::test_fork_is_warned_about_where_threads_run",
         f"{PROCESSES}::test_threads_may_make_and_close_them_at_the_same_time",
+        "engine/test_library_threads.py::test_a_worker_is_forked_beside_the_threads_of_opencv_and_can_use_it",
+        "engine/test_library_threads.py::test_they_are_warned_about_and_the_default_does_without_a_fork",
     ],
     "one process per environment does not scale": [
         f"{PROCESSES}::test_environments_are_split_evenly",

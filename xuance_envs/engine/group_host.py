@@ -8,6 +8,7 @@ from typing import Any
 
 from xuance_envs.engine.black_box import Recorder
 from xuance_envs.engine.env_group import Autoreset, EnvGroup
+from xuance_envs.engine.library_threads import limit_threads
 from xuance_envs.engine.serialization import dumps_for_caller, loads
 from xuance_envs.engine.single_env import EnvDescription
 from xuance_envs.engine.space_layout import BadValueError
@@ -145,13 +146,3 @@ def _freeze(value: Any) -> bytes:
             f"{value!r} cannot be sent to the calling process, because it cannot be pickled: "
             f"{error}"
         ) from None
-
-
-def limit_threads(threads: int | None) -> None:
-    """Limits the libraries that are loaded already, and do not ask the environment variables."""
-    if threads is None:
-        return
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(threads)
-    if (cv2 := sys.modules.get("cv2")) is not None:
-        cv2.setNumThreads(threads)

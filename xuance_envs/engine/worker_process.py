@@ -16,7 +16,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver, process, resource_tracker
 from multiprocessing.context import BaseContext
@@ -32,6 +32,7 @@ from xuance_envs.engine.bootstrap import PassedFd, WorkerSettings
 from xuance_envs.engine.crew import shown
 from xuance_envs.engine.doorbell import Channel, PeerGoneError, Reply, Request, frame
 from xuance_envs.engine.env_group import DONE, ENDED, Autoreset, Outcome
+from xuance_envs.engine.library_threads import limited_in_fork
 from xuance_envs.engine.process_end import FORCE
 from xuance_envs.engine.process_start import (
     blocked_sigint,
@@ -177,7 +178,7 @@ class WorkerProcess:
             )
             with _changing:
                 _own_fds.update(own_fds)
-                self._start(settings.context)
+                self._start(settings)
                 self._pidfd = pidfd_of(self.process.pid)
                 if self._pidfd is not None:
                     own_fds.add(self._pidfd)
@@ -197,8 +198,9 @@ class WorkerProcess:
         self._channel = Channel(requests, replies, self.peer, settings.own_spin)
         self._own_fds = own_fds
 
-    def _start(self, context: BaseContext) -> None:
-        with nullcontext() if context.get_start_method() == "fork" else hidden_main():
+    def _start(self, settings: StartSettings) -> None:
+        forked = settings.context.get_start_method() == "fork"
+        with limited_in_fork(settings.threads) if forked else hidden_main():
             self.process.start()
         _own_processes.add(self.process)
 

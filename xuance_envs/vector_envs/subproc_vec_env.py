@@ -17,6 +17,7 @@ from xuance_envs.engine.black_box import REGION
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.driver import Driver, LocalDriver, is_interrupt
 from xuance_envs.engine.env_group import EnvGroup
+from xuance_envs.engine.library_threads import threads_beside_python
 from xuance_envs.engine.placement import Placement
 from xuance_envs.engine.process_end import end_all
 from xuance_envs.engine.restarts import RestartingWorker, Restarts
@@ -88,7 +89,7 @@ class SubprocVecEnv(VecEnv):
         restart_on_exception: whether an exception in an environment's ``step`` or ``reset`` is
             a failure of that kind, too.
         worker_threads: threads BLAS, OpenMP, torch and OpenCV may use in each worker; None
-            leaves them alone.
+            leaves them alone. A forked worker has BLAS and OpenMP as this process loaded them.
         check_actions: whether every action is checked to be in its space.
         pin_workers: workers may be kept on a CPU each, which is done where there is one CPU
             per process that steps, and only while steps take less than a millisecond.
@@ -301,6 +302,11 @@ def danger_of_fork() -> str | None:
         return "CUDA, which is initialised in it, does not work in a forked process"
     if threading.active_count() > 1:
         return "its other threads may hold locks that a forked process then waits for for ever"
+    if (threads := threads_beside_python()) > 0:
+        return (
+            f"threads of native libraries (OpenCV, OpenMP or the like: {threads}) do not come "
+            "along, and a forked process that uses these libraries may wait for them for ever"
+        )
     return None
 
 
