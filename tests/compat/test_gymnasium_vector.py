@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 from compat_envs import FailingEnv, GivenEnv, InfoEnv, LethalEnv, ParentEnv, SlowEnv
-from example_envs import CustomSpace, EchoEnv, NamedEnv, wrapped
+from example_envs import PLAIN, CustomSpace, EchoEnv, NamedEnv, wrapped
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.utils.env_checker import data_equivalence
@@ -218,9 +218,33 @@ def test_rows_of_another_shape_are_given_on_as_they_are(closing, kind, actions):
     assert [each["given"] for each in envs.get_attr("last")] == [repr(action) for action in fitting]
 
 
+@kinds
+def test_values_that_do_not_fit_are_refused(closing, kind):
+    envs = closing(kind([partial(EchoEnv, PLAIN, spaces.Box(0, 255, (1,), np.uint8))] * 2))
+    envs.reset()
+    for actions in ([[300], [1]], [[0.5], [1]], [["1"], ["2"]], ["1", "2"], [[1], [1, 2]]):
+        with pytest.raises(ValueError, match="actions for 2 environments"):
+            envs.step(actions)
+
+
+@kinds
+def test_numbers_are_given_on_as_they_are_for_actions_without_axes(closing, kind):
+    functions = [partial(GivenEnv, ())] * 2
+    envs, own = closing(kind(functions)), gymnasium.vector.SyncVectorEnv(functions)
+    for each in (envs, own):
+        each.reset()
+    for actions in (np.array([0.1, 0.2]), [0.1, 0.2], envs.action_space.sample()):
+        for each in (envs, own):
+            each.step(actions)
+        assert envs.get_attr("last") == own.get_attr("last")
+    with pytest.raises(ValueError, match="actions for 2 environments"):
+        envs.step([0.1])
+
+
 @pytest.mark.parametrize("in_series", [1, 2, 4])
-def test_a_step_over_such_rows_can_time_out(closing, in_series):
-    envs = closing(Quick([GivenEnv] * 4, in_series=in_series))
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_step_over_numbers_can_time_out(closing, in_series, shape):
+    envs = closing(Quick([partial(GivenEnv, shape)] * 4, in_series=in_series))
     envs.reset()
     envs.step_async(np.array([0.1, 0.1, 0.3, 0.1]))
     with pytest.raises(multiprocessing.TimeoutError):

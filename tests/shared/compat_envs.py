@@ -27,10 +27,16 @@ VALUES = [
 
 
 class GivenEnv(gymnasium.Env):
-    """Keeps what it was given last, and sleeps as long where that is a float."""
+    """Keeps what it was given last, and sleeps as long where that is a float.
+
+    Args:
+        shape: of its actions.
+    """
 
     observation_space = PLAIN
-    action_space = spaces.Box(-9, 9, (1,))
+
+    def __init__(self, shape=(1,)):
+        self.action_space = spaces.Box(-9, 9, shape)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)

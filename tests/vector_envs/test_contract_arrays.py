@@ -304,9 +304,9 @@ def test_names_that_xuance_has_for_the_same(make, other, name):
 def test_actions_are_the_last_that_were_given(make):
     space = spaces.Dict(push=spaces.Box(-1, 1, (2,)), key=spaces.Discrete(5))
     envs = make([partial(EchoEnv, spaces.Discrete(3), space)] * 5)
-    assert_same(envs.actions, {"key": np.zeros(5, np.int64), "push": np.zeros((5, 2), np.float32)})
+    assert_same(envs.actions, {"push": np.zeros((5, 2), np.float32), "key": np.zeros(5, np.int64)})
     envs.reset(seed=0)
-    given = {"key": np.arange(5), "push": np.full((5, 2), 0.5, np.float32)}
+    given = {"push": np.full((5, 2), 0.5, np.float32), "key": np.arange(5)}
     envs.step(given)
     held = envs.actions
     assert_same(held, given)

@@ -8,10 +8,12 @@ where the groups put it: in the arrays, and in columns of infos.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cached_property
 from time import monotonic
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from xuance_envs.engine.env_group import Autoreset
@@ -78,26 +80,34 @@ class Stepper(VecEnv):
     def start_step(self, actions: Any) -> None:
         """Starts a step; rows of another shape than an action's go to the environments as they are.
 
-        So do theirs in Gymnasium and in Stable-Baselines3, which hand on whatever rows they get.
+        So do numbers for actions that have no axes. Gymnasium and Stable-Baselines3 hand on
+        whatever rows they get.
 
         Raises:
             ValueError: the actions do not fit.
         """
         self._packed_actions = None
-        try:
-            self.step_async(actions)
-        except ValueError:
-            rows = self._rows_of_another_shape(actions)
-            if rows is None:
-                raise
-            self._packed_actions = {
-                driver: driver.pack_actions([rows[driver.lo : driver.hi]])
-                for driver in self._drivers
-            }
-            self._start_every_step()
+        rows = self._rows_to_hand_on(actions) if self._takes_numbers else None
+        if rows is None:
+            try:
+                self.step_async(actions)
+                return
+            except ValueError:
+                rows = self._rows_to_hand_on(actions)
+                if rows is None:
+                    raise
+        self._check_idle("step_async")
+        self._packed_actions = {
+            driver: driver.pack_actions([rows[driver.lo : driver.hi]]) for driver in self._drivers
+        }
+        self._start_every_step()
 
-    def _rows_of_another_shape(self, actions: Any) -> list[Any] | None:
-        """An action for each environment, if it is only their shape that does not fit."""
+    @cached_property
+    def _takes_numbers(self) -> bool:
+        return isinstance(self.action_space, spaces.Box) and not self.action_space.shape
+
+    def _rows_to_hand_on(self, actions: Any) -> list[Any] | None:
+        """A row for each environment, if nothing but their shape can be wrong."""
         flat = self._arrays.actions.flat
         if flat is None or self._check_actions:
             return None
@@ -107,7 +117,9 @@ class Stepper(VecEnv):
             return None
         if given.dtype.kind not in "biuf" or given.shape[:1] != flat.shape[:1]:
             return None
-        return None if given.shape == flat.shape else list(actions)
+        if given.shape == flat.shape and not self._takes_numbers:
+            return None  # their values are what does not fit
+        return list(actions)
 
     def finish_step(self) -> Stepped:
         """Waits for the step that was started with ``step_async``.
