@@ -57,6 +57,10 @@ class BesideGymnasium(Beside):
             return self.same_kind and len(given) == NUM_ENVS and TalliedEnv.FAIL not in given
         return True
 
+    def plain(self, value):
+        """Infos without the order of their keys, which Gymnasium's two classes have differently."""
+        return in_order(value)
+
     def after(self, done, expected):
         if expected.error is None:
             if done.name in ("step", "step_wait"):
@@ -79,6 +83,12 @@ class BesideGymnasium(Beside):
             self.reference.close()
         else:
             self.do(operation("reset", seed=1))
+
+
+def in_order(value):
+    if isinstance(value, dict):
+        return {key: in_order(value[key]) for key in sorted(value)}
+    return type(value)(map(in_order, value)) if isinstance(value, list | tuple) else value
 
 
 def a_mask(rng: random.Random):
