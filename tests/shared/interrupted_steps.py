@@ -157,6 +157,7 @@ def assert_nothing_is_lost(make: Callable[[], Interrupted], numbers: Iterable[in
         if not came:
             break
         count += came
+    interrupted.envs.close()
     lines = [f"{place}: {len(told)} times; {told[0]}" for place, told in failures.items()]
     assert not failures, f"of {count} interrupts, those at\n" + "\n".join(lines)
     return count
