@@ -10,6 +10,7 @@ import time
 import warnings
 import weakref
 from functools import partial
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
@@ -41,7 +42,6 @@ kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @kinds
 def test_they_are_gymnasiums_and_look_like_them(closing, kind):
     own = closing(gymnasium.vector.SyncVectorEnv([cartpole] * 3))
-    before = dict(cartpole().metadata)  # which Gymnasium's own has changed, before 1.4
     envs = closing(kind([cartpole] * 3))
     name = "SyncVectorEnv" if kind is SyncVectorEnv else "AsyncVectorEnv"
     assert isinstance(envs, getattr(gymnasium.vector, name))
@@ -52,7 +52,16 @@ def test_they_are_gymnasiums_and_look_like_them(closing, kind):
     assert envs.metadata == own.metadata
     assert (envs.num_envs, envs.render_mode, envs.spec, envs.closed) == (3, None, None, False)
     assert envs.unwrapped is envs
-    assert cartpole().metadata == before
+
+
+@kinds
+def test_what_environments_of_a_class_share_stays_as_it_was(closing, kind):
+    class OwnEnv(InfoEnv):
+        metadata: ClassVar = {"render_modes": ["ansi"]}
+
+    envs = closing(kind([partial(OwnEnv, 0)]))
+    assert envs.metadata == {"render_modes": ["ansi"], "autoreset_mode": AutoresetMode.NEXT_STEP}
+    assert OwnEnv.metadata == {"render_modes": ["ansi"]}
 
 
 @pytest.mark.parametrize("name", ["SyncVectorEnv", "AsyncVectorEnv"])

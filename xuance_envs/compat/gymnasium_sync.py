@@ -77,7 +77,12 @@ class SyncVectorEnv(gymnasium.vector.SyncVectorEnv):
             each = [(env.observation_space, env.action_space) for env in envs]
             single, _ = batched_spaces(observation_mode, [space for space, _ in each])
             check_spaces(observation_mode, single, envs[0].action_space, each)
+            shared, before = envs[0].metadata, dict(envs[0].metadata)
             super().__init__([Giving(env) for env in envs], copy, mode, autoreset_mode)
+            if shared != before:  # Gymnasium before 1.4 notes its mode for all of the class
+                self.metadata = dict(shared)
+                shared.clear()
+                shared.update(before)
         except BaseException:
             self._stepper.close()
             raise
