@@ -161,7 +161,9 @@ def test_so_it_is_with_gymnasiums_interface(pending: str | None) -> None:
 
 @pytest.mark.parametrize("pending", [True, False])
 def test_so_it_is_with_stable_baselines3s_interface(pending: bool) -> None:
-    sb3 = pytest.importorskip("xuance_envs.compat.sb3")
+    pytest.importorskip("stable_baselines3")
+    from xuance_envs.compat import sb3
+
     envs = sb3.SubprocVecEnv([FaultyEnv] * 3, caller_steps=True)
     envs.reset()
     if pending:

@@ -68,15 +68,20 @@ def threads_beside_python() -> int:
     """
     if _count() <= threading.active_count():
         return 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the very threads, from Python 3.12 on
-        child = os.fork()
-    if child == 0:
-        os._exit(0)
-    count = _count() - threading.active_count()
-    os.kill(child, signal.SIGKILL)
-    with suppress(ChildProcessError):  # the program has its children waited for
-        os.waitpid(child, 0)
+    # The child must not run a handler, whose exception would have it go on as this program.
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the very threads, from Python 3.12 on
+            child = os.fork()
+        if child == 0:
+            os._exit(0)
+        count = _count() - threading.active_count()
+        os.kill(child, signal.SIGKILL)
+        with suppress(ChildProcessError):  # the program has its children waited for
+            os.waitpid(child, 0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     return max(0, count)
 
 
