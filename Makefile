@@ -35,6 +35,10 @@ SPHINX := $(RUN) -m sphinx -W --keep-going -q -j auto -d docs/_build/doctrees
 
 PIP_INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check -c constraints.txt
 
+# A file's tests stay in one process, which starts what they share; tests/conftest.py says how many
+# processes there are, and what comes first.
+SIDE_BY_SIDE := --numprocesses auto --dist loadfile --no-loadscope-reorder
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long test-oldest lint format types docs bench bench-peers bench-page clean FORCE
 
@@ -44,14 +48,14 @@ help: ## list the targets
 demo: $(if $(ENV),$(GAMES),$(DEMO)) ## train an agent and time its environments; ENV=Breakout times a game
 	@$(RUN) -m xuance_envs demo $(ENV)
 
-test: $(DEV) ## run the tests
-	@$(RUN) -m pytest
+test: $(DEV) ## run the tests, files side by side
+	@$(RUN) -m pytest $(SIDE_BY_SIDE)
 
 test-long: $(DEV) ## run the tests that take minutes
 	@$(RUN) -m pytest -m long --timeout 1800
 
 test-oldest: $(FLOORS) ## run the tests with the oldest releases that setup.py allows, without torch
-	@$(OLDEST)/bin/python -m pytest
+	@$(OLDEST)/bin/python -m pytest $(SIDE_BY_SIDE)
 
 lint: $(DEV) ## check style and format
 	@$(RUN) -m ruff check .

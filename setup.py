@@ -53,6 +53,7 @@ EXTRAS["test"] = [
     "moviepy>=1.0.3",  # Stable-Baselines3's VecVideoRecorder
     "pytest>=8.2",
     "pytest-timeout>=2.3.1",
+    "pytest-xdist>=3.8",
     "schemathesis>=4",
 ]
 EXTRAS["dev"] = [*EXTRAS["test"], "build>=1.2", "mypy>=1.11", "ruff>=0.6", "types-tqdm>=4.64"]

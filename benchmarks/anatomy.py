@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,8 +13,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.ours import BACKENDS
-from benchmarks.question import add_outputs, begin, finish, make_parser
+from benchmarks.shared.ours import BACKENDS
+from benchmarks.shared.question import add_outputs, begin, finish, make_parser
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.measure import sample_actions
 from xuance_envs.report import markdown_table
@@ -27,7 +28,7 @@ def recording(env_id: str) -> Any:
     It is made where the group lives, so that is where it finds the group's class. All processes
     read the same clock.
     """
-    from xuance_envs.engine.env_group import EnvGroup
+    from xuance_envs.engine.group.env_group import EnvGroup
 
     if not hasattr(EnvGroup, "moments"):
         EnvGroup.moments = []  # type: ignore[attr-defined]
@@ -42,6 +43,7 @@ def recording(env_id: str) -> Any:
         EnvGroup.step = timed  # type: ignore[method-assign]
     env = Gym_Env(env_id)
     env.moments = EnvGroup.moments  # type: ignore[attr-defined]
+    env.pid = os.getpid()  # type: ignore[attr-defined]
     return env
 
 
@@ -82,7 +84,8 @@ def measure_anatomy(args: argparse.Namespace) -> dict[str, list[float]]:
             asked = perf_counter()
             vec_env.step_wait()
             calls.append((start, asked, perf_counter()))
-        firsts = sorted({int(driver.lo) for driver in vec_env._drivers})
+        pids = vec_env.get_attr("pid")  # a process has one group
+        firsts = [pids.index(pid) for pid in dict.fromkeys(pids)]
         groups: list[Moments] = [
             moments[-args.steps :] for moments in vec_env.get_attr("moments", env_ids=firsts)
         ]

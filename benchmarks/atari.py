@@ -10,12 +10,11 @@ from typing import Any
 
 import gymnasium
 
-from benchmarks.contest import Results, join_peers, race, ratios
-from benchmarks.emulator import emulator_loop
 from benchmarks.peers import Entry, LeftOut, Peer, nearest_id
-from benchmarks.question import add_outputs, add_rounds, begin, finish, make_parser
-from benchmarks.reference import Limit
-from benchmarks.throughput import LIMIT
+from benchmarks.shared.contest import Results, join_peers, race, ratios
+from benchmarks.shared.emulator import emulator_loop
+from benchmarks.shared.question import add_outputs, add_rounds, begin, finish, make_parser
+from benchmarks.shared.reference import LIMIT, Limit
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.gym.atari_env import Atari_Env
 from xuance_envs.gym.atari_games import full_id, load_ale

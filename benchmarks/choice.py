@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.contest import race
-from benchmarks.envs import SleepingEnv
-from benchmarks.question import (
+from benchmarks.shared.contest import race
+from benchmarks.shared.envs import SleepingEnv
+from benchmarks.shared.question import (
     add_outputs,
     add_rounds,
     begin,

@@ -11,9 +11,9 @@ from typing import Any
 
 import gymnasium
 
-from benchmarks.contest import join_peers, race
 from benchmarks.peers import PEERS, Entry, Peer
-from benchmarks.question import (
+from benchmarks.shared.contest import join_peers, race
+from benchmarks.shared.question import (
     add_outputs,
     add_rounds,
     begin,

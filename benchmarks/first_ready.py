@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.busy_core import BusyCore, Disturbed
-from benchmarks.contest import join_peers, race
-from benchmarks.envs import IdleEnv, SleepingEnv
 from benchmarks.peers import Entry
-from benchmarks.question import (
+from benchmarks.shared.busy_core import BusyCore, Disturbed
+from benchmarks.shared.contest import join_peers, race
+from benchmarks.shared.envs import IdleEnv, SleepingEnv
+from benchmarks.shared.question import (
     add_outputs,
     add_peers,
     add_rounds,

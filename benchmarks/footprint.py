@@ -19,9 +19,9 @@ import gymnasium
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.contenders import CONTENDERS, DEFAULT, join
-from benchmarks.fresh import call_fresh
-from benchmarks.question import (
+from benchmarks.shared.contenders import CONTENDERS, DEFAULT, join
+from benchmarks.shared.fresh import call_fresh
+from benchmarks.shared.question import (
     add_outputs,
     add_peers,
     begin,

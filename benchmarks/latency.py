@@ -13,11 +13,11 @@ import gymnasium
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.contenders import CONTENDERS, DEFAULT, join
-from benchmarks.contest import Results, imports_uncollected
-from benchmarks.ours import WRAPPERS
 from benchmarks.peers import PEERS
-from benchmarks.question import (
+from benchmarks.shared.contenders import CONTENDERS, DEFAULT, join
+from benchmarks.shared.contest import Results, imports_uncollected
+from benchmarks.shared.ours import WRAPPERS
+from benchmarks.shared.question import (
     add_outputs,
     add_peers,
     begin,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.question import add_outputs, begin, finish, make_parser
+from benchmarks.shared.question import add_outputs, begin, finish, make_parser
 from xuance_envs import demo
 from xuance_envs.report import markdown_table
 

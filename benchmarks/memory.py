@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.ours import BACKENDS, make_ours
-from benchmarks.question import add_outputs, begin, finish, make_parser, with_notes
+from benchmarks.shared.ours import BACKENDS, make_ours
+from benchmarks.shared.question import add_outputs, begin, finish, make_parser, with_notes
 from xuance_envs.measure import sample_actions
 from xuance_envs.report import markdown_table
 from xuance_envs.vector_envs.vector_env import VecEnv

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.envs import MadeUpEnv
-from benchmarks.sweep import answer, sweep_parser
+from benchmarks.shared.envs import MadeUpEnv
+from benchmarks.shared.sweep import answer, sweep_parser
 
 SIZES: dict[str, Callable[[], Any]] = {
     "4 floats": partial(MadeUpEnv, shape=(4,)),

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.question import make_parser
-from benchmarks.record import replace_between
+from benchmarks.shared.question import make_parser
+from benchmarks.shared.record import replace_between
 from xuance_envs.report import markdown_table
 
 ROOT = Path(__file__).parents[1]

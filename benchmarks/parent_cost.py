@@ -2,8 +2,8 @@
 
 The environments do nothing, so what is left is the way of a step: actions into shared memory, a
 byte to each worker, a byte back, results copied out. Counted is the CPU time of the calling thread
-(time.thread_time), not the time on the clock. A process that spins while it waits uses CPU time
-that it has no work for, so nobody spins here: to wait costs the caller what it takes to be put to
+(time.thread_time), not the time on the clock. A caller that spins while it waits uses CPU time
+that it has no work for, so it does not spin here: to wait costs it what it takes to be put to
 sleep and to be woken, and that is counted. On a busy machine the figures are higher, since others
 clear the caches, but not by the time that others take.
 
@@ -16,14 +16,15 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from tqdm import tqdm
 
-from benchmarks.envs import IdleEnv
-from benchmarks.question import add_outputs, begin, finish, make_parser
+from benchmarks.shared.envs import IdleEnv
+from benchmarks.shared.question import add_outputs, begin, finish, make_parser
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym
 from xuance_envs.measure import sample_actions
 from xuance_envs.report import markdown_table
@@ -49,9 +50,9 @@ def send_and_receive(vec_env: VecEnv, actions: Any, steps: int) -> None:
         vec_env.send(actions[env_ids], env_ids)
 
 
-CALLS: dict[str, tuple[Callable[..., Any], Callable[[VecEnv, Any, int], None]]] = {
-    "step": (VecEnv.reset, step_all),
-    "send-recv": (VecEnv.async_reset, send_and_receive),
+CALLS: dict[str, tuple[Callable[[VecEnv], Any], Callable[[VecEnv, Any, int], None]]] = {
+    "step": (methodcaller("reset", seed=0), step_all),
+    "send-recv": (methodcaller("async_reset", seed=0), send_and_receive),
 }
 """How each way of stepping begins, and how it goes on."""
 
@@ -103,7 +104,7 @@ def measure_size(args: argparse.Namespace, num_envs: int, workers: int) -> list[
         for _ in range(args.rounds):
             for call, microseconds in rounds.items():
                 begin, go_on = CALLS[call]
-                begin(vec_env, seed=0)
+                begin(vec_env)
                 microseconds.append(cpu_microseconds(go_on, vec_env, actions, args.steps))
     return [
         {

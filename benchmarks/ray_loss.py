@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.on_ray import quiet_ray
-from benchmarks.question import add_outputs, begin, finish, make_parser
+from benchmarks.shared.on_ray import quiet_ray
+from benchmarks.shared.question import add_outputs, begin, finish, make_parser
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.measure import sample_actions
 from xuance_envs.report import markdown_table

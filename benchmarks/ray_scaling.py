@@ -18,10 +18,10 @@ from unittest import mock
 import gymnasium
 import numpy as np
 
-from benchmarks.contest import race
-from benchmarks.on_ray import WAITS, WORKS, BusyEnv, SyncActors, local_ray
-from benchmarks.question import add_outputs, add_rounds, begin, finish, make_parser
-from xuance_envs.engine.ray_cluster import RayCluster
+from benchmarks.shared.contest import race
+from benchmarks.shared.on_ray import WAITS, WORKS, BusyEnv, SyncActors, local_ray
+from benchmarks.shared.question import add_outputs, add_rounds, begin, finish, make_parser
+from xuance_envs.engine.ray.cluster import RayCluster
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym
 from xuance_envs.measure import Runner, StepLoop, sample_actions

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from benchmarks.contest import race
-from benchmarks.question import add_outputs, begin, finish, make_parser, with_notes
+from benchmarks.shared.contest import race
+from benchmarks.shared.question import add_outputs, begin, finish, make_parser, with_notes
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
 from xuance_envs.measure import StepLoop, Throughput, sample_actions

@@ -15,9 +15,16 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import nn
 
-from benchmarks.contest import race
-from benchmarks.ours import BACKENDS, make_ours
-from benchmarks.question import add_outputs, add_rounds, begin, finish, make_parser, with_notes
+from benchmarks.shared.contest import race
+from benchmarks.shared.ours import BACKENDS, make_ours
+from benchmarks.shared.question import (
+    add_outputs,
+    add_rounds,
+    begin,
+    finish,
+    make_parser,
+    with_notes,
+)
 from xuance_envs.measure import Throughput
 from xuance_envs.report import markdown_table
 from xuance_envs.rollout.collector import RolloutCollector

@@ -12,10 +12,10 @@ import gymnasium
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.fresh import call_fresh
-from benchmarks.ours import BACKENDS, WRAPPERS
 from benchmarks.peers.torchrl import wrapped
-from benchmarks.question import (
+from benchmarks.shared.fresh import call_fresh
+from benchmarks.shared.ours import BACKENDS, WRAPPERS
+from benchmarks.shared.question import (
     add_outputs,
     add_peers,
     begin,

@@ -10,11 +10,11 @@ from typing import Any
 
 import gymnasium
 
-from benchmarks.contenders import KINDS
-from benchmarks.contest import Results, join_peers, race, ratios
-from benchmarks.ours import BACKENDS, WRAPPERS, make_ours
 from benchmarks.peers import PEERS, Entry
-from benchmarks.question import (
+from benchmarks.shared.contenders import KINDS
+from benchmarks.shared.contest import Results, join_peers, race, ratios
+from benchmarks.shared.ours import BACKENDS, WRAPPERS, make_ours
+from benchmarks.shared.question import (
     add_outputs,
     add_peers,
     add_rounds,
@@ -24,12 +24,11 @@ from benchmarks.question import (
     make_parser,
     with_notes,
 )
-from benchmarks.reference import BareLoop, Limit
+from benchmarks.shared.reference import LIMIT, BareLoop, Limit
 from xuance_envs.measure import Runner, StepLoop, sample_actions
 from xuance_envs.report import markdown_table, plot_throughput
 
 BARE = "bare loop over one"
-LIMIT = "limit of the cores"
 MOST_COLUMNS = 3
 """Peers with a column of their own; every other ratio is in the JSON file."""
 

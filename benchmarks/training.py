@@ -19,7 +19,7 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from tqdm import tqdm
 
-from benchmarks.question import add_outputs, begin, finish, make_parser
+from benchmarks.shared.question import add_outputs, begin, finish, make_parser
 from xuance_envs.compat.native import from_gymnasium
 from xuance_envs.demo import load_example
 from xuance_envs.gym.gym_env import Gym_Env

@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from benchmarks.contest import Results
-from benchmarks.envs import MadeUpEnv
-from benchmarks.question import begin, finish, with_notes
-from benchmarks.sweep import (
+from benchmarks.shared.contest import Results
+from benchmarks.shared.envs import MadeUpEnv
+from benchmarks.shared.question import begin, finish, with_notes
+from benchmarks.shared.sweep import (
     Sweep,
     draw_sweep,
     measure_sweep,

@@ -56,7 +56,8 @@ nitpick_ignore_regex = [
     # Constraints in annotations, as pydantic's messages have them, are no names.
     (r"py:class", r".*[ =\"'].*|types\.Annotated|(FieldInfo|Ge|Le|Lt|MaxLen|MinLen)"),
     (r"py:(class|exc)", r"httpx\..*"),  # whose documentation has no inventory
-    (r"py:class", r"pydantic\..*|ASGIApp|ObservationMode|multiprocessing\.context\.BaseContext"),
+    (r"py:class", r"pydantic\..*|ASGIApp|ObservationMode"),
+    (r"py:class", r"ThreadPoolExecutor|multiprocessing\.context\.BaseContext"),
     # Gymnasium's errors are not in its documentation.
     (
         r"py:(class|exc)",

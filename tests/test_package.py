@@ -8,7 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -83,6 +83,21 @@ FLOORS = [
     {"__main__"},
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+
+# The same within the engine, whose rooms are its wings and the modules beside them.
+ENGINE_FLOORS = [
+    {"by_value", "cgroups", "cpus", "forks", "library_threads", "serialization"},
+    {"data"},
+    {"group"},
+    {"driver", "last_known", "results", "waiting"},
+    {"backend", "ledger"},
+    {"process", "ray", "restarts"},
+    {"groups"},
+]
+ENGINE_FLOOR_OF = {room: number for number, rooms in enumerate(ENGINE_FLOORS) for room in rooms}
+TIED = ENGINE_FLOORS[0] | ENGINE_FLOORS[3] | ENGINE_FLOORS[4]
+"""Modules of the engine that may import others of their floor, as long as there is no circle."""
+
 MANY_ENVIRONMENTS = {"xuance_envs.gym.gym_vec_env"}
 
 
@@ -145,7 +160,9 @@ def test_importing_the_package_loads_nothing_else() -> None:
 
 def test_a_worker_loads_numpy_and_gymnasium_and_nothing_heavier() -> None:
     allowed = imported_packages("import numpy, gymnasium, cloudpickle")
-    assert imported_packages("import xuance_envs.engine.worker") - allowed == {"xuance_envs"}
+    assert imported_packages("import xuance_envs.engine.process.worker") - allowed == {
+        "xuance_envs"
+    }
 
 
 # --- floors -------------------------------------------------------------------------------------
@@ -183,6 +200,10 @@ def room_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
+def engine_room_of(module: str) -> str:
+    return [*module.split("."), "", ""][2]
+
+
 def is_backend(module: str) -> bool:
     return module.startswith("xuance_envs.vector_envs.") and module.endswith("_vec_env")
 
@@ -191,12 +212,59 @@ def faults_of(importer: str, imported: str) -> Iterator[str]:
     ours, theirs = room_of(importer), room_of(imported)
     if ours != theirs and (theirs not in FLOOR_OF or FLOOR_OF[theirs] >= FLOOR_OF[ours]):
         yield f"{importer} imports {imported}, which is not on a floor below it"
+    if ours == theirs == "engine":
+        yield from engine_faults_of(importer, imported)
     if is_backend(importer) and is_backend(imported) and importer != imported:
         yield f"{importer} imports {imported}: a backend does not import another"
     if ours == "gym" and importer not in MANY_ENVIRONMENTS:
         single = theirs == "gym" and imported not in MANY_ENVIRONMENTS
         if not single and theirs != "errors":
             yield f"{importer} is about one environment, but imports {imported}"
+
+
+def engine_faults_of(importer: str, imported: str) -> Iterator[str]:
+    ours, theirs = engine_room_of(importer), engine_room_of(imported)
+    if not theirs or ours == theirs:
+        return
+    above = ENGINE_FLOOR_OF[theirs] - ENGINE_FLOOR_OF[ours]
+    if above > 0 or (above == 0 and not {ours, theirs} <= TIED):
+        yield f"{importer} imports {imported}, which is not on a floor of the engine below it"
+
+
+def circles_of(imports: Mapping[str, set[str]]) -> list[list[str]]:
+    """The circles among some modules that a walk along their imports runs into."""
+    circles: list[list[str]] = []
+    done: set[str] = set()
+
+    def walk(module: str, way: list[str]) -> None:
+        if module in way:
+            circles.append([*way[way.index(module) :], module])
+        elif module not in done:
+            for imported in sorted(imports.get(module, ())):
+                walk(imported, [*way, module])
+            done.add(module)
+
+    for module in sorted(imports):
+        walk(module, [])
+    return circles
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    modules = {module_name(path): path for path in PACKAGE.rglob("*.py")}
+    imports = {
+        module: set(imports_within_the_package(path)) & modules.keys() - {"xuance_envs", module}
+        for module, path in modules.items()
+    }
+    assert circles_of(imports) == []
+
+
+def test_the_check_of_circles_finds_them() -> None:
+    assert circles_of({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c", "b"]]
+
+
+def test_every_module_of_the_engine_has_a_floor() -> None:
+    rooms = {path.stem for path in (PACKAGE / "engine").iterdir() if path.stem[0] != "_"}
+    assert rooms == set(ENGINE_FLOOR_OF)
 
 
 def test_a_module_imports_from_the_floors_below_it_only() -> None:
@@ -215,12 +283,14 @@ def test_a_module_imports_from_the_floors_below_it_only() -> None:
 @pytest.mark.parametrize(
     ("importer", "imported"),
     [
-        ("xuance_envs.errors", "xuance_envs.engine.infos"),
-        ("xuance_envs.engine.worker", "xuance_envs"),
-        ("xuance_envs.engine.worker", "xuance_envs.vector_envs.vector_env"),
+        ("xuance_envs.errors", "xuance_envs.engine.data.step_infos"),
+        ("xuance_envs.engine.process.worker", "xuance_envs"),
+        ("xuance_envs.engine.process.worker", "xuance_envs.vector_envs.vector_env"),
         ("xuance_envs.rollout.collector", "xuance_envs.gym.gym_env"),
         ("xuance_envs.vector_envs.subproc_vec_env", "xuance_envs.vector_envs.dummy_vec_env"),
-        ("xuance_envs.gym.gym_env", "xuance_envs.engine.infos"),
+        ("xuance_envs.engine.data.space_rows", "xuance_envs.engine.group.outcome"),
+        ("xuance_envs.engine.process.worker", "xuance_envs.engine.ray.actor"),
+        ("xuance_envs.gym.gym_env", "xuance_envs.engine.data.step_infos"),
         ("xuance_envs.gym.gym_env", "xuance_envs.gym.gym_vec_env"),
     ],
 )
@@ -263,6 +333,14 @@ def test_errors_survive_pickling(error: errors.VecEnvError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert (str(copy), copy.args, vars(copy)) == (str(error), error.args, vars(error))
+
+
+def test_what_is_noted_on_an_error_survives_pickling() -> None:
+    error = errors.WorkerTimeoutError(env_indices=[2, 3], pid=4712, timeout=1.5, command="step")
+    error.restarted = True
+    copy = pickle.loads(pickle.dumps(error))
+    assert copy.restarted
+    assert str(copy) == str(error)
 
 
 # --- floors of requirements ---------------------------------------------------------------------

@@ -38,8 +38,8 @@ from xuance_envs.rollout.sync_vec_env import SyncVecEnv as SyncVecEnv
 from xuance_envs.tuning import Autotuned as Autotuned
 from xuance_envs.tuning import autotune as autotune
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv as DummyVecEnv
-from xuance_envs.vector_envs.first_ready import StepBatch as StepBatch
 from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym as RayVecEnv_Gym
 from xuance_envs.vector_envs.statistics import WorkerStatistics as WorkerStatistics
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv as SubprocVecEnv
+from xuance_envs.vector_envs.vector_env import StepBatch as StepBatch
 from xuance_envs.vector_envs.vector_env import VecEnv as VecEnv

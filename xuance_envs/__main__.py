@@ -28,7 +28,7 @@ from xuance_envs.gym.gym_vec_env import (
     SubprocVecEnv_Gym,
 )
 from xuance_envs.measure import StepLoop, Throughput, measure, progress_ticks, sample_actions
-from xuance_envs.remote.command import ServeError, add_serve_arguments, run_serve
+from xuance_envs.remote.cli import ServeError, add_serve_arguments, run_serve
 from xuance_envs.report import markdown_table, plot_throughput
 from xuance_envs.tuning import autotune
 

@@ -29,8 +29,7 @@ as everywhere in Python, and the object stays usable.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 __all__ = [
     "AlreadySteppingError",
@@ -58,7 +57,6 @@ class VecEnvError(Exception):
     """The root of every exception this package defines.
 
     Example:
-        >>> from xuance_envs import EnvError, VecEnvError
         >>> try:
         ...     raise EnvError(3, "step", "ValueError: too far")
         ... except VecEnvError as error:
@@ -71,7 +69,6 @@ class AlreadySteppingError(VecEnvError):
     """A step is pending: finish it with ``step_wait`` before asking for something else.
 
     Example:
-        >>> from xuance_envs import DummyVecEnv_Gym, Gym_Env
         >>> envs = DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")])
         >>> _ = envs.reset()
         >>> envs.step_async([0])
@@ -88,7 +85,6 @@ class NotSteppingError(VecEnvError):
     """``step_wait`` was called without a ``step_async`` before it.
 
     Example:
-        >>> from xuance_envs import DummyVecEnv_Gym, Gym_Env
         >>> envs = DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")])
         >>> envs.step_wait()
         Traceback (most recent call last):
@@ -102,7 +98,6 @@ class ClosedVecEnvError(VecEnvError):
     """The vector environment has been closed, by ``close`` or after an error.
 
     Example:
-        >>> from xuance_envs import DummyVecEnv_Gym, Gym_Env
         >>> envs = DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")])
         >>> envs.close()
         >>> envs.reset()
@@ -121,7 +116,6 @@ class WrongProcessError(VecEnvError):
 
     Example:
         >>> import os
-        >>> from xuance_envs import Gym_Env, SubprocVecEnv_Gym, WrongProcessError
         >>> def reset_in_a_fork(envs):
         ...     if (child := os.fork()) != 0:
         ...         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -143,21 +137,14 @@ class EnvError(VecEnvError):
     The exception the environment raised is the ``__cause__``, unless it could not be brought
     over from a worker process.
 
-    Args:
-        env_index: index of the environment in the vector environment.
-        command: what the environment was asked to do: ``"construct"``, ``"reset"``, ``"step"``,
-            ``"render"``, ``"call"``, ``"get_attr"``, ``"set_attr"`` or ``"close"``.
-        reason: one line on what happened.
-        env_traceback: the formatted traceback from where it happened.
-
     Attributes:
-        env_index (int): as above.
-        command (str): as above.
-        reason (str): as above.
-        env_traceback (str): as above.
+        env_index (int): index of the environment in the vector environment.
+        command (str): what the environment was asked to do: ``"construct"``, ``"reset"``,
+            ``"step"``, ``"render"``, ``"call"``, ``"get_attr"``, ``"set_attr"`` or ``"close"``.
+        reason (str): one line on what happened.
+        env_traceback (str): the formatted traceback from where it happened.
 
     Example:
-        >>> from xuance_envs import DummyVecEnv_Gym, EnvError, Gym_Env
         >>> envs = DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")] * 2)
         >>> try:
         ...     envs.reset(options={"low": "wrong"})
@@ -211,35 +198,23 @@ class _WorkerError(VecEnvError):
             text += "; another one takes its place"
         return f"{text}\n{self.details}" if self.details else text
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _rebuild, (type(self), dict(vars(self)))
-
 
 class WorkerDiedError(_WorkerError):
     """A worker process ended by itself: it was killed, crashed, or its environment exited.
 
-    Args:
-        env_indices: the environments that lived in it.
-        pid: its process id.
-        exitcode: as :attr:`multiprocessing.Process.exitcode` gives it: the exit status, or the
-            negative number of the signal that ended it; None where it is not known.
-        command: the last command it was given.
-        details: further lines worth showing: the end of its standard error, where it crashed.
-        env_index: the environment it was at, None where that is not known.
-
     Attributes:
-        env_indices (tuple[int, ...]): as above.
-        pid (int | None): as above.
-        exitcode (int | None): as above.
-        command (str): as above.
-        details (str): as above.
-        env_index (int | None): as above.
+        env_indices (tuple[int, ...]): the environments that lived in it.
+        pid (int | None): its process id.
+        exitcode (int | None): as :attr:`multiprocessing.Process.exitcode` gives it: the exit
+            status, or the negative number of the signal that ended it; None where it is not known.
+        command (str): the last command it was given.
+        details (str): further lines worth showing: the end of its standard error, where it crashed.
+        env_index (int | None): the environment it was at, None where that is not known.
         restarted (bool): whether another process takes its place, and the vector environment
             goes on.
 
     Example:
         >>> import os
-        >>> from xuance_envs import Gym_Env, SubprocVecEnv_Gym, WorkerDiedError
         >>> class Leaving(Gym_Env):
         ...     def step(self, action):
         ...         os._exit(7)
@@ -262,6 +237,7 @@ class WorkerDiedError(_WorkerError):
         env_index: int | None = None,
     ) -> None:
         super().__init__(env_indices, pid, command, details, env_index)
+        self.args = (self.env_indices, pid, exitcode, command, details, env_index)
         self.exitcode = exitcode
 
     def __str__(self) -> str:
@@ -288,28 +264,19 @@ class WorkerDiedError(_WorkerError):
 class WorkerTimeoutError(_WorkerError):
     """A worker process did not answer within the time it was given.
 
-    Args:
-        env_indices: the environments that live in it.
-        pid: its process id; None where it has not been started, or where none of several
-            answered ``recv``.
-        timeout: the time it was given, in seconds.
-        command: the command it did not answer.
-        details: further lines worth showing: where it was when it was ended.
-        env_index: the environment it was at, None where that is not known.
-
     Attributes:
-        env_indices (tuple[int, ...]): as above.
-        pid (int | None): as above.
-        timeout (float): as above.
-        command (str): as above.
-        details (str): as above.
-        env_index (int | None): as above.
+        env_indices (tuple[int, ...]): the environments that live in it.
+        pid (int | None): its process id; None where it has not been started, or where none of
+            several answered ``recv``.
+        timeout (float): the time it was given, in seconds.
+        command (str): the command it did not answer.
+        details (str): further lines worth showing: where it was when it was ended.
+        env_index (int | None): the environment it was at, None where that is not known.
         restarted (bool): whether another process takes its place, and the vector environment
             goes on.
 
     Example:
         >>> import time
-        >>> from xuance_envs import Gym_Env, SubprocVecEnv_Gym, WorkerTimeoutError
         >>> class Sleeping(Gym_Env):
         ...     def step(self, action):
         ...         time.sleep(60)
@@ -332,6 +299,7 @@ class WorkerTimeoutError(_WorkerError):
         env_index: int | None = None,
     ) -> None:
         super().__init__(env_indices, pid, command, details, env_index)
+        self.args = (self.env_indices, pid, timeout, command, details, env_index)
         self.timeout = timeout
 
     def __str__(self) -> str:
@@ -343,18 +311,12 @@ class WorkerTimeoutError(_WorkerError):
 class RemoteError(VecEnvError):
     """A server of environments refused a request, failed at it, or could not be reached.
 
-    Args:
-        message: what went wrong, and what to do about it.
-        server: the server's address.
-        status: the HTTP status it answered with; None where there was no answer.
-
     Attributes:
-        message (str): as above.
-        server (str): as above.
-        status (int | None): as above.
+        message (str): what went wrong, and what to do about it.
+        server (str): the server's address.
+        status (int | None): the HTTP status it answered with; None where there was no answer.
 
     Example:
-        >>> from xuance_envs import RemoteError, RemoteVecEnv
         >>> try:
         ...     RemoteVecEnv("http://127.0.0.1:9", "CartPole-v1", 2, timeout=1.0)
         ... except RemoteError as error:
@@ -377,7 +339,6 @@ class RemoteAuthenticationError(RemoteError):
     """The server wants a token, and got none or not one of its own (401).
 
     Example:
-        >>> from xuance_envs import RemoteVecEnv
         >>> from xuance_envs.remote.server import Server
         >>> from xuance_envs.remote.settings import Catalogue, Settings, Tokens
         >>> settings = Settings(Catalogue.of_ids(["CartPole-v1"]), Tokens(["secret"]))
@@ -393,11 +354,9 @@ class RemoteForbiddenError(RemoteError):
     """The server's operator has not allowed what was asked for (403).
 
     Example:
-        >>> from xuance_envs import RemoteVecEnv
         >>> from xuance_envs.remote.server import Server
         >>> from xuance_envs.remote.settings import Catalogue, Settings
-        >>> settings = Settings(Catalogue.of_ids(["CartPole-v1"]))
-        >>> with Server(settings, port=0) as server:
+        >>> with Server(Settings(Catalogue.of_ids(["CartPole-v1"])), port=0) as server:
         ...     RemoteVecEnv(server.url, "CartPole-v1", 2, env_kwargs={"sutton": True})
         Traceback (most recent call last):
             ...
@@ -411,11 +370,9 @@ class RemoteNotFoundError(RemoteError):
     A session that was not used for a while is gone as well.
 
     Example:
-        >>> from xuance_envs import RemoteVecEnv
         >>> from xuance_envs.remote.server import Server
         >>> from xuance_envs.remote.settings import Catalogue, Settings
-        >>> settings = Settings(Catalogue.of_ids(["CartPole-v1"]))
-        >>> with Server(settings, port=0) as server:
+        >>> with Server(Settings(Catalogue.of_ids(["CartPole-v1"])), port=0) as server:
         ...     RemoteVecEnv(server.url, "Pong", 2)
         Traceback (most recent call last):
             ...
@@ -428,7 +385,6 @@ class RemoteConflictError(RemoteError):
 
     Example:
         >>> import os
-        >>> from xuance_envs import Gym_Env, WorkerDiedError, create_student_gym_env_vectorized
         >>> from xuance_envs.remote.server import Server
         >>> from xuance_envs.remote.settings import Catalogue, Settings
         >>> class Leaving(Gym_Env):
@@ -452,7 +408,6 @@ class RemoteTooLargeError(RemoteError):
     """The request, or its answer, is larger than the server allows (413).
 
     Example:
-        >>> from xuance_envs import RemoteVecEnv
         >>> from xuance_envs.remote.server import Server
         >>> from xuance_envs.remote.settings import Catalogue, Limits, Settings
         >>> settings = Settings(Catalogue.of_ids(["CartPole-v1"]), limits=Limits(body=20))
@@ -468,7 +423,6 @@ class RemoteRequestError(RemoteError):
     """The server does not understand the request (400, 415, 422).
 
     Example:
-        >>> from xuance_envs import RemoteVecEnv
         >>> from xuance_envs.remote.server import Server
         >>> from xuance_envs.remote.settings import Catalogue, Settings
         >>> settings = Settings(Catalogue.of_ids(["CartPole-v1", "Pendulum-v1"]))
@@ -484,7 +438,6 @@ class RemoteLimitError(RemoteError):
     """The server allows no more sessions, environments or waiting requests at present (429).
 
     Example:
-        >>> from xuance_envs import RemoteVecEnv
         >>> from xuance_envs.remote.server import Server
         >>> from xuance_envs.remote.settings import Catalogue, Limits, Settings
         >>> settings = Settings(Catalogue.of_ids(["CartPole-v1"]), limits=Limits(environments=4))
@@ -500,11 +453,9 @@ class RemoteVersionError(RemoteError):
     """The server speaks another version of the protocol, or is no server of environments.
 
     Example:
-        >>> from xuance_envs import RemoteVecEnv
         >>> from xuance_envs.remote.server import Server
         >>> from xuance_envs.remote.settings import Catalogue, Settings
-        >>> settings = Settings(Catalogue.of_ids(["CartPole-v1"]))
-        >>> with Server(settings, port=0) as server:
+        >>> with Server(Settings(Catalogue.of_ids(["CartPole-v1"])), port=0) as server:
         ...     RemoteVecEnv(f"{server.url}/elsewhere", "CartPole-v1", 2)
         Traceback (most recent call last):
             ...
@@ -518,18 +469,11 @@ class RemoteUnreachableError(RemoteError):
     Whether it has done what was asked for is then not known.
 
     Example:
-        >>> from xuance_envs import RemoteVecEnv
         >>> RemoteVecEnv("http://127.0.0.1:9", "CartPole-v1", 2, timeout=1.0)
         Traceback (most recent call last):
             ...
         xuance_envs.errors.RemoteUnreachableError: ...
     """
-
-
-def _rebuild(kind: type[_WorkerError], attributes: dict[str, Any]) -> _WorkerError:
-    error = kind.__new__(kind)
-    error.__dict__.update(attributes)
-    return error
 
 
 def name_envs(indices: Sequence[int]) -> str:

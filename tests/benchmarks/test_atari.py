@@ -33,7 +33,7 @@ def test_a_file_without_the_markers_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(ROOT)
-    from benchmarks.record import replace_between
+    from benchmarks.shared.record import replace_between
 
     page = tmp_path / "page.md"
     page.write_text("<!-- table: begin -->")

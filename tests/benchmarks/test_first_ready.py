@@ -60,7 +60,8 @@ def test_choices_are_judged_by_the_best_of_the_fixed_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(ROOT)
-    from benchmarks import choice, record
+    from benchmarks import choice
+    from benchmarks.shared import record
 
     monkeypatch.setattr(record, "LOOK_SECONDS", 0.01)
     small = replace(choice.CASES["sleeping-16"], num_envs=3)
@@ -83,7 +84,8 @@ def test_what_cannot_be_made_is_left_out_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(ROOT)
-    from benchmarks import choice, record
+    from benchmarks import choice
+    from benchmarks.shared import record
 
     monkeypatch.setattr(record, "LOOK_SECONDS", 0.01)
 

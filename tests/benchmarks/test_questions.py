@@ -182,7 +182,7 @@ def test_a_library_without_its_environment_is_left_out(
     elsewhere = importlib.import_module("benchmarks.peers.elsewhere")
     monkeypatch.setattr(elsewhere, "ROOT", tmp_path)
     notes: list[str] = []
-    contest = importlib.import_module("benchmarks.contest")
+    contest = importlib.import_module("benchmarks.shared.contest")
     with ExitStack() as stack:
         entry = entry_of(peers, stack, [0])
         entry = peers.Entry("CartPole-v1", 1, entry.actions, stack, notes.append)

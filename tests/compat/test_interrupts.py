@@ -20,8 +20,9 @@ from interrupted_steps import (
 from interrupts import Instant
 
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
+from xuance_envs.compat.in_env_process import call_method
 from xuance_envs.compat.stepping import ProcessStepper, SerialStepper
-from xuance_envs.engine.env_group import Autoreset
+from xuance_envs.engine.group.outcome import Autoreset
 
 STEPPERS = {
     "serial": SerialStepper,
@@ -37,7 +38,7 @@ class InParts:
 
     def __init__(self, stepper):
         self.stepper = stepper
-        self.call, self.close = stepper.call, stepper.close
+        self.close = stepper.close
 
     @property
     def waiting(self):
@@ -49,8 +50,11 @@ class InParts:
         self.stepper.finish_reset()
 
     def step(self, actions):
-        self.stepper.step_async(actions)
+        self.stepper.start_step(actions)
         return self.step_wait()
+
+    def call(self, name):
+        return self.stepper.apply(range(NUM_ENVS), call_method, name, (), {})
 
     def step_wait(self):
         step, arrays = self.stepper.finish_step(), self.stepper.arrays

@@ -16,10 +16,6 @@ theirs = pytest.importorskip("stable_baselines3.common.vec_env")
 
 from xuance_envs.compat.sb3 import DummyVecEnv, SubprocVecEnv  # needs it
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:This process .* is multi-threaded", "ignore:context='fork' copies this process"
-)
-
 # Workers that were not forked would import torch, for shimmy's sake.
 Fork = partial(SubprocVecEnv, start_method="fork")
 OwnFork = partial(theirs.SubprocVecEnv, start_method="fork")

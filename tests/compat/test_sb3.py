@@ -31,10 +31,6 @@ cartpole = partial(gymnasium.make, "CartPole-v1", max_episode_steps=40)
 Fork = partial(theirs.SubprocVecEnv, start_method="fork")
 OurFork = partial(SubprocVecEnv, start_method="fork")
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:This process .* is multi-threaded", "ignore:context='fork' copies this process"
-)
-
 KINDS = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}
 kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 PAIRS = {"dummy": (DummyVecEnv, theirs.DummyVecEnv), "subproc": (SubprocVecEnv, Fork)}

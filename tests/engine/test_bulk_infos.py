@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xuance_envs.engine.bulk_infos import BulkInfoWriter, RowRests
-from xuance_envs.engine.infos import MAX_COLUMNS, InfoArrays, InfoColumns, StepInfos
+from xuance_envs.engine.data.bulk_infos import BulkInfoWriter, RowRests
+from xuance_envs.engine.data.info_batch import InfoColumns
+from xuance_envs.engine.data.info_columns import MAX_COLUMNS, InfoArrays
+from xuance_envs.engine.data.step_infos import StepInfos
 
 NUM = 3
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from xuance_envs.engine.doorbell import (
+from xuance_envs.engine.process.doorbell import (
     Channel,
     Inbox,
     PeerGoneError,

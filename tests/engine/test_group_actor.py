@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from xuance_envs.engine.env_group import Autoreset, Outcome
-from xuance_envs.engine.group_actor import OUTCOME, REQUEST, Answer, Ask, GroupActor
-from xuance_envs.engine.group_wire import GroupWire
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.outcome import Autoreset, Outcome
+from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, take_news
+from xuance_envs.engine.ray.actor import OUTCOME, REQUEST, Answer, Ask, GroupActor
+from xuance_envs.engine.ray.wire import GroupWire
 from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
-from xuance_envs.engine.step_arrays import StepArrays
-from xuance_envs.engine.step_clock import TIMES_BYTES, StepTimes, take_news
 from xuance_envs.errors import EnvError
 
 SPACE = spaces.Dict(image=spaces.Box(0, 255, (2, 3), np.uint8), place=spaces.Discrete(9, start=-4))

@@ -12,7 +12,10 @@ from comparing import assert_same
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xuance_envs.engine.infos import MAX_COLUMNS, InfoArrays, InfoBatch, InfoWriter, StepInfos
+from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.data.info_columns import MAX_COLUMNS, InfoArrays
+from xuance_envs.engine.data.info_writer import InfoWriter
+from xuance_envs.engine.data.step_infos import StepInfos
 
 NUM_ENVS = 3
 

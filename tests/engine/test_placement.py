@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from xuance_envs.engine import placement
-from xuance_envs.engine.placement import EVERY, LOOK, Placement
+from xuance_envs.engine.process import placement
+from xuance_envs.engine.process.placement import EVERY, LOOK, Placement
 
 CPUS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
@@ -46,11 +46,11 @@ class Clock:
         self.now = 0.0
 
     def look(self, place: Placement, seconds_per_step: float) -> None:
-        step = int(place.due)
-        place.update(step)
-        assert place.due == step + LOOK
-        self.now += LOOK * seconds_per_step
-        place.update(step + LOOK)
+        """Steps until a look has ended: the first one begins at once."""
+        steps = LOOK + (EVERY if self.now else 1)
+        for _ in range(steps):
+            place.step()
+            self.now += seconds_per_step
 
 
 @pytest.fixture
@@ -66,7 +66,6 @@ def test_quick_workers_get_a_cpu_each_and_slow_ones_all(
     place = Placement(workers, caller_steps=False, cpus=2)
     clock.look(place, 1e-4)
     assert places_of(workers) == [[cpu] for cpu in two_cpus]
-    assert place.due == 1 + LOOK + EVERY
     clock.look(place, 1e-2)
     assert places_of(workers) == [[cpu] for cpu in two_cpus]  # it may have been a pause
     clock.look(place, 1e-2)
@@ -97,7 +96,6 @@ def test_what_environments_bound_themselves_is_left_as_it_is(
     assert places_of(workers) == [two_cpus[1:], two_cpus]
     clock.look(place, 1e-4)
     assert places_of(workers) == [two_cpus[1:], two_cpus]
-    assert place.due == float("inf")
 
 
 def test_workers_do_not_follow_a_caller_that_binds_itself(
@@ -114,14 +112,23 @@ def test_workers_do_not_follow_a_caller_that_binds_itself(
     ("count", "caller_steps", "cpus"), [(1, False, 2), (2, True, 2), (2, False, 1)]
 )
 def test_workers_are_left_alone_where_they_do_not_fit_the_cpus(
-    workers: list[int], count: int, caller_steps: bool, cpus: int
+    workers: list[int],
+    two_cpus: list[int],
+    clock: Clock,
+    count: int,
+    caller_steps: bool,
+    cpus: int,
 ) -> None:
-    assert Placement(workers[:count], caller_steps, cpus).due == float("inf")
+    clock.look(Placement(workers[:count], caller_steps, cpus), 1e-4)
+    assert places_of(workers) == [two_cpus] * 2
 
 
-def test_a_worker_that_has_ended_is_no_error(workers: list[int], clock: Clock) -> None:
+def test_a_worker_that_has_ended_is_no_error(
+    workers: list[int], two_cpus: list[int], clock: Clock
+) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     place = Placement([gone.pid, workers[0]], caller_steps=False, cpus=2)
-    clock.look(place, 1e-4)
-    assert place.due == float("inf")
+    for _ in range(3):
+        clock.look(place, 1e-4)
+    assert places_of(workers) == [two_cpus] * 2

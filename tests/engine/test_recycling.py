@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from xuance_envs.engine import recycling
-from xuance_envs.engine.recycling import copier_of, maker_of
+from xuance_envs.engine.data import recycling
+from xuance_envs.engine.data.recycling import copier_of, maker_of
 
 BIG = recycling.LEAST_BYTES
 

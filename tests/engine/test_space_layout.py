@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as np_st
 
-from xuance_envs.engine.space_layout import BadValueError, SpaceLayout, describe, fit
+from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, describe, fit
 
 NUMBERS = [np.dtype(code) for code in "?bBhHiIqQefd"]
 

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xuance_envs.engine.step_arrays import StepArrays
+from xuance_envs.engine.data.step_arrays import StepArrays
 
 SPACE = spaces.Dict(
     image=spaces.Box(0, 255, (3, 5), np.uint8),

@@ -49,16 +49,11 @@ def test_it_prints_its_figures() -> None:
     assert "of the larger of the first two" in answer.stdout
 
 
-def test_an_odd_number_is_refused() -> None:
-    answer = subprocess.run(
-        [sys.executable, str(EXAMPLE), "--num-envs", "5"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert answer.returncode == 2
-    assert "expected an even number, got 5" in answer.stderr
+def test_an_odd_number_is_refused(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        example.main(["--num-envs", "5"])
+    assert caught.value.code == 2
+    assert "expected an even number, got 5" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("loop", ["pipelined", "one_after_the_other", "synchronous"])

@@ -16,8 +16,8 @@ from leftovers import is_running
 from scripts import start_script
 
 from xuance_envs import SubprocVecEnv, WorkerDiedError, WorkerTimeoutError
-from xuance_envs.engine.process_end import end_all
-from xuance_envs.vector_envs import subproc_vec_env
+from xuance_envs.engine.process import processes
+from xuance_envs.engine.process.end import end_all
 
 COMMANDS = {"auto-reset": "step"}
 
@@ -60,7 +60,7 @@ def end_all_soon(workers, patience=0.3):
 @pytest.fixture
 def impatient(monkeypatch):
     """Environments have less time to close."""
-    monkeypatch.setattr(subproc_vec_env, "end_all", end_all_soon)
+    monkeypatch.setattr(processes, "end_all", end_all_soon)
 
 
 @pytest.mark.parametrize("place", [place for place in PLACES if place != "close"])
@@ -190,16 +190,16 @@ def test_a_worker_killed_at_any_moment_of_a_step_is_noticed(held):
 
 def test_a_worker_killed_at_any_moment_of_its_start_is_noticed(monkeypatch):
     rng = np.random.default_rng(4)
-    start = subproc_vec_env.Workers.start
+    start = processes.Processes.start
     killers = []
 
     def start_and_kill(self):
         start(self)
-        pid = self.processes[1].pid
+        pid = self.workers[1].pid
         killers.append(threading.Timer(rng.uniform(0, 0.05), os.kill, (pid, signal.SIGKILL)))
         killers[-1].start()
 
-    monkeypatch.setattr(subproc_vec_env.Workers, "start", start_and_kill)
+    monkeypatch.setattr(processes.Processes, "start", start_and_kill)
     for _ in range(20):
         with pytest.raises(WorkerDiedError) as caught:
             make_and_step()

@@ -15,8 +15,8 @@ from faulty_envs import FaultyEnv
 from gymnasium import spaces
 
 from xuance_envs import EnvError, SubprocVecEnv, WorkerDiedError
-from xuance_envs.engine import shared_memory
-from xuance_envs.engine.shared_memory import SharedMemory
+from xuance_envs.engine.process import shared_memory
+from xuance_envs.engine.process.shared_memory import SharedMemory
 
 
 @contextlib.contextmanager

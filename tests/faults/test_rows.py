@@ -13,7 +13,7 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 
 CONTRACT = "vector_envs/test_contract_"
-PROCESSES = "vector_envs/test_processes.py"
+PROCESSES = "vector_envs/test_processes_"
 
 ROWS = {
     "a worker crashes or is killed: hang, or a bare EOFError": [
@@ -36,9 +36,9 @@ ROWS = {
     "hang or error in close": [
         f"{CONTRACT}states.py::test_closing_closes_every_environment_once_and_leaves_no_process",
         f"{CONTRACT}errors.py::test_environments_made_before_one_failed_are_closed",
-        f"{PROCESSES}::test_close_does_not_wait_for_an_environment_that_hangs",
-        f"{PROCESSES}::test_what_is_forgotten_is_closed",
-        f"{PROCESSES}::test_a_program_that_closes_nothing_ends_with_its_workers",
+        f"{PROCESSES}end.py::test_close_does_not_wait_for_an_environment_that_hangs",
+        f"{PROCESSES}end.py::test_what_is_forgotten_is_closed",
+        f"{PROCESSES}end.py::test_a_program_that_closes_nothing_ends_with_its_workers",
         "faults/test_deaths.py::test_no_fault_of_a_close_gets_out_of_it",
         "faults/test_signals.py::test_a_stopped_worker_does_not_keep_close_waiting_for_ever",
     ],
@@ -47,33 +47,33 @@ ROWS = {
         "faults/test_signals.py::test_hammering_ctrl_c_ends_all_too",
         "faults/test_signals.py::test_workers_do_not_outlive_a_caller_that_is_ended",
         "faults/test_signals.py::test_ctrl_c_at_any_moment_of_a_start_leaves_nothing",
-        f"{PROCESSES}::test_no_interrupt_at_any_moment_loses_or_repeats_a_step",
+        f"{PROCESSES}interrupts.py::test_no_interrupt_at_any_moment_loses_or_repeats_a_step",
         "faults/test_restarts.py::test_an_interrupted_restart_goes_on",
     ],
     "missing main guard, lambdas": [
-        f"{PROCESSES}::test_a_script_without_a_main_guard_keeps_its_imports_to_itself",
-        f"{PROCESSES}::test_each_start_method_works_with_lambdas_and_local_state",
+        f"{PROCESSES}start.py::test_a_script_without_a_main_guard_keeps_its_imports_to_itself",
+        f"{PROCESSES}start.py::test_each_start_method_works_with_lambdas_and_local_state",
     ],
     "fork deadlocks with threads or CUDA": [
-        f"{PROCESSES}::test_fork_is_warned_about_where_threads_run",
-        f"{PROCESSES}::test_threads_may_make_and_close_them_at_the_same_time",
+        f"{PROCESSES}start.py::test_fork_is_warned_about_where_threads_run",
+        f"{PROCESSES}forks.py::test_threads_may_make_and_close_them_at_the_same_time",
         "engine/test_library_threads.py::test_a_worker_is_forked_beside_the_threads_of_opencv_and_can_use_it",
         "engine/test_library_threads.py::test_they_are_warned_about_and_the_default_does_without_a_fork",
     ],
     "one process per environment does not scale": [
-        f"{PROCESSES}::test_environments_are_split_evenly",
+        f"{PROCESSES}shares.py::test_environments_are_split_evenly",
         f"{CONTRACT}trajectories.py::test_no_split_changes_a_trajectory",
     ],
     "one slow environment stalls all": [
         f"{CONTRACT}first_ready.py::test_one_slow_environment_delays_no_other",
     ],
     "threads of numeric libraries times workers": [
-        f"{PROCESSES}::test_workers_do_not_see_mpi_and_have_one_thread",
-        f"{PROCESSES}::test_the_number_of_threads_in_workers_can_be_chosen",
+        f"{PROCESSES}start.py::test_workers_do_not_see_mpi_and_have_one_thread",
+        f"{PROCESSES}start.py::test_the_number_of_threads_in_workers_can_be_chosen",
         "faults/test_surroundings.py::test_a_library_imported_late_has_as_few_threads_as_one_imported_early",
     ],
     "the same random stream in several workers": [
-        f"{PROCESSES}::test_global_generators_differ_between_workers_and_the_callers_is_not_touched",
+        f"{PROCESSES}start.py::test_global_generators_differ_between_workers_and_the_callers_is_not_touched",
         f"{CONTRACT}trajectories.py::test_environments_not_seeded_differ",
         "faults/test_restarts.py::test_seeds_are_derived_anew_and_alike",
     ],
@@ -109,7 +109,7 @@ ROWS = {
         "vector_envs/test_long.py::test_memory_stays_as_it_is_over_a_million_steps",
     ],
     "slow start": [
-        f"{PROCESSES}::test_a_worker_that_takes_too_long_is_a_timeout",
+        f"{PROCESSES}start.py::test_a_worker_that_takes_too_long_is_a_timeout",
         "faults/test_deaths.py::test_a_worker_that_hangs_while_it_starts_is_an_error_too",
         "faults/test_deaths.py::test_start_timeout_is_another_than_step_timeout",
     ],

@@ -9,17 +9,11 @@ from typing import Any
 import pytest
 from ray_actors import lent_actors, local_ray
 
-HERE = Path(__file__).parent
-CONTRACT = HERE / "test_contract.py"
+CONTRACT = Path(__file__).parent / "test_contract.py"
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what the contract's modules test without the backend they are run over.
-
-    And has these tests run last: Ray leaves threads behind, beside which no process is forked.
-    """
-    items.sort(key=lambda item: HERE in item.path.parents)
+    """Leaves out what the contract's modules test without the backend they are run over."""
     without = [
         item
         for item in items

@@ -29,8 +29,8 @@ from xuance_envs import (
     WorkerTimeoutError,
     make_vec,
 )
-from xuance_envs.engine.ray_cluster import ActorOptions, RayCluster
-from xuance_envs.vector_envs import ray_vec_env
+from xuance_envs.engine.ray import actors
+from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 
 few = partial(RayVecEnv_Gym, num_cpus_per_worker=0.01)
 
@@ -337,8 +337,8 @@ class TestTheEnd:
     def test_close_does_not_wait_for_an_environment_that_hangs(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        end = ray_vec_env.end_actors
-        monkeypatch.setattr(ray_vec_env, "end_actors", lambda *given: end(*given[:2], patience=0.3))
+        end = actors.end_actors
+        monkeypatch.setattr(actors, "end_actors", lambda *given: end(*given[:2], patience=0.3))
         envs = few([PlacedEnv] * 2, 1)
         pids = envs.call("pid")
         envs.reset()

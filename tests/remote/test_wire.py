@@ -17,28 +17,20 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xuance_envs.engine.infos import InfoArrays, InfoBatch, InfoWriter, StepInfos
-from xuance_envs.engine.space_layout import SpaceLayout
-from xuance_envs.engine.space_rows import SpaceRows
+from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.data.info_columns import InfoArrays
+from xuance_envs.engine.data.info_writer import InfoWriter
+from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.engine.data.space_rows import SpaceRows
+from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.remote.commands import _batch_to_wire
-from xuance_envs.remote.wire import (
-    DTYPES,
-    Form,
-    WireError,
-    array_from_wire,
-    dumps,
-    from_wire,
-    info_table_from_wire,
-    infos_from_wire,
-    loads,
-    to_wire,
-)
-from xuance_envs.remote.wire_spaces import (
-    batch_from_wire,
-    batch_to_wire,
-    space_from_wire,
-    space_to_wire,
-)
+from xuance_envs.remote.wire.arrays import DTYPES, array_from_wire
+from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
+from xuance_envs.remote.wire.forms import Form, dumps, loads
+from xuance_envs.remote.wire.infos import info_table_from_wire, infos_from_wire
+from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.spaces import space_from_wire, space_to_wire
+from xuance_envs.remote.wire.values import from_wire, to_wire
 
 FORMS = list(Form)
 
@@ -172,7 +164,7 @@ def test_subclasses_travel_as_what_they_derive_from() -> None:
 @pytest.mark.parametrize(
     "value",
     [object(), lambda: 0, np.array([object()]), np.array(["text"]), np.longdouble(1), 1j],
-    ids=repr,
+    ids=["object", "function", "array of objects", "array of text", "longdouble", "complex"],
 )
 def test_what_cannot_travel_is_refused(value: Any) -> None:
     with pytest.raises(WireError, match="cannot travel"):

@@ -11,9 +11,9 @@ import torch
 from gymnasium import spaces
 from rollout_reference import PlayEnv, Player, Reference, converter, parts_of
 
-import xuance_envs.rollout.collector as collector_module
+import xuance_envs.rollout.agent_loop as loop_module
 from xuance_envs import DummyVecEnv, RolloutCollector, SubprocVecEnv
-from xuance_envs.engine import recycling
+from xuance_envs.engine.data import recycling
 from xuance_envs.rollout.transfer import Transfer
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
@@ -83,7 +83,7 @@ class StagedTransfer(Transfer):
 @pytest.fixture(params=["here", "staged"])
 def device_kind(request, monkeypatch):
     if request.param == "staged":
-        monkeypatch.setattr(collector_module, "Transfer", StagedTransfer)
+        monkeypatch.setattr(loop_module, "Transfer", StagedTransfer)
 
 
 def env_fns(observation_space, action_space, **options):

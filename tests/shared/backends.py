@@ -99,7 +99,7 @@ class Maker:
 def quick_forkserver() -> None:
     """Makes workers of a forkserver start in milliseconds: it has loaded what they need."""
     multiprocessing.set_forkserver_preload(
-        ["xuance_envs.engine.worker", "xuance_envs.remote.hosted_env"]
+        ["xuance_envs.engine.process.worker", "xuance_envs.remote.repeating_env"]
     )
 
 

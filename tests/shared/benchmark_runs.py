@@ -13,7 +13,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 CODE = """
 import importlib, sys
-from benchmarks import record
+from benchmarks.shared import record
 record.LOOK_SECONDS = 0.01
 importlib.import_module(f"benchmarks.{sys.argv[1]}").main(sys.argv[2:])
 """

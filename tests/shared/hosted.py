@@ -75,7 +75,7 @@ class AnyName(frozenset[str]):
 def serve(folder: str) -> None:
     """Runs the server, in a process of its own."""
     multiprocessing.set_forkserver_preload(
-        ["xuance_envs.engine.worker", "xuance_envs.remote.hosted_env"]
+        ["xuance_envs.engine.process.worker", "xuance_envs.remote.repeating_env"]
     )
     catalogue = FunctionsFromFiles(Path(folder))
     settings = Settings(catalogue, allowed_calls=AnyName(), access_log=False)

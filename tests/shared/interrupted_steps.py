@@ -14,7 +14,7 @@ from example_envs import CountedEnv
 from interrupts import Instant
 
 import xuance_envs
-from xuance_envs.engine.env_group import Autoreset
+from xuance_envs.engine.group.outcome import Autoreset
 
 NUM_ENVS = 4
 PHASES = 6

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from xuance_envs.engine import ray_worker
-from xuance_envs.engine.ray_cluster import RayCluster
-from xuance_envs.engine.ray_worker import ActorSettings
+from xuance_envs.engine.ray import worker as ray_worker
+from xuance_envs.engine.ray.cluster import RayCluster
+from xuance_envs.engine.ray.worker import ActorSettings
 
 VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -366,7 +366,9 @@ class Odd(ReusingEnv):
         self.close = 101.5
 
 
-@pytest.mark.parametrize("value", ["production", Clock(), None, 3], ids=repr)
+@pytest.mark.parametrize(
+    "value", ["production", Clock(), None, 3], ids=["str", "Clock", "None", "int"]
+)
 def test_an_attribute_called_env_is_not_taken_for_an_environment(make, value):
     envs = make([partial(Odd, value)] * 5)
     envs.set_attr("price", 3)

@@ -373,10 +373,10 @@ def test_a_column_is_of_the_infos_of_the_step_not_of_the_resets(make):
 
 
 PICKLING = (
-    "xuance_envs.engine.worker_process.dumps_for_worker",
-    "xuance_envs.engine.worker_process.loads",
-    "xuance_envs.engine.ray_worker.dumps_for_worker",
-    "xuance_envs.engine.ray_worker.loads",
+    "xuance_envs.engine.process.driver.dumps_for_worker",
+    "xuance_envs.engine.process.driver.loads",
+    "xuance_envs.engine.ray.worker.dumps_for_worker",
+    "xuance_envs.engine.ray.worker.loads",
     "xuance_envs.engine.serialization.copy.deepcopy",
 )
 """How this process turns objects into bytes for a worker and back, and copies its own."""

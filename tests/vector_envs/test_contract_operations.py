@@ -10,14 +10,14 @@ import pytest
 from backends import DUMMY, RAY, SPAWN, WORKERS, Backend
 from operations import ENV_FNS, NUM_ENVS, Beside, a_call, a_name, a_seed, operation, some, values
 
-from xuance_envs.engine.infos import StepInfos
+from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.errors import (
     AlreadySteppingError,
     ClosedVecEnvError,
     EnvError,
     NotSteppingError,
 )
-from xuance_envs.vector_envs.first_ready import StepBatch
+from xuance_envs.vector_envs.vector_env import StepBatch
 
 QUICK = {"context": "forkserver"}
 OTHERS = [

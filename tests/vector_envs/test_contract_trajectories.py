@@ -91,8 +91,6 @@ def test_no_split_changes_a_trajectory(in_series, caller_steps):
         check_against_hand(envs, name, 60)
 
 
-# Python 3.12 and later warn of the threads that BLAS has started here.
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:.*fork:RuntimeWarning")
 def test_forked_workers_give_the_same_trajectories():
     with SubprocVecEnv([MAKERS["nested"]] * 5, in_series=2, context="fork") as envs:
         check_against_hand(envs, "nested", 60)

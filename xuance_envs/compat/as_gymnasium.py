@@ -15,9 +15,9 @@ from xuance_envs.compat.batched_infos import InfoBatcher
 from xuance_envs.compat.stepping import Stepped, originally
 from xuance_envs.compat.vector_arguments import as_batch, resets_of
 from xuance_envs.compat.vector_results import StepResult
-from xuance_envs.engine.infos import StepInfos
+from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.serialization import copy_of
-from xuance_envs.engine.space_layout import SpaceLayout
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["GymnasiumVectorEnv", "to_gymnasium"]

@@ -10,7 +10,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from xuance_envs.compat.stepping import Stepped
-from xuance_envs.engine.infos import InfoBatch
+from xuance_envs.engine.data.info_batch import InfoBatch
 
 __all__ = ["InfoBatcher"]
 
@@ -31,6 +31,7 @@ class InfoBatcher:
 
     def __init__(self, vector_env: VectorEnv) -> None:
         self._every = np.arange(vector_env.num_envs)
+        # The method that Gymnasium has subclasses override, private though its name is.
         self._by_its_own_rules = type(vector_env)._add_info is not VectorEnv._add_info
 
     def of_reset(

@@ -146,10 +146,10 @@ class AsyncVectorEnv(gymnasium.vector.AsyncVectorEnv):
 
     def _describe(self, stepper: ProcessStepper) -> None:
         """Sets the spaces and what else is said of the environments, and checks that they agree."""
-        self.metadata = {**stepper.metadata, "autoreset_mode": self.autoreset_mode}
-        self.render_mode = stepper.render_mode
-        self.single_action_space = stepper.action_space
-        self.action_space = batch_space(stepper.action_space, self.num_envs)
+        self.metadata = {**stepper.description.metadata, "autoreset_mode": self.autoreset_mode}
+        self.render_mode = stepper.description.render_mode
+        self.single_action_space = stepper.description.action_space
+        self.action_space = batch_space(stepper.description.action_space, self.num_envs)
         spaces = stepper.apply(range(self.num_envs), in_env_process.spaces_of)
         single, batch = batched_spaces(self.observation_mode, [space for space, _ in spaces])
         self.single_observation_space, self.observation_space = single, batch

@@ -58,6 +58,8 @@ class SyncVectorEnv(gymnasium.vector.SyncVectorEnv):
         >>> envs.close()
     """
 
+    closed = True  # until there are environments; Gymnasium closes what is forgotten
+
     def __init__(
         self,
         env_fns: Iterable[Callable[[], gymnasium.Env[Any, Any]]],
@@ -68,6 +70,7 @@ class SyncVectorEnv(gymnasium.vector.SyncVectorEnv):
         autoreset = AUTORESET[AutoresetMode(autoreset_mode)]
         check_observation_mode(observation_mode)
         self._stepper: SerialStepper = originally(SerialStepper, env_fns, autoreset)
+        self.closed = False
         envs = self._stepper.envs
         mode: Any = observation_mode
         if isinstance(mode, Space):
@@ -132,8 +135,7 @@ class SyncVectorEnv(gymnasium.vector.SyncVectorEnv):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the environments."""
-        if hasattr(self, "_stepper"):
-            self._stepper.close()
+        self._stepper.close()
 
     def _check_open(self) -> None:
         if self.closed:

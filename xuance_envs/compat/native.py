@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -22,15 +23,18 @@ from numpy.typing import NDArray
 
 from xuance_envs.compat.native_batches import Infos
 from xuance_envs.compat.native_engines import EngineStep, NativeEngine, engine_of
-from xuance_envs.engine.bulk_infos import BulkInfoWriter, RowRests
-from xuance_envs.engine.env_group import DONE, ENDED, Outcome, Reset, Rest
-from xuance_envs.engine.infos import StepInfos
-from xuance_envs.engine.space_rows import EVERY, SpaceRows
-from xuance_envs.engine.step_arrays import StepArrays
-from xuance_envs.engine.step_clock import StepClock, StepTimes
+from xuance_envs.engine.data.bulk_infos import BulkInfoWriter, RowRests
+from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.data.step_infos import StepInfos
+from xuance_envs.engine.driver import LocalDriver
+from xuance_envs.engine.group.outcome import Outcome, OutcomeMaker, Reset
+from xuance_envs.engine.group.single_env import EnvDescription
+from xuance_envs.engine.group.step_clock import StepClock, StepTimes
+from xuance_envs.engine.groups import Groups
+from xuance_envs.engine.results import Outcomes, Results
 from xuance_envs.errors import EnvError
-from xuance_envs.vector_envs.results import Outcomes, Results
-from xuance_envs.vector_envs.vector_env import VecEnv
+from xuance_envs.vector_envs.grouped import GroupedVecEnv
 
 __all__ = ["NativeVecEnv", "from_gymnasium", "make_native"]
 
@@ -118,7 +122,7 @@ def make_native(
         raise
 
 
-class NativeVecEnv(VecEnv):
+class NativeVecEnv(GroupedVecEnv):
     """An engine as a vector environment; see :func:`from_gymnasium`.
 
     Args:
@@ -127,8 +131,6 @@ class NativeVecEnv(VecEnv):
         copy: whether the arrays returned belong to the caller.
         check_actions: whether every action is checked to be in its space.
     """
-
-    _is_copied_by_forks = True
 
     def __init__(
         self,
@@ -146,11 +148,9 @@ class NativeVecEnv(VecEnv):
                 raise ValueError(f"the {name} space {rows.layout.space} does not fit arrays")
         self._engine = engine
         self._pending_seed = seed
-        self._driver = NativeDriver(engine, arrays)
-        super().__init__(
-            [self._driver], description, arrays, copy=copy, check_actions=check_actions
-        )
-        self._results = NativeResults(self._driver, arrays)
+        driver = NativeDriver(engine, arrays)
+        groups = EngineGroup(engine, driver, description, arrays)
+        super().__init__(groups, copy=copy, check_actions=check_actions)
 
     @property
     def vector_env(self) -> Any:
@@ -175,8 +175,29 @@ class NativeVecEnv(VecEnv):
         self._pending_seed = None
         return result
 
-    def close_extras(self) -> None:
-        """See ``VecEnv``."""
+
+class EngineGroup(Groups):
+    """All environments of an engine.
+
+    Args:
+        engine: the engine.
+        driver: of the engine.
+        description: of the environments.
+        arrays: what it steps into.
+    """
+
+    def __init__(
+        self,
+        engine: NativeEngine,
+        driver: NativeDriver,
+        description: EnvDescription,
+        arrays: StepArrays,
+    ) -> None:
+        super().__init__([driver], description, arrays, results=NativeResults(driver, arrays))
+        self._engine = engine
+
+    def end(self, patience: float | None = None) -> None:
+        """See :class:`~xuance_envs.engine.groups.Groups`."""
         try:
             self._engine.close()
         except Exception:
@@ -196,7 +217,7 @@ class NativeResults(Results):
         self._driver = driver
 
     def infos(self, outcomes: Outcomes, envs: NDArray[np.intp] | None = None) -> StepInfos:
-        """See :class:`~xuance_envs.vector_envs.results.Results`."""
+        """See :class:`~xuance_envs.engine.results.Results`."""
         outcomes = list(outcomes)
         self.forget(outcomes)
         rests, reset_rests = self._driver.rests
@@ -206,8 +227,8 @@ class NativeResults(Results):
         return StepInfos(batch, self._every_env if envs is None else envs, ends)
 
 
-class NativeDriver:
-    """All environments of an engine, which work when the result is asked for; a driver.
+class NativeDriver(LocalDriver):
+    """All environments of an engine.
 
     Args:
         engine: the engine.
@@ -219,11 +240,7 @@ class NativeDriver:
     """
 
     def __init__(self, engine: NativeEngine, arrays: StepArrays) -> None:
-        self.lo = 0
-        self.hi = engine.num_envs
-        self.tag = 0
-        self.fds: tuple[int, ...] = ()
-        self.due: float | None = None
+        super().__init__(0, engine.num_envs)
         self._engine = engine
         self._arrays = arrays
         self._every = np.arange(engine.num_envs)
@@ -240,18 +257,11 @@ class NativeDriver:
         self._reset_infos = BulkInfoWriter(arrays.reset_infos)
         self._reset_infos.write("episode_step", int, 0)
         self._ended = self._every[:0]
-        self._known_keys = 0
+        self._outcomes = OutcomeMaker(self._infos, self._reset_infos)
         self._clock = StepClock(engine.num_envs)
-        self._request: tuple[str, Sequence[Any]] | None = None
-        self._stepped: EngineStep | None = None
-        self._result: Any = None
-
-    def pack_actions(self, actions: list[list[Any]]) -> None:
-        """See :class:`~xuance_envs.engine.driver.Driver`; there are none."""
-
-    def ask_step(self, tag: int, actions: None) -> None:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
-        self._request, self.tag = ("step", ()), tag
+        # What the engine's last step gave, and the number that was asked under.
+        self._stepped: EngineStep
+        self._number = -1
 
     def pack(self, command: str, *arguments: Any) -> tuple[str, Sequence[Any]]:
         """See :class:`~xuance_envs.engine.driver.Driver`.
@@ -269,38 +279,20 @@ class NativeDriver:
                 f"{command} reaches into single environments, and {self._engine.name} has none: it "
                 "steps all of them at once"
             )
-        return command, arguments
+        return super().pack(command, *arguments)
 
-    def ask(self, tag: int, packed: tuple[str, Sequence[Any]]) -> None:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
-        self._request, self.tag = packed, tag
+    def _method(self, command: str) -> Callable[..., Any]:
+        return partial(self._do, command)
 
-    def result(self, deadline: float | None = None) -> Any:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
-        if self._request is not None:
-            command, arguments = self._request
-            try:
-                self._result = getattr(self, f"_{command}")(*arguments)
-            except NotImplementedError:
-                self._request = None
-                raise
-            except Exception as error:
-                text = "".join(traceback.format_exception(error))
-                reason = f"{type(error).__name__}: {error} (in {self._engine.name}, of them all)"
-                raise EnvError(0, command, reason, text) from error
-            self._request = None
-        return self._result
-
-    def discard(self) -> Any:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
-        if self._request is None:
-            return self._result
-        self._request = None
-        return None
-
-    def thaw(self, frozen: Any) -> Any:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
-        return frozen
+    def _do(self, command: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self, f"_{command}")(*arguments)
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            text = "".join(traceback.format_exception(error))
+            reason = f"{type(error).__name__}: {error} (in {self._engine.name}, of them all)"
+            raise EnvError(0, command, reason, text) from error
 
     def times(self) -> StepTimes:
         """See :class:`~xuance_envs.engine.driver.Driver`; no environment is timed by itself."""
@@ -309,13 +301,15 @@ class NativeDriver:
 
     # -- commands ---------------------------------------------------------------------
 
-    def _step(self) -> Outcome:
+    def _step(self, _: None, number: int) -> Outcome:
         began = perf_counter()
         arrays = self._arrays
-        if self._stepped is None:  # else an interrupt came after it had been
+        if self._number != number:  # else an interrupt came after it had been
+            self._outcomes.begin()
             flat = arrays.actions.flat
             actions = arrays.actions.as_batch() if flat is None else flat
-            self._stepped = self._count(self._engine.step(actions))
+            step = self._count(self._engine.step(actions))
+            self._stepped, self._number = step, number
         step = self._stepped
         store(arrays.observations, step.observations, self._every)
         arrays.rewards[:] = step.rewards
@@ -330,9 +324,8 @@ class NativeDriver:
             if step.reset_infos:
                 reset_rests = self._write(self._reset_infos, step.reset_infos, step.ended)
         self.rests = rests, reset_rests
-        self._stepped = None
         self._clock.stop(began)
-        return self._outcome(has_ends)
+        return self._outcomes.outcome(has_ends)
 
     def _count(self, step: EngineStep) -> EngineStep:
         """Adds a step to the episodes' lengths and scores."""
@@ -348,7 +341,7 @@ class NativeDriver:
         return step
 
     def _reset(self, resets: Sequence[Reset]) -> Outcome:
-        self._stepped = None
+        self._outcomes.begin()
         envs = np.array([env for env, *_ in resets], np.intp)
         order = envs.argsort()
         envs = envs[order]
@@ -364,7 +357,7 @@ class NativeDriver:
         self._has_scores = False
         self._ended = np.setdiff1d(self._ended, envs)
         self.rests = self._write(self._infos, infos, envs), self._none
-        return self._outcome(False)
+        return self._outcomes.outcome(False)
 
     def _render(self, places: Sequence[int], mode: str | None) -> list[Any]:
         if mode is not None and mode != self._engine.env.render_mode:
@@ -384,17 +377,6 @@ class NativeDriver:
             if part.ndim != 1 or not writer.write(key, part.dtype.type, part, at, mask):
                 rests[key] = np.array(part), mask
         return RowRests(rests, envs) if rests else self._none
-
-    def _outcome(self, ended: bool) -> Outcome:
-        known = len(self._infos.keys) + len(self._reset_infos.keys)
-        if known == self._known_keys and self.rests == (self._none, self._none):
-            return ENDED if ended else DONE
-        rest = Rest()
-        if known != self._known_keys:
-            self._known_keys = known
-            rest.keys = tuple(self._infos.keys)
-            rest.reset_keys = tuple(self._reset_infos.keys)
-        return Outcome(ended, rest)
 
 
 def store(rows: SpaceRows, batch: Any, envs: NDArray[np.intp]) -> None:

@@ -24,7 +24,7 @@ from xuance_envs.compat.native_batches import (
     with_final_infos,
     with_last,
 )
-from xuance_envs.engine.single_env import EnvDescription
+from xuance_envs.engine.group.single_env import EnvDescription
 
 __all__ = ["EngineStep", "NativeEngine", "engine_of"]
 

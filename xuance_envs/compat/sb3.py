@@ -27,9 +27,9 @@ from xuance_envs.compat import in_env_process
 from xuance_envs.compat.in_env_process import PreparedFunction, own_registrations
 from xuance_envs.compat.stepping import ProcessStepper, SerialStepper, Stepped, Stepper, originally
 from xuance_envs.compat.vector_results import take_final
-from xuance_envs.engine.env_group import Autoreset
-from xuance_envs.engine.infos import InfoBatch
-from xuance_envs.engine.step_arrays import as_float32
+from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.data.step_arrays import as_float32
+from xuance_envs.engine.group.outcome import Autoreset
 
 __all__ = ["DummyVecEnv", "SubprocVecEnv"]
 
@@ -154,8 +154,8 @@ class SubprocVecEnv(sb3.SubprocVecEnv):
             sb3.VecEnv.__init__(
                 self,
                 self._stepper.num_envs,
-                self._stepper.observation_space,
-                self._stepper.action_space,
+                self._stepper.description.observation_space,
+                self._stepper.description.action_space,
             )
         except BaseException:
             self._stepper.close()
@@ -173,7 +173,7 @@ class SubprocVecEnv(sb3.SubprocVecEnv):
 
     def step_async(self, actions: Any) -> None:
         """Starts a step of all environments."""
-        self._stepper.step_async(actions)
+        self._stepper.start_step(actions)
 
     def step_wait(self) -> Any:
         """Waits for the step.

@@ -7,8 +7,7 @@ where the groups put it: in the arrays, and in columns of infos.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from typing import Any
 
@@ -16,16 +15,15 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from xuance_envs.engine.env_group import Autoreset
-from xuance_envs.engine.infos import InfoBatch
-from xuance_envs.engine.process_end import end_all
-from xuance_envs.engine.single_env import EnvDescription
-from xuance_envs.engine.space_layout import BadValueError
-from xuance_envs.engine.step_arrays import StepArrays
+from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.data.space_layout import BadValueError
+from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.engine.group.single_env import EnvDescription
+from xuance_envs.engine.groups import Groups, LocalGroups
 from xuance_envs.errors import EnvError
-from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
-from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
-from xuance_envs.vector_envs.vector_env import VecEnv
+from xuance_envs.vector_envs.actions import ActionIntake
+from xuance_envs.vector_envs.arguments import checked_functions
+from xuance_envs.vector_envs.subproc_vec_env import start_processes
 
 __all__ = [
     "ProcessStepper",
@@ -57,25 +55,43 @@ class Stepped:
         self.reset_infos = reset_infos
 
 
-def _first_of(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
-    """Environment 0's: each library has checks of its own for the others."""
-    return described[0][1]
+class Stepper:
+    """Environments whose steps and commands are started, and finished, in separate calls.
 
+    Args:
+        groups: the environments.
 
-class Stepper(VecEnv):
-    """A vector environment whose commands are started, and finished, in separate calls."""
+    Attributes:
+        num_envs (int): number of environments.
+        arrays (StepArrays): of all environments, as the groups left them.
+        description (EnvDescription): of the first environment.
+    """
 
-    _common_description = staticmethod(_first_of)
+    def __init__(self, groups: Groups) -> None:
+        self.num_envs = groups.drivers[-1].hi
+        self.arrays = groups.arrays
+        self.description = groups.description
+        groups.name = type(self).__name__
+        self._groups = groups
+        self._ledger = groups.ledger
+        self._before_step = groups.before_step
+        space = groups.description.action_space
+        self._takes_numbers = isinstance(space, spaces.Box) and not space.shape
+        self._intake = ActionIntake(groups.arrays.actions, groups.drivers, check=False)
 
     @property
-    def arrays(self) -> StepArrays:
-        """The arrays of all environments, as the groups left them."""
-        return self._arrays
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+        return self._groups.closed
 
     def check_process(self) -> None:
         """Raises a WrongProcessError in a process forked from the one it belongs to."""
-        if self._elsewhere is not None:
-            self._elsewhere.refuse()
+        self._groups.check_process()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a step is pending."""
+        return self._ledger.stepping
 
     def start_step(self, actions: Any) -> None:
         """Starts a step; rows of another shape than an action's go to the environments as they are.
@@ -84,32 +100,36 @@ class Stepper(VecEnv):
         whatever rows they get.
 
         Raises:
-            ValueError: the actions do not fit.
+            ValueError: the actions do not fit; nothing has happened then.
+            AlreadySteppingError: a step is pending.
+            ClosedVecEnvError: it is closed.
         """
-        self._packed_actions = None
+        ledger = self._ledger
+        if ledger.stepping or ledger.owing or self.closed:
+            self._groups.check_idle("step_async")
+        packed: dict[int, Any] = {}
         rows = self._rows_to_hand_on(actions) if self._takes_numbers else None
         if rows is None:
             try:
-                self.step_async(actions)
-                return
+                self._intake.put(actions)
+                packed = self._intake.packed()
             except ValueError:
                 rows = self._rows_to_hand_on(actions)
                 if rows is None:
                     raise
-        self._check_idle("step_async")
-        self._packed_actions = {
-            driver: driver.pack_actions([rows[driver.lo : driver.hi]]) for driver in self._drivers
-        }
-        self._start_every_step()
-
-    @cached_property
-    def _takes_numbers(self) -> bool:
-        return isinstance(self.action_space, spaces.Box) and not self.action_space.shape
+        if rows is not None:
+            packed = {
+                k: driver.pack_actions([rows[driver.lo : driver.hi]])
+                for k, driver in enumerate(ledger.drivers)
+            }
+        if self._before_step is not None:
+            self._before_step()
+        ledger.start_step(packed)
 
     def _rows_to_hand_on(self, actions: Any) -> list[Any] | None:
         """A row for each environment, if nothing but their shape can be wrong."""
-        flat = self._arrays.actions.flat
-        if flat is None or self._check_actions:
+        flat = self.arrays.actions.flat
+        if flat is None:
             return None
         try:
             given = np.asarray(actions)
@@ -122,14 +142,19 @@ class Stepper(VecEnv):
         return list(actions)
 
     def finish_step(self) -> Stepped:
-        """Waits for the step that was started with ``step_async``.
+        """Waits for the step that was started.
 
         Raises:
             EnvError: an environment raised.
             WorkerDiedError: a worker ended.
         """
-        infos, ends = self._results.infos(self._finish_step()).parts
-        self.waiting = False
+        try:
+            outcomes = self._ledger.finish_step()
+        except Exception:
+            self.fail()
+            raise
+        infos, ends = self._groups.results.infos(outcomes).parts
+        self._ledger.stepping = False
         if ends is None:
             return Stepped(infos, None, None)
         return Stepped(infos, *ends.taken())
@@ -141,12 +166,10 @@ class Stepper(VecEnv):
 
         A step or command that is pending is waited for first, and its result thrown away.
         """
-        self._check_open()
+        self._groups.check_open()
         if self.waiting:
             self.finish_step()
-        asks = self._packed_resets(ids, seeds, options)
-        self._asked: Collection[int] = {k for k, _ in asks}
-        self._start(asks)
+        self._ledger.start(self._groups.packed_resets(ids, seeds, options))
 
     def finish_reset(self) -> InfoBatch:
         """Waits for the reset that was started; the infos of all environments, old ones too.
@@ -156,53 +179,57 @@ class Stepper(VecEnv):
             WorkerDiedError: a worker ended.
         """
         try:
-            outcomes = self._finish(self._asked)
+            outcomes = self._ledger.finish()
         except Exception:
-            self._fail()
+            self.fail()
             raise
-        infos, _ = self._results.infos(outcomes).parts
-        self._unfinished = []
+        infos, _ = self._groups.results.infos(outcomes).parts
+        self._ledger.take()
         return infos
 
     def start_apply(self, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
         """Starts to call ``function(env, *arguments)``, with arguments for each environment."""
-        self._check_idle("call")
-        asks = [
-            (k, d.pack("apply", range(d.hi - d.lo), function, arguments[d.lo : d.hi]))
-            for k, d in enumerate(self._drivers)
-        ]
-        self._asked = range(len(self._drivers))
-        self._start(asks)
+        self._groups.check_idle("call")
+        self._ledger.start(
+            {
+                k: d.pack("apply", range(d.hi - d.lo), function, arguments[d.lo : d.hi])
+                for k, d in enumerate(self._groups.drivers)
+            }
+        )
 
     def finish_apply(self) -> tuple[Any, ...]:
         """Waits for the calls that were started; what each returned."""
-        answers = self._finish(self._asked)
-        self._unfinished = []
+        answers = self._ledger.finish()
+        self._ledger.take()
         return tuple(value for _, values in answers for value in values)
 
     def apply(self, ids: Sequence[int], function: Callable[..., Any], *args: Any) -> list[Any]:
         """Calls ``function(env, *args)`` for some environments, in their order."""
-        self._check_idle("call")
+        self._groups.check_idle("call")
         every = list(dict.fromkeys(ids))
-        results = self._each("apply", every, lambda envs: (function, [args] * len(envs)))
+        results = self._groups.each("apply", every, lambda envs: (function, [args] * len(envs)))
         result_of = dict(zip(every, results, strict=True))
         return [result_of[env] for env in ids]
 
+    def render(self) -> list[Any]:
+        """A frame of each environment."""
+        self._groups.check_idle("render")
+        return self._groups.each("render", range(self.num_envs), lambda _: (None,))
+
     def ready(self, timeout: float) -> bool:
         """Waits until what was started is finished, or so many seconds; tells which it was."""
-        deadline = monotonic() + timeout
-        asked = range(len(self._drivers)) if self.waiting else self._asked
-        for k in asked:
-            try:
-                self._drivers[k].result(deadline)
-            except TimeoutError:
-                return False
-            except Exception:
-                continue  # is raised when it is finished
-        return True
+        return self._ledger.ready_by(monotonic() + timeout)
+
+    def close(self) -> None:
+        """Closes the environments; again, it does nothing."""
+        self._groups.close()
+
+    def fail(self) -> None:
+        """Deals with an error in a step or a reset."""
+        self.close()
 
 
-class SerialStepper(Stepper, DummyVecEnv):
+class SerialStepper(Stepper):
     """Environments in this process.
 
     An error in a step or reset leaves it usable, as a loop over environments would be.
@@ -213,14 +240,20 @@ class SerialStepper(Stepper, DummyVecEnv):
     """
 
     def __init__(self, env_fns: Iterable[Callable[..., Any]], autoreset: Autoreset) -> None:
-        self._autoreset = autoreset
-        super().__init__(env_fns)
+        self._local = LocalGroups(*checked_functions(env_fns, None), autoreset, _first_of)
+        super().__init__(self._local)
 
-    def _fail(self) -> None:
-        self.waiting = False
+    @property
+    def envs(self) -> list[Any]:
+        """The environments, in a list of their own; empty once closed."""
+        return self._local.envs
+
+    def fail(self) -> None:
+        """See :class:`Stepper`."""
+        self._ledger.stepping = False
 
 
-class ProcessStepper(Stepper, SubprocVecEnv):
+class ProcessStepper(Stepper):
     """Environments in worker processes.
 
     Args:
@@ -232,21 +265,24 @@ class ProcessStepper(Stepper, SubprocVecEnv):
     def __init__(
         self, env_fns: Iterable[Callable[..., Any]], autoreset: Autoreset, **options: Any
     ) -> None:
-        self._autoreset = autoreset
-        super().__init__(env_fns, **options)
+        functions = checked_functions(env_fns, None)
+        groups = start_processes(*functions, autoreset=autoreset, describe=_first_of, **options)
+        self._workers = groups.backend.workers
+        super().__init__(groups)
 
     @property
     def processes(self) -> list[Any]:
         """The worker processes, none once closed."""
-        return [worker.process for worker in self._workers.processes]
+        return [driver.worker.process for driver in self._workers]
 
     def terminate(self) -> None:
         """Closes without waiting for what the workers are doing."""
-        if not self.closed:
-            self.closed = True
-            self.waiting = False
-            end_all(self._workers.processes, patience=0.0)
-            self.close_extras()
+        self._groups.close(patience=0.0)
+
+
+def _first_of(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
+    """Environment 0's: each library has checks of its own for the others."""
+    return described[0][1]
 
 
 def originally(function: Callable[..., Any], *args: Any) -> Any:

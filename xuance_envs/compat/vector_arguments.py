@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_differing_spaces, batch_space, create_shared_memory
 from numpy.typing import NDArray
 
-from xuance_envs.engine.env_group import Autoreset
+from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.vector_envs.subproc_vec_env import danger_of_fork
 
 __all__ = [

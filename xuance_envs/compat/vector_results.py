@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.compat.batched_infos import AddInfo, InfoBatcher
 from xuance_envs.compat.stepping import Stepped, Stepper
-from xuance_envs.engine.infos import InfoBatch
+from xuance_envs.engine.data.info_batch import InfoBatch
 
 __all__ = ["StepResult", "reset_result", "step_result"]
 

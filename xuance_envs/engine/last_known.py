@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.engine.env_group import Outcome, Rest
-from xuance_envs.engine.infos import InfoBatch, InfoColumns
-from xuance_envs.engine.step_arrays import StepArrays
+from xuance_envs.engine.data.info_batch import InfoBatch, InfoColumns
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.outcome import Outcome, Rest
 
 __all__ = ["LastKnown"]
 

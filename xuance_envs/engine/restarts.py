@@ -19,20 +19,21 @@ from there, and its answer is that of the command it was lost in.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from xuance_envs.engine.crew import Crew, CrewWorker
-from xuance_envs.engine.env_group import Outcome
+from xuance_envs.engine.backend import Backend, WorkerDriver
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.group.outcome import Outcome
+from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.last_known import LastKnown
 from xuance_envs.engine.serialization import copy_of
-from xuance_envs.engine.step_arrays import StepArrays
-from xuance_envs.engine.step_clock import StepTimes
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 
-__all__ = ["RestartingWorker", "Restarts"]
+__all__ = ["RestartingDriver", "Restarts"]
 
 logger = logging.getLogger("xuance_envs")
 
@@ -82,35 +83,32 @@ class Restarts:
         logger.warning("restart %d (of %s at most): %s", self.count, limit, str(error))
 
 
-class RestartingWorker:
-    """A group of environments in a process that is replaced when it is lost; a driver.
+class RestartingDriver(Driver):
+    """A group of environments in a worker that is replaced when it is lost.
 
     Args:
-        workers: what starts its processes.
+        backend: what starts its workers.
         index: which worker of the vector environment it is.
         keywords: keyword arguments for the functions of its environments: seeds.
         arrays: the group's slice of the step's arrays.
         restarts: of all workers together.
-        replaced: called with the index when there is a new process.
     """
+
+    tag = 0
 
     def __init__(
         self,
-        workers: Crew[Any],
+        backend: Backend[Any],
         index: int,
         keywords: Sequence[Mapping[str, int]],
         arrays: StepArrays,
         restarts: Restarts,
-        replaced: Callable[[int], None] | None = None,
     ) -> None:
-        self._workers = workers
+        self._backend = backend
         self._index = index
-        self.lo = self._worker.lo
-        self.hi = self._worker.hi
-        self.tag = 0
+        super().__init__(self._worker.lo, self._worker.hi)
         self._keywords = keywords
         self._restarts = restarts
-        self._replaced = replaced
         self._last_known = LastKnown(arrays)
         self._seeds: list[int | None] = [None] * (self.hi - self.lo)
         self._attributes: dict[tuple[int, str], Any] = {}
@@ -124,8 +122,8 @@ class RestartingWorker:
         self._worker.siblings = ()  # their end is no error
 
     @property
-    def _worker(self) -> CrewWorker:
-        worker: CrewWorker = self._workers.processes[self._index]
+    def _worker(self) -> WorkerDriver:
+        worker: WorkerDriver = self._backend.workers[self._index]
         return worker
 
     @property
@@ -172,13 +170,6 @@ class RestartingWorker:
                     raise
                 self._lose(error)
         return self._result[0]
-
-    def discard(self) -> Any:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
-        try:
-            return self.result()
-        except Exception:
-            return None
 
     def thaw(self, frozen: bytes) -> Any:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
@@ -278,10 +269,8 @@ class RestartingWorker:
         keywords = [
             {name: self._derived(seed) for name, seed in given.items()} for given in self._keywords
         ]
-        self._workers.replace(self._index, tag, keywords, self._attributes, then)
+        self._backend.replace(self._index, tag, keywords, self._attributes, then)
         self._to_replace = False
-        if self._replaced is not None:
-            self._replaced(self._index)
 
     def _revival(self) -> _Command:
         return "revive", (self._new_seeds(), self._last_known.infos())

@@ -4,41 +4,32 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Iterable, Iterator, Sequence
-from time import perf_counter
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
+from time import monotonic, perf_counter
 
-from xuance_envs.engine.doorbell import milliseconds_until
 from xuance_envs.engine.driver import Driver
 
-__all__ = ["AtWork", "PolledWaiter", "Waiter"]
+__all__ = ["PolledWaiter", "Waiter", "milliseconds_until"]
 
 
-class AtWork(Protocol):
-    """Groups that have been asked for something and have not answered."""
-
-    def __contains__(self, group: object, /) -> bool: ...
-
-    def __iter__(self) -> Iterator[int]: ...
-
-
-class Waiter(Protocol):
+class Waiter(ABC):
     """Tells which groups may have answered; groups go by their numbers."""
 
-    def waits_for(self, group: int) -> bool:
-        """Whether it can tell of this group; others work when their result is asked for."""
-
+    @abstractmethod
     def watch(self, group: int) -> None:
         """Takes note that a group has been asked for something."""
 
-    def now(self, at_work: AtWork) -> set[int]:
+    @abstractmethod
+    def now(self, at_work: Collection[int]) -> set[int]:
         """Those groups at work that may have answered, without waiting."""
 
-    def wait(self, at_work: AtWork, until: float | None) -> set[int]:
+    @abstractmethod
+    def wait(self, at_work: Collection[int], until: float | None) -> set[int]:
         """Waits for at least one, or until a time as :func:`time.monotonic` counts."""
 
 
-class PolledWaiter:
+class PolledWaiter(Waiter):
     """Waits for groups by their drivers' descriptors.
 
     Args:
@@ -53,10 +44,6 @@ class PolledWaiter:
         self._group_of: dict[int, int] = {}
         self._watched: dict[int, tuple[int, ...]] = {}
 
-    def waits_for(self, group: int) -> bool:
-        """See :class:`Waiter`."""
-        return bool(self._drivers[group].fds)
-
     def watch(self, group: int) -> None:
         """See :class:`Waiter`."""
         fds = self._drivers[group].fds
@@ -68,11 +55,11 @@ class PolledWaiter:
                 self._group_of[fd] = group
             self._watched[group] = fds
 
-    def now(self, at_work: AtWork) -> set[int]:
+    def now(self, at_work: Collection[int]) -> set[int]:
         """See :class:`Waiter`."""
         return self._groups_of(self._poll_now(), at_work)
 
-    def wait(self, at_work: AtWork, until: float | None) -> set[int]:
+    def wait(self, at_work: Collection[int], until: float | None) -> set[int]:
         """See :class:`Waiter`."""
         assert self._poll is not None
         end = perf_counter() + self._spin
@@ -85,7 +72,7 @@ class PolledWaiter:
     def _poll_now(self) -> Sequence[tuple[int, int]]:
         return () if self._poll is None else self._poll.poll(0)
 
-    def _groups_of(self, events: Iterable[tuple[int, int]], at_work: AtWork) -> set[int]:
+    def _groups_of(self, events: Iterable[tuple[int, int]], at_work: Collection[int]) -> set[int]:
         groups = set()
         for fd, _ in events:
             group = self._group_of.get(fd)
@@ -102,3 +89,8 @@ class PolledWaiter:
                 assert self._poll is not None
                 self._poll.unregister(fd)
                 del self._group_of[fd]
+
+
+def milliseconds_until(deadline: float | None) -> float | None:
+    """The time left until a deadline, as :meth:`select.poll.poll` wants it."""
+    return None if deadline is None else max(0.0, (deadline - monotonic()) * 1e3)

@@ -174,7 +174,7 @@ class Atari_Env(EnvWrapper):
         self.terminal_on_life_loss = terminal_on_life_loss
         self.clip_reward = clip_reward
         self.truncate_on_game_over = truncate_on_game_over
-        self._set_up_emulator(skips, fire_on_reset)
+        self._set_up_emulator(skips, fire_on_reset, full_action_space)
         self._set_up_limits(made, skips[0])
         self._set_up_observations(size, max_pool)
         self.reward_range = (-1.0, 1.0) if clip_reward else (-math.inf, math.inf)
@@ -185,15 +185,18 @@ class Atari_Env(EnvWrapper):
         self._episode_step = 0
         self._episode_score = 0.0
 
-    def _set_up_emulator(self, skips: tuple[int, ...], fire_on_reset: bool) -> None:
-        game, ale = self._game, self._game.ale
+    def _set_up_emulator(
+        self, skips: tuple[int, ...], fire_on_reset: bool, full_action_space: bool
+    ) -> None:
+        ale, loaded = self._game.ale, self._game.spec.kwargs
         self._ale = ale
-        self._actions: list[Any] = list(game._action_set)
+        actions = ale.getLegalActionSet() if full_action_space else ale.getMinimalActionSet()
+        self._actions: list[Any] = list(actions)
         self._noop, fire = single_action("NOOP"), single_action("FIRE")
         self._fire = fire if fire_on_reset and fire in ale.getMinimalActionSet() else None
         self._skips = skips
         self._fresh_start = FreshStart(
-            ale, _rom_path(game._game), game._game_mode, game._game_difficulty
+            ale, _rom_path(loaded["game"]), loaded.get("mode"), loaded.get("difficulty")
         )
 
     def _set_up_limits(self, made: gymnasium.Env[Any, Any], least_skip: int) -> None:
@@ -219,7 +222,6 @@ class Atari_Env(EnvWrapper):
         self._view.take_last(alone=True)
         *leading, width = self._view.frame().shape
         self.observation_space = Box(0, 255, (*leading, width * self.num_stack), dtype=np.uint8)
-        self._obs_shape: tuple[int, ...] = self.observation_space.shape
         self.frames: deque[NDArray[Any]] = deque(maxlen=self.num_stack)
 
     # -- reset ------------------------------------------------------------------------
@@ -360,9 +362,7 @@ class Atari_Env(EnvWrapper):
         }
 
     def _get_obs(self) -> LazyFrames:
-        if self._has_own_observation:
-            return LazyFrames(self.frames)
-        return LazyFrames._of(self.frames, self._obs_shape)
+        return LazyFrames(self.frames)
 
     # -- hooks ------------------------------------------------------------------------
 

@@ -137,7 +137,7 @@ class Gym_Env(EnvWrapper):
         observation, reward, terminated, truncated, info = self._stepped_env.step(action)
 
         time_limit = self._time_limit
-        if time_limit is not None:
+        if time_limit is not None:  # whose own counter is counted on: see `_take_shortcut`
             time_limit._elapsed_steps = elapsed = time_limit._elapsed_steps + 1
             if elapsed >= time_limit._max_episode_steps:
                 truncated = True
@@ -187,7 +187,7 @@ def _step_limit(env: gymnasium.Env[Any, Any]) -> int | None:
         if not isinstance(env, gymnasium.Wrapper):
             return min([limit for limit in limits if limit is not None], default=None)
         if isinstance(env, TimeLimit):
-            limits.append(env._max_episode_steps)
+            limits.append(env._max_episode_steps)  # its spec has it only if the environment's has
         env = env.env
 
 

@@ -60,25 +60,18 @@ class LazyFrames:
         first = self._frames[0]
         if first.ndim == 0:
             raise ValueError("frames must have at least one axis to be joined along, got a scalar")
-        leading, dtype = first.shape[:-1], first.dtype
+        leading, ndim, dtype = first.shape[:-1], first.ndim, first.dtype
         width = 0
         for index, frame in enumerate(self._frames):
-            if frame.dtype != dtype or frame.ndim != first.ndim or frame.shape[:-1] != leading:
+            shape = frame.shape
+            if frame.dtype != dtype or len(shape) != ndim or shape[:-1] != leading:
                 raise ValueError(
                     "frames must have one dtype and the same shape but for the last axis: "
                     f"frame 0 has shape {first.shape} and dtype {dtype}, "
-                    f"frame {index} has shape {frame.shape} and dtype {frame.dtype}"
+                    f"frame {index} has shape {shape} and dtype {frame.dtype}"
                 )
-            width += frame.shape[-1]
+            width += shape[-1]
         self._shape = (*leading, width)
-
-    @classmethod
-    def _of(cls, frames: Iterable[Array], shape: tuple[int, ...]) -> LazyFrames:
-        """Make one quickly, of arrays that are known to fit together to an array of this shape."""
-        lazy = cls.__new__(cls)
-        lazy._frames = tuple(frames)
-        lazy._shape = shape
-        return lazy
 
     @classmethod
     def from_stack(

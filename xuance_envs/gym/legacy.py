@@ -61,6 +61,7 @@ def make(env_id: Any, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     if order_enforcing is not None:
         adapted = OrderEnforcing(adapted)
     if time_limit is not None:
+        # The limit is nowhere else: `max_episode_steps` given to `make` is not in the spec.
         adapted = TimeLimit(adapted, time_limit._max_episode_steps)
     return adapted
 

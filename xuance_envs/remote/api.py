@@ -20,12 +20,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from xuance_envs._version import __version__
 from xuance_envs.remote import messages
 from xuance_envs.remote.failures import RefusedError, refusal_of
-from xuance_envs.remote.hosting import Host, Wanted
-from xuance_envs.remote.messages import API, PROTOCOL
+from xuance_envs.remote.host import Host, Wanted
 from xuance_envs.remote.metrics import Metrics
+from xuance_envs.remote.openapi import REFUSALS, add_descriptions
 from xuance_envs.remote.sessions import Reply, Session, Sessions
 from xuance_envs.remote.settings import Settings
-from xuance_envs.remote.wire import Form, WireError, dumps, from_wire, loads
+from xuance_envs.remote.wire.forms import Form, dumps, loads
+from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.protocol import API, PROTOCOL
+from xuance_envs.remote.wire.values import from_wire
 
 __all__ = ["Api"]
 
@@ -85,13 +88,13 @@ class Api:
             self.delete_session,
             methods=["DELETE"],
             openapi_extra={"security": [{"token": []}]},
-            responses=_REFUSALS,
+            responses=REFUSALS,
         )
         app.add_exception_handler(RequestValidationError, _refused_parameters)
         app.add_exception_handler(HTTPException, _refused_route)
         app.add_exception_handler(RefusedError, _refused)
         app.add_exception_handler(Exception, _failed)
-        _describe(app, {path: model for path, (_, model) in self._posts.items()})
+        add_descriptions(app, {path: model for path, (_, model) in self._posts.items()})
 
     def short_way(self, app: ASGIApp) -> ASGIApp:
         """The application, with a shorter way to the routes that take messages.
@@ -376,51 +379,3 @@ async def _failed(request: Request, error: Exception) -> Response:
     return await _refused(
         request, RefusedError(500, "server", "the server failed; its log says how")
     )
-
-
-# -- OpenAPI ----------------------------------------------------------------------------
-
-_REFUSALS: dict[int | str, dict[str, Any]] = {
-    400: {"description": "the body is not JSON or msgpack"},
-    401: {"description": "a token is missing or wrong"},
-    403: {"description": "the operator has not allowed that name"},
-    404: {"description": "no such session, episode or environment, or another token's"},
-    409: {"description": "an environment failed, or the session is in no state for it"},
-    413: {"description": "the request or its answer is too large"},
-    415: {"description": "neither JSON nor msgpack"},
-    422: {"description": "a field is missing, unknown or out of bounds"},
-    429: {"description": "a limit on sessions, environments or waiting requests is reached"},
-}
-
-
-def _described(path: str, model: type[messages.Request]) -> dict[str, Any]:
-    schema = model.model_json_schema()
-    answer = {form.value: {"schema": {"type": "object"}} for form in Form}
-    return {
-        "summary": model.__doc__,
-        "operationId": path.removeprefix(f"{API}/").replace("/", "_"),
-        "requestBody": {
-            "required": True,
-            "content": {form.value: {"schema": schema} for form in Form},
-        },
-        "responses": {
-            "200": {"description": "done", "content": answer},
-            **{str(status): answer for status, answer in _REFUSALS.items()},
-        },
-        "security": [{"token": []}],
-    }
-
-
-def _describe(app: FastAPI, posts: Mapping[str, type[messages.Request]]) -> None:
-    """Adds to the OpenAPI document what FastAPI does not know: plain routes, and the token."""
-    plain = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        schema = plain()
-        components = schema.setdefault("components", {})
-        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        for path, model in posts.items():
-            schema["paths"][path] = {"post": _described(path, model)}
-        return schema
-
-    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation has it

@@ -11,9 +11,9 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
-from xuance_envs.engine.space_layout import BadValueError, SpaceLayout
-from xuance_envs.engine.space_rows import EVERY, SpaceRows
-from xuance_envs.engine.step_arrays import as_float32
+from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout
+from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
+from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.errors import ClosedVecEnvError
 from xuance_envs.remote.connection import (
     Connection,
@@ -22,8 +22,11 @@ from xuance_envs.remote.connection import (
     checked_seeds,
     understood,
 )
-from xuance_envs.remote.wire import array_from_wire, from_wire, infos_from_wire
-from xuance_envs.remote.wire_spaces import batch_from_wire, batch_to_wire, space_from_wire
+from xuance_envs.remote.wire.arrays import array_from_wire
+from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
+from xuance_envs.remote.wire.infos import infos_from_wire
+from xuance_envs.remote.wire.spaces import space_from_wire
+from xuance_envs.remote.wire.values import from_wire
 from xuance_envs.vector_envs.arguments import checked_env_ids, seeds_of
 
 __all__ = ["StudentGymEnvVectorized", "create_student_gym_env_vectorized"]

@@ -10,12 +10,16 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
-from xuance_envs.engine.infos import InfoBatch, StepInfos
-from xuance_envs.engine.space_layout import SpaceLayout
-from xuance_envs.engine.space_rows import EVERY, SpaceRows
+from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
+from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.errors import EnvError
-from xuance_envs.remote.wire import InfoTable, WireError, from_wire, to_wire
-from xuance_envs.remote.wire_spaces import batch_from_wire, batch_to_wire, space_to_wire
+from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
+from xuance_envs.remote.wire.infos import InfoTable
+from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.spaces import space_to_wire
+from xuance_envs.remote.wire.values import from_wire, to_wire
 from xuance_envs.vector_envs.vector_env import StepResult, VecEnv
 
 __all__ = ["describe", "reach", "repeat", "reset", "step_answer"]

@@ -18,7 +18,10 @@ from xuance_envs.errors import (
     RemoteVersionError,
 )
 from xuance_envs.remote.failures import error_of
-from xuance_envs.remote.wire import Form, WireError, dumps, from_wire, loads
+from xuance_envs.remote.wire.forms import Form, dumps, loads
+from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.protocol import API, MAX_SEED, PROTOCOL
+from xuance_envs.remote.wire.values import from_wire
 
 try:
     import httpx
@@ -32,12 +35,6 @@ except ImportError as error:
     ) from error
 
 __all__ = ["Connection", "RemoteSession", "checked_count", "checked_seeds", "understood"]
-
-API = "/api/v1"
-PROTOCOL = 1
-
-MAX_SEED = 2**64
-"""What a server takes as a seed is below it."""
 
 CONNECT_TIMEOUT = 5.0
 """Seconds within which a connection has to be made."""

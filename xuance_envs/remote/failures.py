@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from xuance_envs.engine.space_layout import BadValueError
+from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.errors import (
     ClosedVecEnvError,
     EnvError,
@@ -27,7 +27,8 @@ from xuance_envs.errors import (
     WorkerDiedError,
     WorkerTimeoutError,
 )
-from xuance_envs.remote.wire import WireError, from_wire, to_wire
+from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.values import from_wire, to_wire
 
 __all__ = ["RefusedError", "error_of", "no_session", "refusal_of"]
 

@@ -6,12 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from xuance_envs.remote.wire.protocol import MAX_SEED
+
 __all__ = ["Call", "CreateEpisodes", "CreateSession", "Request", "Reset", "SessionRequest", "Step"]
-
-PROTOCOL = 1
-"""The version of the protocol; both sides must speak the same."""
-
-API = "/api/v1"
 
 MAX_ENVS = 100_000
 
@@ -23,7 +20,7 @@ EpisodeIds = Annotated[
         description="which episodes, all created by one request; null for all there are",
     ),
 ]
-Seed = Annotated[int, Field(ge=0, lt=2**64)]
+Seed = Annotated[int, Field(ge=0, lt=MAX_SEED)]
 Sequence = Annotated[
     int | None,
     Field(

@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from xuance_envs.engine.env_group import DONE, ENDED, Outcome, Reset, Rest
-from xuance_envs.engine.infos import InfoWriter
-from xuance_envs.engine.single_env import EnvDescription
-from xuance_envs.engine.space_rows import EVERY, Index, SpaceRows
-from xuance_envs.engine.step_arrays import StepArrays
-from xuance_envs.engine.step_clock import StepTimes
+from xuance_envs.engine.data.info_writer import InfoWriter
+from xuance_envs.engine.data.space_rows import EVERY, Index, SpaceRows
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.group.outcome import Outcome, OutcomeMaker, Reset
+from xuance_envs.engine.group.single_env import EnvDescription
+from xuance_envs.engine.group.step_clock import StepTimes
+from xuance_envs.engine.groups import Groups
 from xuance_envs.remote.connection import (
     Connection,
     RemoteSession,
@@ -29,17 +31,15 @@ from xuance_envs.remote.connection import (
     checked_seeds,
     understood,
 )
-from xuance_envs.remote.wire import (
-    WireError,
-    array_from_wire,
-    from_wire,
-    info_table_from_wire,
-    infos_from_wire,
-    to_wire,
-)
-from xuance_envs.remote.wire_spaces import batch_from_wire, batch_to_wire, space_from_wire
+from xuance_envs.remote.wire.arrays import array_from_wire
+from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
+from xuance_envs.remote.wire.infos import info_table_from_wire, infos_from_wire
+from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.spaces import space_from_wire
+from xuance_envs.remote.wire.values import from_wire, to_wire
 from xuance_envs.vector_envs.arguments import checked_seed
-from xuance_envs.vector_envs.vector_env import StepResult, VecEnv
+from xuance_envs.vector_envs.grouped import GroupedVecEnv
+from xuance_envs.vector_envs.vector_env import StepResult
 
 __all__ = ["RemoteDriver", "RemoteVecEnv"]
 
@@ -49,7 +49,7 @@ _FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
 
 
-class RemoteVecEnv(VecEnv):
+class RemoteVecEnv(GroupedVecEnv):
     """Many environments on a server, stepped as one.
 
     It does what every vector environment of this package does, with one request per step, and
@@ -136,7 +136,8 @@ class RemoteVecEnv(VecEnv):
             )
             driver = RemoteDriver(session, description.observation_space, arrays, num_envs)
             self._driver = driver
-            super().__init__([driver], description, arrays, copy=copy, check_actions=check_actions)
+            groups = RemoteGroups(session, driver, description, arrays)
+            super().__init__(groups, copy=copy, check_actions=check_actions)
         except BaseException:
             session.close()
             raise
@@ -150,8 +151,30 @@ class RemoteVecEnv(VecEnv):
         finally:
             self._driver.at_once = False
 
-    def close_extras(self) -> None:
-        """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
+
+class RemoteGroups(Groups):
+    """All environments of a session.
+
+    Args:
+        session: on the server.
+        driver: of the environments.
+        description: of the first one.
+        arrays: what the answers are written into.
+    """
+
+    def __init__(
+        self,
+        session: RemoteSession,
+        driver: RemoteDriver,
+        description: EnvDescription,
+        arrays: StepArrays,
+    ) -> None:
+        super().__init__([driver], description, arrays)
+        self._session = session
+        self._driver = driver
+
+    def end(self, patience: float | None = None) -> None:
+        """See :class:`~xuance_envs.engine.groups.Groups`."""
         self._session.close()
         self._driver.close()
 
@@ -178,7 +201,7 @@ def _sendable(command: str, value: Any) -> Any:
         ) from None
 
 
-class RemoteDriver:
+class RemoteDriver(Driver):
     """A group of environments on a server; see :class:`~xuance_envs.engine.driver.Driver`.
 
     Requests are sent from a thread of its own, so that the caller is free between asking and
@@ -194,8 +217,10 @@ class RemoteDriver:
     Attributes:
         at_once: whether the next step is waited for at once.
         fds: of a socket that turns readable when an answer has come.
-        due: None: an answer has to come in the time the connection gives it.
     """
+
+    tag = 0
+    fds: tuple[int, ...] = ()
 
     def __init__(
         self,
@@ -204,15 +229,13 @@ class RemoteDriver:
         arrays: StepArrays,
         num_envs: int,
     ) -> None:
-        self.lo = 0
-        self.hi = num_envs
-        self.tag = 0
+        super().__init__(0, num_envs)
         self._session = session
         self._space = observation_space
         self._arrays = arrays
         self._infos = InfoWriter(arrays.infos, lambda value: value)
         self._reset_infos = InfoWriter(arrays.reset_infos, lambda value: value)
-        self._known_keys = 0
+        self._outcomes = OutcomeMaker(self._infos, self._reset_infos)
         self._thread = ThreadPoolExecutor(1, "xuance_envs-remote")
         self.at_once = False
         # Says when an answer has come, to whoever waits for several drivers.
@@ -220,7 +243,6 @@ class RemoteDriver:
         self._bell.setblocking(False)
         self._close_bell = weakref.finalize(self, _close_sockets, self._bell, self._ringer)
         self.fds = (self._bell.fileno(),)
-        self.due: float | None = None
         self._answer: Callable[[float | None], Any] | None = None
         self._take: Callable[[Any], Any] = lambda answer: answer
         self._result: Any = None
@@ -310,16 +332,6 @@ class RemoteDriver:
             self._answer = None
         return self._result
 
-    def discard(self) -> Any:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
-        with suppress(Exception):
-            return self.result()
-        return None
-
-    def thaw(self, frozen: Any) -> Any:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
-        return frozen
-
     def times(self) -> StepTimes:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         return StepTimes(**self._session.step_times())
@@ -345,18 +357,19 @@ class RemoteDriver:
             at = np.array(ended)
             self._put(arrays.reset_observations, resets["observations"], at, len(ended))
             self._write_infos(self._reset_infos, ended, resets["infos"])
-        return self._outcome(bool(ended))
+        return self._outcomes.outcome(bool(ended))
 
     def _take_reset(self, places: Sequence[int], answer: Any) -> Outcome:
         self._begin()
         at = np.array(places)
         self._put(self._arrays.observations, answer["observations"], at, len(places))
         self._write_infos(self._infos, places, answer["infos"])
-        return self._outcome(ended=False)
+        return self._outcomes.outcome(ended=False)
 
     def _begin(self) -> None:
         self._infos.rest = {}
         self._reset_infos.rest = {}
+        self._outcomes.begin()
 
     def _put(self, rows: SpaceRows, node: Any, at: Index, count: int) -> None:
         rows.put(batch_from_wire(self._space, node, count), at, count)
@@ -368,20 +381,6 @@ class RemoteDriver:
             return
         for place, info in zip(places, infos_from_wire(node, len(places)), strict=True):
             writer.write(place, info)
-
-    def _outcome(self, ended: bool) -> Outcome:
-        infos, reset_infos = self._infos, self._reset_infos
-        known = infos.changes + reset_infos.changes
-        if not (infos.rest or reset_infos.rest or known != self._known_keys):
-            return ENDED if ended else DONE
-        self._known_keys = known
-        rest = Rest(
-            keys=tuple(infos.keys),
-            reset_keys=tuple(reset_infos.keys),
-            infos=infos.rest,
-            reset_infos=reset_infos.rest,
-        )
-        return Outcome(ended, rest)
 
 
 def _close_sockets(*sockets: socket.socket) -> None:

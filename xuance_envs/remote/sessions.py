@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from xuance_envs.remote.failures import RefusedError, no_session
-from xuance_envs.remote.hosting import Host, Wanted
+from xuance_envs.remote.host import Host, Wanted
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.settings import Settings
 
@@ -216,7 +216,7 @@ class Sessions:
 
         Raises:
             RefusedError: there are too many.
-            Exception: as :meth:`~xuance_envs.remote.hosting.Host.create` does.
+            Exception: as :meth:`~xuance_envs.remote.host.Host.create` does.
         """
         count = len(wanted.functions)
         existing = sum(each.environments for each in self._sessions.values()) + self._starting

@@ -15,7 +15,7 @@ import torch
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from xuance_envs.engine.space_layout import Leaf, SpaceLayout
+from xuance_envs.engine.data.space_layout import Leaf, SpaceLayout
 from xuance_envs.rollout.transfer import Transfer
 
 __all__ = ["StateLayout", "StateRow"]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from xuance_envs.engine.recycling import maker_of
+from xuance_envs.engine.data.recycling import maker_of
 
 __all__ = ["Transfer"]
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from xuance_envs.engine.driver import LocalDriver, is_interrupt
-from xuance_envs.engine.env_group import EnvGroup
-from xuance_envs.engine.serialization import copy_of
-from xuance_envs.engine.step_arrays import StepArrays
-from xuance_envs.errors import EnvError
+from xuance_envs.engine.groups import LocalGroups
 from xuance_envs.vector_envs.arguments import checked_functions
-from xuance_envs.vector_envs.vector_env import VecEnv
+from xuance_envs.vector_envs.grouped import GroupedVecEnv
 
 __all__ = ["DummyVecEnv"]
 
-logger = logging.getLogger("xuance_envs")
 
-
-class DummyVecEnv(VecEnv):
+class DummyVecEnv(GroupedVecEnv):
     """Many environments in this process, stepped one after the other.
 
     It does everything :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` does,
@@ -51,8 +44,6 @@ class DummyVecEnv(VecEnv):
         ((3, 4), array([1., 1., 1.], dtype=float32))
     """
 
-    _is_copied_by_forks = True
-
     def __init__(
         self,
         env_fns: Iterable[Callable[..., Any]],
@@ -61,36 +52,10 @@ class DummyVecEnv(VecEnv):
         copy: bool = True,
         check_actions: bool = False,
     ) -> None:
-        functions, keywords = checked_functions(env_fns, env_seed)
-        group = self._group = EnvGroup(
-            functions,
-            keywords,
-            0,
-            copy_of,
-            autoreset=self._autoreset,
-            is_interrupt=is_interrupt,
-        )
-        try:
-            description = self._common_description(group.describe())
-            arrays = StepArrays.allocate(
-                description.observation_space, description.action_space, len(functions)
-            )
-            group.attach(arrays)
-        except BaseException:
-            self.close_extras()
-            raise
-        super().__init__(
-            [LocalDriver(group, 0)], description, arrays, copy=copy, check_actions=check_actions
-        )
+        groups = self._local = LocalGroups(*checked_functions(env_fns, env_seed))
+        super().__init__(groups, copy=copy, check_actions=check_actions)
 
     @property
     def envs(self) -> list[Any]:
         """The environments, in a list of their own; empty once closed."""
-        return list(self._group.envs)
-
-    def close_extras(self) -> None:
-        """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
-        try:
-            self._group.close()
-        except EnvError:
-            logger.warning("an environment did not close", exc_info=True)
+        return self._local.envs

@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import logging
-import sys
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from xuance_envs.engine.driver import Driver
-from xuance_envs.engine.ray_cluster import ActorOptions, RayCluster
-from xuance_envs.engine.ray_worker import ActorSettings, RayWorker, end_actors
-from xuance_envs.engine.ray_workers import ActorWaiter, RayWorkers
-from xuance_envs.engine.restarts import RestartingWorker, Restarts
-from xuance_envs.engine.single_env import common_description
-from xuance_envs.engine.step_arrays import StepArrays
+from xuance_envs.engine.groups import WorkerGroups
+from xuance_envs.engine.ray.actors import Actors
+from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
+from xuance_envs.engine.ray.worker import ActorSettings
 from xuance_envs.vector_envs.arguments import (
     checked_functions,
     checked_positive,
     checked_restarts,
     shares,
 )
-from xuance_envs.vector_envs.vector_env import VecEnv
+from xuance_envs.vector_envs.grouped import GroupedVecEnv
 
 __all__ = ["RayVecEnv_Gym"]
 
 logger = logging.getLogger("xuance_envs")
 
 
-HURRY = 1.0
-"""Seconds the actors have to close their environments when nobody asked them to: after Ctrl-C, at
-the interpreter's exit, or when they are forgotten."""
-
-
-class RayVecEnv_Gym(VecEnv):
+class RayVecEnv_Gym(GroupedVecEnv):
     """Many environments on the machines of a Ray cluster.
 
     Each actor steps a group of environments. A vector step is one call and one reply per actor,
@@ -136,74 +126,23 @@ class RayVecEnv_Gym(VecEnv):
         options = ActorOptions(
             num_cpus_per_worker, dict(resources or {}), runtime_env, scheduling_strategy
         )
-        cluster = self._cluster = RayCluster(address, runtime_env)
-        workers = self._workers = list[RayWorker]()
-        # Not __del__: this also runs at the interpreter's exit.
-        self._end = weakref.finalize(self, _end, cluster, workers)
+        cluster = RayCluster(address, runtime_env)
         try:
             free = cluster.free_workers(options) if in_series == "auto" else 1
             split = shares(len(functions), in_series, free)
-            settings = ActorSettings(
-                cluster, options, len(split), worker_threads, step_timeout, start_timeout
-            )
-            crew = RayWorkers(settings, split, functions, keywords, workers)
-            crew.start()
-            crew.build()
-            description = common_description(crew.descriptions())
-            spaces = description.observation_space, description.action_space
-            arrays = StepArrays.allocate(*spaces, len(functions))
-            crew.attach(spaces, arrays)
         except BaseException:
-            self._end()
+            cluster.release()
             raise
-        super().__init__(
-            _drivers_of(crew, keywords, arrays, restarts),
-            description,
-            arrays,
-            copy=copy,
-            check_actions=check_actions,
-            waiter=ActorWaiter(crew, settings),
+        settings = ActorSettings(
+            cluster, options, len(split), worker_threads, step_timeout, start_timeout
         )
-        nodes = {worker.place[1] for worker in workers if worker.place is not None}
+        actors = Actors(settings, split, functions, keywords)
+        groups = WorkerGroups(actors, functions, keywords, restarts=restarts)
+        super().__init__(groups, copy=copy, check_actions=check_actions)
+        nodes = {actor.place[1] for actor in actors.workers if actor.place is not None}
         logger.info(
-            "%d environments in %d Ray actors on %d nodes", self.num_envs, len(workers), len(nodes)
+            "%d environments in %d Ray actors on %d nodes",
+            self.num_envs,
+            len(actors.workers),
+            len(nodes),
         )
-
-    def _leave_to(self, owner: int) -> None:
-        super()._leave_to(owner)
-        self._end.detach()
-
-    def close_extras(self) -> None:
-        """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
-        try:
-            if not isinstance(sys.exc_info()[1], KeyboardInterrupt):
-                end_actors(self._cluster, self._workers)
-        finally:
-            self._end()
-
-
-def _drivers_of(
-    crew: RayWorkers,
-    keywords: Sequence[Mapping[str, Any]],
-    arrays: StepArrays,
-    restarts: Restarts | None,
-) -> list[Driver]:
-    if restarts is None:
-        return [*crew.processes]
-    return [
-        RestartingWorker(
-            crew,
-            index,
-            keywords[worker.lo : worker.hi],
-            arrays.slice(worker.lo, worker.hi),
-            restarts,
-        )
-        for index, worker in enumerate(crew.processes)
-    ]
-
-
-def _end(cluster: RayCluster, workers: list[RayWorker]) -> None:
-    try:
-        end_actors(cluster, workers, HURRY)
-    finally:
-        cluster.release()

@@ -9,35 +9,26 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from multiprocessing.util import Finalize
 from typing import Any
 
-from xuance_envs.engine.black_box import REGION
 from xuance_envs.engine.cpus import available_cpus
-from xuance_envs.engine.driver import Driver, LocalDriver, is_interrupt
-from xuance_envs.engine.env_group import EnvGroup
+from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.engine.group.single_env import common_description
+from xuance_envs.engine.groups import Describe, WorkerGroups
 from xuance_envs.engine.library_threads import threads_beside_python
-from xuance_envs.engine.placement import Placement
-from xuance_envs.engine.process_end import end_all
-from xuance_envs.engine.restarts import RestartingWorker, Restarts
-from xuance_envs.engine.serialization import copy_of
-from xuance_envs.engine.shared_memory import SharedMemory
-from xuance_envs.engine.single_env import EnvDescription
-from xuance_envs.engine.step_arrays import StepArrays
-from xuance_envs.engine.waiting import PolledWaiter
-from xuance_envs.engine.worker_process import StartSettings, WorkerProcess
-from xuance_envs.engine.workers import Workers
-from xuance_envs.errors import EnvError
+from xuance_envs.engine.process.black_box import REGION
+from xuance_envs.engine.process.processes import Processes
+from xuance_envs.engine.process.shared_memory import SharedMemory
+from xuance_envs.engine.process.worker_process import StartSettings
 from xuance_envs.vector_envs.arguments import (
     checked_functions,
     checked_positive,
     checked_restarts,
     shares,
 )
-from xuance_envs.vector_envs.vector_env import VecEnv
+from xuance_envs.vector_envs.grouped import GroupedVecEnv
 
-__all__ = ["SubprocVecEnv", "danger_of_fork"]
+__all__ = ["SubprocVecEnv", "danger_of_fork", "start_processes"]
 
 logger = logging.getLogger("xuance_envs")
 
@@ -48,12 +39,7 @@ A policy's forward pass takes about 100 µs; a worker that slept through it woul
 """
 
 
-HURRY = 1.0
-"""Seconds the workers have to close their environments when nobody asked them to: after Ctrl-C, at
-the interpreter's exit, or when they are forgotten."""
-
-
-class SubprocVecEnv(VecEnv):
+class SubprocVecEnv(GroupedVecEnv):
     """Many environments in worker processes.
 
     Workers step their environments into memory they share with this process; on an ordinary
@@ -118,8 +104,6 @@ class SubprocVecEnv(VecEnv):
         ((3, 4), array([1., 1., 1.], dtype=float32))
     """
 
-    _spin = SPIN
-
     def __init__(
         self,
         env_fns: Iterable[Callable[..., Any]],
@@ -139,160 +123,110 @@ class SubprocVecEnv(VecEnv):
         pin_workers: bool = True,
     ) -> None:
         functions, keywords = checked_functions(env_fns, env_seed)
-        if not hasattr(select, "poll"):
-            raise RuntimeError(
-                "worker processes need select.poll, which this system does not "
-                "have: use DummyVecEnv"
-            )
-        checked_positive(
-            worker_threads=worker_threads, step_timeout=step_timeout, start_timeout=start_timeout
-        )
-        restarts = checked_restarts(on_worker_failure, max_restarts, restart_on_exception)
-        _check_context(context)
-        if multiprocessing.current_process().daemon:
-            raise RuntimeError(
-                "a daemonic process may not start processes: use DummyVecEnv in it, or make it "
-                "with daemon=False"
-            )
-        split = shares(len(functions), in_series, available_cpus())
-        self.in_series = max(hi - lo for lo, hi in split)
-        own = split.pop() if caller_steps else None
-        self.n_remotes = len(split)
-        spinning = len(split) + (own is not None)
-        settings = StartSettings(
-            multiprocessing.get_context(context),
-            SharedMemory(reserved=len(split) * REGION),
-            threads=worker_threads,
-            # More spinning processes than CPUs would keep each other from working.
-            spin=self._spin if spinning <= available_cpus() else 0.0,
-            own_spin=SPIN if len(split) + 1 <= available_cpus() else 0.0,
-            timeout=step_timeout,
+        groups = start_processes(
+            functions,
+            keywords,
+            in_series=in_series,
+            context=context,
+            caller_steps=caller_steps,
+            step_timeout=step_timeout,
             start_timeout=start_timeout,
-            autoreset=self._autoreset,
+            on_worker_failure=on_worker_failure,
+            max_restarts=max_restarts,
+            restart_on_exception=restart_on_exception,
+            worker_threads=worker_threads,
+            pin_workers=pin_workers,
         )
-        self._group: EnvGroup | None = None
-        self._workers = Workers(settings, split, functions, keywords)
-        processes = self._workers.processes
-        # Not __del__: this also runs at the interpreter's exit, before multiprocessing waits
-        # for the workers.
-        self._end = Finalize(self, _end, args=(processes, settings.memory), exitpriority=100)
-        try:
-            description = self._build(own, functions, keywords)
-            arrays = self._attach(description, settings.memory, len(functions), own)
-        except BaseException:
-            end_all(processes, HURRY)
-            self.close_extras()
-            raise
-        pids = [worker.pid for worker in processes]
-        self._placement = Placement(pids if pin_workers else (), own is not None, available_cpus())
-        drivers = self._drivers_of(keywords, arrays, restarts)
-        super().__init__(
-            drivers,
-            description,
-            arrays,
-            copy=copy,
-            check_actions=check_actions,
-            waiter=PolledWaiter(drivers, settings.own_spin),
-        )
-        where = " and in this process" if own else ""
-        logger.info(
-            "%d environments in %d workers (%s)%s: pids %s",
-            self.num_envs,
-            len(pids),
-            context,
-            where,
-            pids,
-        )
-
-    def _build(
-        self,
-        own: tuple[int, int] | None,
-        functions: Sequence[Callable[..., Any]],
-        keywords: Sequence[Mapping[str, Any]],
-    ) -> EnvDescription:
-        """Has every group make its environments, all at the same time."""
-        self._workers.start()
-        self._workers.build()
-        local: list[tuple[int, EnvDescription]] = []
-        if own is not None:
-            mine = slice(*own)
-            self._group = EnvGroup(
-                functions[mine],
-                keywords[mine],
-                own[0],
-                copy_of,
-                autoreset=self._autoreset,
-                is_interrupt=is_interrupt,
-            )
-            local = self._group.describe()
-        return self._common_description(self._workers.descriptions() + local)
-
-    def _attach(
-        self,
-        description: EnvDescription,
-        memory: SharedMemory,
-        num_envs: int,
-        own: tuple[int, int] | None,
-    ) -> StepArrays:
-        """Makes the arrays, and gives each group its slice of them."""
-        spaces = description.observation_space, description.action_space
-        memory.resize(StepArrays.nbytes(*spaces, num_envs))
-        arrays = StepArrays.allocate(*spaces, num_envs, memory.map())
-        self._workers.attach(spaces, arrays)
-        if self._group is not None and own is not None:
-            self._group.attach(arrays.slice(*own))
-        return arrays
-
-    def _drivers_of(
-        self, keywords: Sequence[Mapping[str, Any]], arrays: StepArrays, restarts: Restarts | None
-    ) -> list[Driver]:
-        drivers: list[Driver] = [*self._workers.processes]
-        if restarts is not None:
-            drivers = [
-                RestartingWorker(
-                    self._workers,
-                    worker.index,
-                    keywords[worker.lo : worker.hi],
-                    arrays.slice(worker.lo, worker.hi),
-                    restarts,
-                    partial(_placed_anew, self._placement, self._workers),
-                )
-                for worker in self._workers.processes
-            ]
-        if self._group is not None:
-            drivers.append(LocalDriver(self._group, drivers[-1].hi if drivers else 0))
-        return drivers
-
-    def step_async(self, actions: Any) -> None:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_async`."""
-        if self._tag >= self._placement.due and not self.closed:
-            self._placement.update(self._tag)
-        super().step_async(actions)
+        self._backend = groups.backend
+        self.in_series = max(driver.hi - driver.lo for driver in groups.drivers)
+        self.n_remotes = len(groups.backend.workers)
+        super().__init__(groups, copy=copy, check_actions=check_actions)
 
     @property
     def pids(self) -> tuple[int, ...]:
         """The workers' process ids, in the order of their environments; none once closed."""
-        return tuple(worker.pid for worker in self._workers.processes)
-
-    def close_extras(self) -> None:
-        """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
-        try:
-            if not isinstance(sys.exc_info()[1], KeyboardInterrupt):
-                end_all(self._workers.processes)
-        finally:
-            self._end()
-        if self._group is not None:
-            try:
-                self._group.close()
-            except EnvError:
-                logger.warning("an environment did not close", exc_info=True)
+        return tuple(driver.worker.pid for driver in self._backend.workers)
 
 
-def _end(processes: list[WorkerProcess], memory: SharedMemory) -> None:
-    try:
-        end_all(processes, patience=HURRY)
-    finally:
-        memory.close()
+def start_processes(
+    functions: Sequence[Callable[..., Any]],
+    keywords: Sequence[Mapping[str, Any]],
+    *,
+    in_series: int | str = "auto",
+    context: str = "spawn",
+    caller_steps: bool = False,
+    step_timeout: float | None = None,
+    start_timeout: float | None = 120.0,
+    on_worker_failure: str = "raise",
+    max_restarts: int | None = 100,
+    restart_on_exception: bool = False,
+    worker_threads: int | None = 1,
+    pin_workers: bool = True,
+    spin: float = SPIN,
+    autoreset: Autoreset = Autoreset.SAME_STEP,
+    describe: Describe = common_description,
+) -> WorkerGroups:
+    """Starts worker processes, which make their environments.
+
+    What is not said here is as for :class:`SubprocVecEnv`.
+
+    Args:
+        functions: makes an environment each.
+        keywords: keyword arguments for each function.
+        in_series: see above.
+        context: see above.
+        caller_steps: see above.
+        step_timeout: see above.
+        start_timeout: see above.
+        on_worker_failure: see above.
+        max_restarts: see above.
+        restart_on_exception: see above.
+        worker_threads: see above.
+        pin_workers: see above.
+        spin: the longest a worker spins before it blocks, in seconds, where there are CPUs for it.
+        autoreset: when an environment whose episode ended is reset.
+        describe: makes one description of the environments'.
+    """
+    if not hasattr(select, "poll"):
+        raise RuntimeError(
+            "worker processes need select.poll, which this system does not have: use DummyVecEnv"
+        )
+    checked_positive(
+        worker_threads=worker_threads, step_timeout=step_timeout, start_timeout=start_timeout
+    )
+    restarts = checked_restarts(on_worker_failure, max_restarts, restart_on_exception)
+    _check_context(context)
+    if multiprocessing.current_process().daemon:
+        raise RuntimeError(
+            "a daemonic process may not start processes: use DummyVecEnv in it, or make it "
+            "with daemon=False"
+        )
+    split = shares(len(functions), in_series, available_cpus())
+    own = split.pop() if caller_steps else None
+    settings = StartSettings(
+        multiprocessing.get_context(context),
+        SharedMemory(reserved=len(split) * REGION),
+        threads=worker_threads,
+        # More spinning processes than CPUs would keep each other from working.
+        spin=spin if len(split) + caller_steps <= available_cpus() else 0.0,
+        own_spin=SPIN if len(split) + 1 <= available_cpus() else 0.0,
+        timeout=step_timeout,
+        start_timeout=start_timeout,
+        autoreset=autoreset,
+    )
+    backend = Processes(settings, split, functions, keywords, pin_workers, caller_steps)
+    groups = WorkerGroups(backend, functions, keywords, own, autoreset, describe, restarts)
+    where = " and in this process" if own else ""
+    pids = [driver.worker.pid for driver in backend.workers]
+    logger.info(
+        "%d environments in %d workers (%s)%s: pids %s",
+        len(functions),
+        len(pids),
+        context,
+        where,
+        pids,
+    )
+    return groups
 
 
 def danger_of_fork() -> str | None:
@@ -318,9 +252,5 @@ def _check_context(context: str) -> None:
         warnings.warn(
             f"context='fork' copies this process, but {danger}; 'spawn' or 'forkserver' are safe",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
-
-
-def _placed_anew(placement: Placement, workers: Workers, index: int) -> None:
-    placement.replace(index, workers.processes[index].pid)

@@ -1,52 +1,57 @@
-"""The contract of every vector environment, and its state checks.
+"""The contract of every vector environment.
 
-Backends differ only in the drivers they give to :class:`VecEnv`: which groups of environments
-there are, and where each of them lives.
+What is done over groups of environments is in :mod:`~xuance_envs.vector_envs.grouped`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from xuance_envs.engine.driver import Driver
-from xuance_envs.engine.env_group import DONE, Autoreset, Outcome
-from xuance_envs.engine.infos import StepInfos
-from xuance_envs.engine.single_env import EnvDescription, common_description
-from xuance_envs.engine.space_layout import BadValueError
-from xuance_envs.engine.space_rows import EVERY, read_only
-from xuance_envs.engine.step_arrays import StepArrays, as_float32
-from xuance_envs.engine.waiting import PolledWaiter, Waiter
-from xuance_envs.errors import (
-    AlreadySteppingError,
-    ClosedVecEnvError,
-    NotSteppingError,
-    WorkerDiedError,
-    WorkerTimeoutError,
-    name_envs,
-)
-from xuance_envs.vector_envs.arguments import checked_env_ids, env_indices, seeds_of
-from xuance_envs.vector_envs.first_ready import FirstReady, StepBatch
-from xuance_envs.vector_envs.forks import Elsewhere, stays_behind
-from xuance_envs.vector_envs.results import Results
+from xuance_envs.engine.data.step_infos import StepInfos
+from xuance_envs.errors import AlreadySteppingError, NotSteppingError
 from xuance_envs.vector_envs.statistics import WorkerStatistics
 
-__all__ = ["AlreadySteppingError", "NotSteppingError", "VecEnv"]
+__all__ = ["AlreadySteppingError", "NotSteppingError", "StepBatch", "VecEnv"]
 
 DEFAULT_MAX_EPISODE_STEPS = 1000
 """What ``max_episode_steps`` is where the environment states no limit, as in XuanCe."""
 
-_Ask = tuple[int, Any]
-"""The place of a driver, and what it packed to be asked."""
-
 StepResult = tuple[Any, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], StepInfos]
+
+
+class StepBatch(NamedTuple):
+    """The environments that answered, k of them, in the order of ``env_ids``.
+
+    Attributes:
+        obs: ``(k, *obs_shape)``, as ``step`` returns them.
+        rewards: ``(k,)`` float32; 0 after ``async_reset``.
+        terminated: ``(k,)`` bool.
+        truncated: ``(k,)`` bool.
+        infos: a sequence of k dicts.
+        env_ids: ``(k,)`` int, ascending: which environments they are.
+
+    Example:
+        >>> from xuance_envs import DummyVecEnv_Gym, Gym_Env
+        >>> with DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")] * 3) as envs:
+        ...     envs.async_reset(seed=0)
+        ...     batch = envs.recv(min_envs=3)
+        >>> batch.env_ids, batch.obs.shape, batch.rewards
+        (array([0, 1, 2]), (3, 4), array([0., 0., 0.], dtype=float32))
+    """
+
+    obs: Any
+    rewards: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    infos: StepInfos
+    env_ids: NDArray[np.intp]
 
 
 def _also(name: str) -> property:
@@ -68,15 +73,18 @@ class VecEnv(ABC):
 
     A vector environment is a context manager: leaving it closes it.
 
+    To derive from it, define ``reset``, ``step_async``, ``step_wait`` and ``close_extras``, and set
+    ``buf_obs`` and its like as they say. What else there is raises a :class:`NotImplementedError`
+    until it is defined, too. Vector environments over groups of environments, in this process or in
+    others, derive from :class:`~xuance_envs.vector_envs.grouped.GroupedVecEnv`.
+
     Args:
-        drivers: the groups of environments, in the environments' order, with their arrays.
-        description: of the first environment.
-        arrays: the arrays of all groups.
-        copy: whether the arrays returned belong to the caller; otherwise they are read-only
-            views that the next step overwrites.
-        check_actions: whether every action is checked to be in its space.
-        waiter: how ``recv`` waits for the first group that answers; None polls the drivers'
-            descriptors.
+        num_envs: number of environments.
+        observation_space: of one environment.
+        action_space: of one environment.
+        max_episode_steps: the environments' limit; None where they state none.
+        render_mode: the environments'.
+        metadata: the environments'.
 
     Attributes:
         num_envs (int): number of environments.
@@ -86,8 +94,8 @@ class VecEnv(ABC):
         max_episode_steps (int): the first environment's limit, 1000 where it states none.
         render_mode (str | None): the first environment's.
         metadata (dict): the first environment's.
-        closed (bool): whether it has been closed.
-        waiting (bool): whether a step is pending.
+        buf_obs: the last observations, in a writable array of their own: a new one after each step,
+            so that one held from before stays as it was.
         buf_rews: the last step's rewards, as returned.
         buf_dones: the last step's ``terminated``, as returned.
         buf_truncations: the last step's ``truncated``, as returned.
@@ -107,97 +115,32 @@ class VecEnv(ABC):
         (array([False, False,  True]), True)
     """
 
-    # Whether its environments are all in this process, and copied with it by a fork.
-    _is_copied_by_forks = False
-
-    # For other libraries' interfaces, which promise other things.
-    _autoreset = Autoreset.SAME_STEP
-    _common_description = staticmethod(common_description)
-
     def __init__(
         self,
-        drivers: Sequence[Driver],
-        description: EnvDescription,
-        arrays: StepArrays,
+        num_envs: int,
+        observation_space: Space[Any],
+        action_space: Space[Any],
         *,
-        copy: bool = True,
-        check_actions: bool = False,
-        waiter: Waiter | None = None,
+        max_episode_steps: int | None = None,
+        render_mode: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        self._drivers = list(drivers)
-        # A group in this process works only when it is asked for its result: before waiting.
-        self._finish_order = sorted(
-            enumerate(drivers), key=lambda item: not hasattr(item[1], "group")
-        )
-        self._arrays = arrays
-        self._copy = copy
-        self._check_actions = check_actions
-        self._tag = 0
-        self.num_envs: int = drivers[-1].hi
-        self.observation_space = description.observation_space
-        self.action_space = description.action_space
-        self.obs_shape = _shape_of(description.observation_space)
-        limit = description.max_episode_steps
+        self.num_envs = num_envs
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.obs_shape = _shape_of(observation_space)
+        limit = max_episode_steps
         self.max_episode_steps: int = DEFAULT_MAX_EPISODE_STEPS if limit is None else limit
-        self.render_mode = description.render_mode
-        self.metadata = description.metadata
-        self.closed = False
-        self.waiting = False
-        self._elsewhere: Elsewhere | None = None
+        self.render_mode = render_mode
+        self.metadata = dict(metadata or {})
+        self._closed = False
         self.autotuned: Any = None
+        self.buf_rews: NDArray[np.float32] = np.zeros(num_envs, np.float32)
+        self.buf_dones: NDArray[np.bool_] = np.zeros(num_envs, np.bool_)
+        self.buf_truncations: NDArray[np.bool_] = np.zeros(num_envs, np.bool_)
+        self.buf_infos: Sequence[dict[Any, Any]] = [{} for _ in range(num_envs)]
 
-        self._results = Results(self._drivers, arrays)
-        self._first_ready = FirstReady(
-            self._drivers, PolledWaiter(self._drivers, 0.0) if waiter is None else waiter
-        )
-        self._flat_actions = arrays.actions.flat
-        observations = arrays.observations
-        self._copy_observations = observations.copy_flat or observations.copy
-        self._writable_observations = observations.copy_flat or observations.copy_writable
-        self._all_asked = True
-        self._packed_actions: dict[Driver, Any] | None = None
-        # Drivers that were asked for something else than a step, and whose answers have not
-        # been taken in: not empty after an interrupt.
-        self._unfinished: list[Driver] = []
-
-        self._buf_obs = self._writable_observations()
-        # Big batches are copied for buf_obs only if somebody reads it. Until then: the batch that
-        # was returned, and whether the arrays still hold the same.
-        self._defers_buf_obs = copy and observations.are_big_arrays
-        self._returned_obs: Any = None
-        self._arrays_are_last = False
-        self.buf_rews: NDArray[np.float32] = np.zeros(self.num_envs, np.float32)
-        self.buf_dones: NDArray[np.bool_] = np.zeros(self.num_envs, np.bool_)
-        self.buf_truncations: NDArray[np.bool_] = np.zeros(self.num_envs, np.bool_)
-        self.buf_infos: Sequence[dict[Any, Any]] = [{} for _ in range(self.num_envs)]
-        if not copy:
-            self._rewards = np.zeros(self.num_envs, np.float32)
-            self._views = tuple(
-                read_only(array) for array in (self._rewards, arrays.terminated, arrays.truncated)
-            )
-        if not self._is_copied_by_forks:
-            stays_behind(self)
-
-    @property
-    def buf_obs(self) -> Any:
-        """The last observations, in an array of their own that may be written to.
-
-        It is a new one after each step, so that one held from before stays as it was.
-        """
-        if self._buf_obs is None:
-            observations = self._arrays.observations
-            if self._arrays_are_last:
-                self._buf_obs = observations.copy_writable()
-            else:  # in the middle of a step
-                self._buf_obs = observations.copy_of_batch(self._returned_obs)
-            self._defers_buf_obs = False  # who reads it once reads it again
-            self._returned_obs = None
-        return self._buf_obs
-
-    @buf_obs.setter
-    def buf_obs(self, batch: Any) -> None:
-        self._buf_obs = batch
-
+    buf_obs: Any
     buf_truncated = _also("buf_truncations")
     buf_trunctions = _also("buf_truncations")
     buf_terminated = _also("buf_dones")
@@ -206,20 +149,21 @@ class VecEnv(ABC):
     max_episode_length = _also("max_episode_steps")
 
     @property
-    def actions(self) -> Any:
-        """A copy of the last action of each environment, as one batch; zeros where none was given.
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+        return self._closed
 
-        An action of a space without a fixed shape is None before the first.
-        """
-        return self._arrays.actions.copy()
+    @property
+    def waiting(self) -> bool:
+        """Whether a step is pending."""
+        return False
 
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
         """The last step's rewards as the environments gave them, ``(num_envs,)`` float64."""
-        return self._arrays.rewards.copy()
+        return self.buf_rews.astype(np.float64)
 
-    # -- reset ------------------------------------------------------------------------
-
+    @abstractmethod
     def reset(
         self,
         *,
@@ -248,52 +192,6 @@ class VecEnv(ABC):
             ClosedVecEnvError: it is closed.
             ValueError: a wrong number of seeds, or an environment that does not exist.
         """
-        self._check_open()
-        ids = checked_env_ids(env_ids, self.num_envs)
-        seeds = seeds_of(seed, ids)
-        asks = self._packed_resets(ids, seeds, [options] * len(ids))
-        if self.waiting:
-            self.step_wait()
-        before = None if env_ids is None else self.buf_obs
-        self._arrays_are_last = False
-        try:
-            self._drop_what_is_in_flight()
-            outcomes = self._ask(asks)
-        except Exception:
-            self._fail()
-            raise
-        envs = None if env_ids is None else np.array(ids, dtype=np.intp)
-        infos = self._results.infos(outcomes, envs)
-        self._unfinished = []
-        observations = self._arrays.observations
-        if envs is not None:
-            self._buf_obs = observations.copy_updating(before, envs)
-            return observations.copy(envs), infos
-        obs = observations.copy() if self._copy else observations.view()
-        if self._defers_buf_obs:
-            self._defer_buf_obs(obs)
-        else:
-            self._buf_obs = self._writable_observations()
-        return obs, infos
-
-    def _defer_buf_obs(self, obs: Any) -> None:
-        self._buf_obs, self._returned_obs, self._arrays_are_last = None, obs, True
-
-    def _packed_resets(
-        self, ids: Sequence[int], seeds: Sequence[int | None], options: Sequence[Any]
-    ) -> list[_Ask]:
-        asks = []
-        for k, driver in enumerate(self._drivers):
-            mine = [
-                (env - driver.lo, *how)
-                for env, *how in zip(ids, seeds, options, strict=True)
-                if driver.lo <= env < driver.hi
-            ]
-            if mine:
-                asks.append((k, driver.pack("reset", mine)))
-        return asks
-
-    # -- step -------------------------------------------------------------------------
 
     def step(self, actions: Any) -> StepResult:
         """Steps every environment once: :meth:`step_async`, then :meth:`step_wait`.
@@ -324,23 +222,11 @@ class VecEnv(ABC):
         self.step_async(actions)
         return self.step_wait()
 
+    @abstractmethod
     def step_async(self, actions: Any) -> None:
         """Starts a step. See :meth:`step` for the actions and the errors."""
-        if self.waiting or self.closed or self._unfinished or self._first_ready.active:
-            self._check_idle("step_async")
-        self._put_actions(actions)
-        if self._flat_actions is None and self._arrays.actions.layout.has_objects:
-            self._packed_actions = {driver: self._packed(driver) for driver in self._drivers}
-        self._start_every_step()
 
-    def _start_every_step(self) -> None:
-        self._tag += 1
-        self._arrays_are_last = self._all_asked = False
-        self.waiting = True
-        for driver in self._drivers:
-            self._start_step(driver)
-        self._all_asked = True
-
+    @abstractmethod
     def step_wait(self) -> StepResult:
         """Waits for the step that was started. See :meth:`step` for what it returns.
 
@@ -349,94 +235,6 @@ class VecEnv(ABC):
         Raises:
             NotSteppingError: no step is pending.
         """
-        if not self.waiting:
-            self._check_open()
-            raise NotSteppingError("step_wait was called without a step_async before it")
-        return self._step_result(self._finish_step())
-
-    def _finish_step(self) -> list[tuple[int, Outcome]]:
-        """Waits for every group's step; by group, what it left besides the arrays, if anything."""
-        outcomes = []
-        try:
-            if not self._all_asked:  # an interrupt came before they were
-                for driver in self._drivers:
-                    if driver.tag != self._tag:
-                        self._start_step(driver)
-            for k, driver in self._finish_order:
-                outcome = driver.result()
-                if outcome is not DONE:
-                    outcomes.append((k, outcome))
-        except Exception:
-            self._fail()
-            raise
-        return outcomes
-
-    def _put_actions(self, actions: Any, envs: NDArray[np.intp] | None = None) -> None:
-        flat = self._flat_actions
-        if (
-            flat is not None
-            and type(actions) is np.ndarray
-            and actions.dtype == flat.dtype
-            and actions.shape == (flat.shape if envs is None else (len(envs), *flat.shape[1:]))
-            and not self._check_actions
-        ):
-            flat[... if envs is None else envs] = actions
-        else:
-            self._put_any_actions(actions, envs)
-
-    def _put_any_actions(self, actions: Any, envs: NDArray[np.intp] | None) -> None:
-        storage = self._arrays.actions
-        ids = range(self.num_envs) if envs is None else envs.tolist()
-        try:
-            storage.put(actions, EVERY if envs is None else envs, len(ids))
-        except BadValueError as error:
-            raise ValueError(f"actions for {len(ids)} environments: {error}") from None
-        if self._check_actions:
-            values = storage.reader()()
-            for i in ids:
-                if not self.action_space.contains(values[i]):
-                    raise ValueError(
-                        f"the action for environment {i}: expected one in {self.action_space}, "
-                        f"got {values[i]!r}"
-                    )
-
-    def _packed(self, driver: Driver) -> Any:
-        lists = self._arrays.actions.objects
-        try:
-            return driver.pack_actions([values[driver.lo : driver.hi] for values in lists])
-        except Exception as error:
-            raise ValueError(
-                f"the actions for environments {driver.lo} to {driver.hi - 1} cannot be sent to "
-                f"their process, because they cannot be pickled: {error}"
-            ) from error
-
-    def _start_step(self, driver: Driver) -> None:
-        packed = self._packed_actions
-        driver.ask_step(self._tag, None if packed is None else packed[driver])
-
-    def _step_result(self, outcomes: Sequence[tuple[int, Outcome]]) -> StepResult:
-        arrays = self._arrays
-        infos = self._results.infos(outcomes)
-        if self._copy:
-            obs = self._copy_observations()
-            rewards = as_float32(arrays.rewards)
-            terminated, truncated = arrays.terminated.copy(), arrays.truncated.copy()
-        else:
-            obs = arrays.observations.view()
-            self._rewards[:] = as_float32(arrays.rewards)
-            rewards, terminated, truncated = self._views
-        if self._defers_buf_obs:
-            self._defer_buf_obs(obs)
-        else:
-            self._buf_obs = self._writable_observations()
-        self.buf_rews = rewards
-        self.buf_dones = terminated
-        self.buf_truncations = truncated
-        self.buf_infos = infos
-        self.waiting = False
-        return obs, rewards, terminated, truncated, infos
-
-    # -- first ready ------------------------------------------------------------------
 
     def async_reset(
         self,
@@ -457,21 +255,7 @@ class VecEnv(ABC):
             ClosedVecEnvError: it is closed.
             ValueError: a wrong number of seeds.
         """
-        self._check_not_stepping("async_reset")
-        ids = range(self.num_envs)
-        asks = self._packed_resets(ids, seeds_of(seed, ids), [options] * len(ids))
-        try:
-            self._drop_what_is_in_flight()
-        except Exception:
-            self.close()
-            raise
-        self._tag += 1
-        self._arrays_are_last = False
-        tag = self._tag
-        self._first_ready.send(
-            np.arange(self.num_envs),
-            {k: (tag, partial(self._drivers[k].ask, tag, packed)) for k, packed in asks},
-        )
+        self._lacks("async_reset")
 
     def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
         """Gives some environments their actions; :meth:`recv` brings what comes of them.
@@ -490,27 +274,7 @@ class VecEnv(ABC):
                 ``step_async`` is pending.
             ClosedVecEnvError: it is closed.
         """
-        self._check_not_stepping("send")
-        envs = env_indices(env_ids, self.num_envs)
-        flying = self._first_ready.in_flight[envs]
-        if flying.any():
-            raise AlreadySteppingError(
-                f"send: {name_envs(envs[flying].tolist())} have been sent before and not received "
-                "since: receive them with recv first"
-            )
-        self._put_actions(actions, envs)
-        groups = self._first_ready.completed_by(envs)
-        packed = None
-        if self._arrays.actions.layout.has_objects:
-            packed = {k: self._packed(self._drivers[k]) for k in groups}
-        self._tag += 1
-        self._arrays_are_last = False
-        tag = self._tag
-        asks = {}
-        for k in groups:
-            ask = self._drivers[k].ask_step
-            asks[k] = tag, partial(ask, tag, None if packed is None else packed[k])
-        self._first_ready.send(envs, asks)
+        self._lacks("send")
 
     def recv(self, min_envs: int | None = None, timeout: float | None = None) -> StepBatch:
         """Receives the environments that have answered.
@@ -535,42 +299,7 @@ class VecEnv(ABC):
             AlreadySteppingError: a ``step_async`` is pending.
             ClosedVecEnvError: it is closed.
         """
-        self._check_not_stepping("recv")
-        first_ready = self._first_ready
-        wanted = first_ready.wanted(min_envs)
-        try:
-            ready = first_ready.wait(wanted, timeout)
-        except Exception:
-            self.close()
-            raise
-        if not ready:
-            assert timeout is not None
-            raise WorkerTimeoutError(first_ready.started(), None, timeout, "recv")
-        arrays = self._arrays
-        envs = first_ready.envs_of(ready)
-        infos = self._results.infos(ready.items(), envs)
-        batch = StepBatch(
-            arrays.observations.copy(envs),
-            as_float32(arrays.rewards[envs]),
-            arrays.terminated[envs],
-            arrays.truncated[envs],
-            infos,
-            envs,
-        )
-        first_ready.receive(envs)
-        return batch
-
-    def _drop_what_is_in_flight(self) -> None:
-        if self._first_ready.active:
-            self._results.forget(self._first_ready.finish().items())
-
-    def _check_not_stepping(self, what: str) -> None:
-        if self.waiting:
-            raise AlreadySteppingError(
-                f"{what} was called while a step_async is pending: finish it with step_wait "
-                "first; send and recv are another way of stepping"
-            )
-        self._check_open()
+        self._lacks("recv")
 
     def statistics(self) -> tuple[WorkerStatistics, ...]:
         """How long the steps of each worker's environments take; can be asked for at any time.
@@ -578,11 +307,7 @@ class VecEnv(ABC):
         Raises:
             ClosedVecEnvError: it is closed.
         """
-        if self.closed:
-            self._check_open()
-        return tuple(map(WorkerStatistics.of, self._drivers))
-
-    # -- single environments ----------------------------------------------------------
+        return ()
 
     def call(
         self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any
@@ -604,8 +329,7 @@ class VecEnv(ABC):
             AlreadySteppingError: a step is pending.
             ClosedVecEnvError: it is closed.
         """
-        self._check_idle("call")
-        return self._each("call", env_ids, lambda _: (name, args, kwargs))
+        self._lacks("call")
 
     def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
         """Reads an attribute of every environment, or of some; reaches through wrappers.
@@ -622,8 +346,7 @@ class VecEnv(ABC):
             AlreadySteppingError: a step is pending.
             ClosedVecEnvError: it is closed.
         """
-        self._check_idle("get_attr")
-        return self._each("get_attr", env_ids, lambda _: (name,))
+        self._lacks("get_attr")
 
     def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
         """Sets an attribute of every environment, or of some.
@@ -640,17 +363,7 @@ class VecEnv(ABC):
             AlreadySteppingError: a step is pending.
             ClosedVecEnvError: it is closed.
         """
-        self._check_idle("set_attr")
-        ids = checked_env_ids(env_ids, self.num_envs)
-        if not isinstance(values, list | tuple):
-            values = [values] * len(ids)
-        if len(values) != len(ids):
-            raise ValueError(
-                f"set_attr({name!r}): expected {len(ids)} values, one per environment, "
-                f"got {len(values)}"
-            )
-        value_of = dict(zip(ids, values, strict=True))
-        self._each("set_attr", ids, lambda envs: (name, [value_of[env] for env in envs]))
+        self._lacks("set_attr")
 
     def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
         """Renders every environment, or some.
@@ -667,96 +380,20 @@ class VecEnv(ABC):
             AlreadySteppingError: a step is pending.
             ClosedVecEnvError: it is closed.
         """
-        self._check_idle("render")
-        return list(self._each("render", env_ids, lambda _: (mode,)))
-
-    def _each(
-        self,
-        command: str,
-        env_ids: Sequence[int] | None,
-        arguments: Callable[[Sequence[int]], Any],
-    ) -> tuple[Any, ...]:
-        """Asks the groups of some environments, and puts their answers in the order asked for."""
-        ids = checked_env_ids(env_ids, self.num_envs)
-        asks = []
-        asked: list[int] = []
-        for k, driver in enumerate(self._drivers):
-            mine = [env for env in ids if driver.lo <= env < driver.hi]
-            if mine:
-                places = [env - driver.lo for env in mine]
-                asks.append((k, driver.pack(command, places, *arguments(mine))))
-                asked += mine
-        try:
-            answers = self._ask(asks)
-        except (WorkerDiedError, WorkerTimeoutError) as error:
-            if not error.restarted:
-                self.close()
-            raise
-        result_of = dict(
-            zip(asked, (value for _, values in answers for value in values), strict=True)
-        )
-        self._unfinished = []
-        return tuple(result_of[env] for env in ids)
-
-    def _ask(self, asks: Sequence[_Ask]) -> list[tuple[int, Any]]:
-        """Gives some groups a command each, and waits for all of them.
-
-        Raises:
-            Exception: the first one that failed; the others have finished by then.
-        """
-        self._start(asks)
-        return self._finish({k for k, _ in asks})
-
-    def _start(self, asks: Sequence[_Ask]) -> None:
-        """Gives some groups a command each."""
-        self._tag += 1
-        self._unfinished = [self._drivers[k] for k, *_ in asks]
-        for k, packed in asks:
-            self._drivers[k].ask(self._tag, packed)
-
-    def _finish(self, asked: Collection[int]) -> list[tuple[int, Any]]:
-        """Waits for the groups that were given a command. See :meth:`_ask`."""
-        results: dict[int, Any] = {}
-        failures: dict[int, Exception] = {}
-        for k, driver in self._finish_order:
-            if k in asked:
-                try:
-                    results[k] = driver.result()
-                except Exception as error:
-                    failures[k] = error
-        if failures:
-            self._unfinished = []
-            fatal = [k for k in failures if not getattr(failures[k], "restarted", True)]
-            raise failures[min(fatal or failures)]
-        return [(k, results[k]) for k in sorted(results)]
-
-    # -- the end ----------------------------------------------------------------------
+        self._lacks("render")
 
     def close(self) -> None:
         """Closes every environment; again, it does nothing."""
         if not self.closed:
-            self.closed = True
-            self.waiting = False
+            self._closed = True
             self.close_extras()
-
-    def _fail(self) -> None:
-        """Deals with an error in a step or a reset."""
-        self.close()
-
-    def _leave_to(self, owner: int) -> None:
-        """Leaves it to the process that this one was just forked from: it is closed here."""
-        if self.closed:
-            return
-        elsewhere = self._elsewhere = Elsewhere(type(self).__name__, owner)
-        self._drivers[:] = [elsewhere] * len(self._drivers)
-        self._finish_order = list(enumerate(self._drivers))
-        self._unfinished = []
-        self._first_ready.active = self.waiting = False
-        self.closed = True
 
     @abstractmethod
     def close_extras(self) -> None:
-        """Ends whatever the backend holds; called once, by :meth:`close`."""
+        """Ends whatever it holds; called once, by :meth:`close`."""
+
+    def _lacks(self, what: str) -> NoReturn:
+        raise NotImplementedError(f"{type(self).__name__} has no {what}")
 
     def __enter__(self) -> VecEnv:
         return self
@@ -767,33 +404,6 @@ class VecEnv(ABC):
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
         return f"{type(self).__name__}(num_envs={self.num_envs}{state})"
-
-    # -- checks -----------------------------------------------------------------------
-
-    def _check_open(self) -> None:
-        if self._elsewhere is not None:
-            self._elsewhere.refuse()
-        if self.closed:
-            raise ClosedVecEnvError(f"{type(self).__name__} is closed; make another one")
-        while self._unfinished:
-            driver = self._unfinished[-1]
-            outcome = driver.discard()
-            if isinstance(outcome, Outcome):
-                self._results.forget([(self._drivers.index(driver), outcome)])
-            self._unfinished.pop()
-
-    def _check_idle(self, what: str) -> None:
-        if self.waiting:
-            raise AlreadySteppingError(
-                f"{what} was called while a step is pending: finish it with step_wait first"
-            )
-        if self._first_ready.active and not self.closed:
-            (envs,) = self._first_ready.in_flight.nonzero()
-            raise AlreadySteppingError(
-                f"{what} was called while {name_envs(envs.tolist())} have been sent and not "
-                "received: receive them with recv first"
-            )
-        self._check_open()
 
 
 def _shape_of(space: Space[Any]) -> Any:

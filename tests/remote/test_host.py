@@ -1,0 +1,59 @@
+"""The environments that a session created together, and the process they are in."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import time
+
+import pytest
+from remote_envs import CountingEnv, MischievousEnv
+from serving import assert_nothing_is_left, wait_until
+
+from xuance_envs.errors import ClosedVecEnvError, EnvError
+from xuance_envs.remote.host import Host, Wanted
+from xuance_envs.remote.hosted_vec_env import HostedVecEnv
+from xuance_envs.remote.metrics import Metrics
+from xuance_envs.remote.settings import Catalogue, Settings, quickest_context
+
+
+class SlowEnv(CountingEnv):
+    """Takes its time to be made."""
+
+    def __init__(self) -> None:
+        time.sleep(0.5)
+        super().__init__()
+
+
+def test_a_host_that_nobody_waits_for_any_more_is_ended_once_it_is_there() -> None:
+    settings = Settings(Catalogue({"Slow": SlowEnv}))
+
+    async def give_up() -> None:
+        creating = asyncio.create_task(
+            Host.create(Wanted([SlowEnv], None, auto_reset=True), settings, Metrics())
+        )
+        while not multiprocessing.active_children():
+            await asyncio.sleep(0.01)
+        creating.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+        assert multiprocessing.active_children(), "it was not under way"
+
+    asyncio.run(give_up())
+    wait_until(lambda: not multiprocessing.active_children())
+    assert_nothing_is_left()
+
+
+def test_an_error_closes_the_environments_and_leaves_the_worker_to_be_ended() -> None:
+    envs = HostedVecEnv([MischievousEnv] * 2, None, quickest_context(), 30.0, 30.0)
+    envs.reset()
+    with pytest.raises(EnvError):
+        envs.step([0, 1])
+    assert envs.closed
+    with pytest.raises(ClosedVecEnvError):
+        envs.reset()
+    assert envs.pid in {child.pid for child in multiprocessing.active_children()}
+    envs.end_worker()
+    assert envs.pid is None
+    envs.end_worker()
+    assert_nothing_is_left()

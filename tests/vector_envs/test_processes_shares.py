@@ -1,0 +1,64 @@
+"""Worker processes: which environments each of them has."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from typing import Any
+
+import pytest
+from process_env import ProcessEnv
+
+from xuance_envs import SubprocVecEnv
+from xuance_envs.vector_envs.arguments import shares
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "in_series", "cpus", "sizes"),
+    [
+        (5, "auto", 2, [2, 3]),
+        (64, "auto", 3, [21, 21, 22]),
+        (2, "auto", 8, [1, 1]),
+        (5, 2, 8, [2, 2, 1]),
+        (5, 1, 1, [1] * 5),
+        (3, 10, 4, [3]),
+    ],
+)
+def test_environments_are_split_evenly(
+    num_envs: int, in_series: int | str, cpus: int, sizes: list[int]
+) -> None:
+    split = shares(num_envs, in_series, cpus)
+    assert [hi - lo for lo, hi in split] == sizes
+    assert [lo for lo, _ in split] == [0, *(hi for _, hi in split[:-1])]
+
+
+@pytest.mark.parametrize(
+    ("options", "workers", "largest"),
+    [
+        ({"in_series": 2}, 3, 2),
+        ({"in_series": 2, "caller_steps": True}, 2, 2),
+        ({"in_series": 9, "caller_steps": True}, 0, 5),
+    ],
+)
+def test_how_many_workers_there_are_and_what_the_largest_share_is(
+    options: dict[str, Any], workers: int, largest: int
+) -> None:
+    with SubprocVecEnv([ProcessEnv] * 5, context="forkserver", **options) as envs:
+        assert len(envs.pids) == workers
+    assert (envs.n_remotes, envs.in_series) == (workers, largest)
+
+
+def test_caller_steps_keeps_the_last_share() -> None:
+    with SubprocVecEnv(
+        [ProcessEnv] * 5, in_series=2, caller_steps=True, context="forkserver"
+    ) as envs:
+        mine = [pid == os.getpid() for pid in envs.call("pid")]
+    assert mine == [False, False, False, False, True]
+
+
+def test_caller_steps_with_one_share_needs_no_worker() -> None:
+    with SubprocVecEnv([ProcessEnv] * 2, in_series=2, caller_steps=True) as envs:
+        assert envs.call("pid") == (os.getpid(),) * 2
+        assert multiprocessing.active_children() == []
+        envs.reset()
+        assert envs.step([0, 0])[0].tolist() == [[1.0], [1.0]]

@@ -1,0 +1,1 @@
+"""What lies in the arrays of a step: observations, actions, rewards, flags and infos."""

@@ -1,0 +1,171 @@
+"""What a step returns as infos: a sequence that builds a dict when one is looked at."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, SupportsIndex, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.info_batch import InfoBatch
+
+__all__ = ["Ends", "StepInfos"]
+
+
+class Ends:
+    """The episodes that ended in a step: what their environments' infos have besides.
+
+    Args:
+        ended: ``(num_envs,)`` bool: where an episode ended.
+        observation: by place in the batch, the first observation of the next episode.
+        infos: the batch of the resets' infos.
+        envs: the environments in the batch, ascending; None for all.
+    """
+
+    __slots__ = ("_ended", "_envs", "_infos", "_observation")
+
+    def __init__(
+        self,
+        ended: NDArray[np.bool_],
+        observation: Callable[[int], Any],
+        infos: InfoBatch,
+        envs: NDArray[np.intp] | None,
+    ) -> None:
+        self._ended = ended
+        self._observation = observation
+        self._infos = infos
+        self._envs = envs
+
+    def taken(self) -> tuple[NDArray[np.intp], InfoBatch]:
+        """The environments whose episode ended, and the batch of their resets' infos."""
+        (envs,) = self._ended.nonzero()
+        if self._envs is not None and len(self._envs) == len(envs):
+            return envs, self._infos
+        batch = self._infos
+        numbers = (
+            batch.numbers.take(self._rows(envs)) if len(batch.numbers.kinds) else batch.numbers
+        )
+        return envs, InfoBatch(numbers, batch.keys, batch.group_of, batch.rest)
+
+    def observations(self, envs: NDArray[np.intp]) -> list[Any]:
+        """The first observations of the next episodes of some of those environments."""
+        return [self._observation(row) for row in self._rows(envs).tolist()]
+
+    def _rows(self, envs: NDArray[np.intp]) -> NDArray[np.intp]:
+        return envs if self._envs is None else self._envs.searchsorted(envs)
+
+    def add_to(self, info: dict[Any, Any], env: int) -> None:
+        """Adds to the info of an environment what it has besides, if its episode ended."""
+        if self._ended[env]:
+            row = env if self._envs is None else int(self._envs.searchsorted(env))
+            info["reset_obs"] = self._observation(row)
+            info["reset_info"] = self._infos.build(row, env)
+
+
+class StepInfos(Sequence[dict[Any, Any]]):
+    """The infos of one step: a sequence of dicts, each built when it is first looked at.
+
+    Looked at again, a dict is the same object. Looked at after later steps, it still shows its
+    own step. ``infos[i] = {...}`` replaces one.
+
+    Args:
+        batch: what the dicts are built from.
+        envs: the environment of each dict.
+        ends: the episodes that ended in the step, None if none did.
+    """
+
+    __slots__ = ("_batch", "_built", "_ends", "_envs")
+
+    def __init__(self, batch: InfoBatch, envs: NDArray[np.intp], ends: Ends | None = None) -> None:
+        self._batch = batch
+        self._envs = envs
+        self._ends = ends
+        self._built: dict[int, dict[Any, Any]] = {}
+
+    @property
+    def parts(self) -> tuple[InfoBatch, Ends | None]:
+        """What the dicts are built from."""
+        return self._batch, self._ends
+
+    def column(self, key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """One key of every environment's info, without building any dict.
+
+        Args:
+            key: a key of the infos the environments gave; not ``reset_obs`` or ``reset_info``.
+
+        Returns:
+            ``(values, mask)``, both of shape ``(len(infos),)``. ``mask`` says which infos have
+            the key; where they do not, the value is 0, or None in an array of objects. The
+            dtype is that of the values, float64 if several kinds of numbers are among them,
+            and object if some are not numbers.
+        """
+        return self._batch.column(key, self._envs)
+
+    def __len__(self) -> int:
+        return len(self._envs)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> dict[Any, Any]: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> list[dict[Any, Any]]: ...
+    def __getitem__(self, index: SupportsIndex | slice, /) -> dict[Any, Any] | list[dict[Any, Any]]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        position = self._position(index)
+        info = self._built.get(position)
+        if info is None:
+            info = self._built[position] = self._build(position)
+        return info
+
+    def __iter__(self) -> Iterator[dict[Any, Any]]:
+        """All dicts: those not looked at before are built together, which is quicker."""
+        if len(self._built) < len(self):
+            for position, info in enumerate(self._batch.dicts(self._envs, {})):
+                if position not in self._built:
+                    if self._ends is not None:
+                        self._ends.add_to(info, int(self._envs[position]))
+                    self._built[position] = info
+        return iter([self._built[position] for position in range(len(self))])
+
+    def __setitem__(self, index: SupportsIndex, info: dict[Any, Any], /) -> None:
+        self._built[self._position(index)] = info
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, StepInfos | list | tuple):
+            return list(self) == list(other)
+        return NotImplemented
+
+    def __add__(self, other: object) -> list[Any]:
+        if isinstance(other, StepInfos | list):
+            return [*self, *other]
+        return NotImplemented
+
+    def __radd__(self, other: object) -> list[Any]:
+        return [*other, *self] if isinstance(other, list) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, so not hashable, as a list
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[dict[Any, Any]]]]:
+        return list, (list(self),)
+
+    def copy(self) -> list[dict[Any, Any]]:
+        """A list of the same dicts."""
+        return list(self)
+
+    def _position(self, index: SupportsIndex) -> int:
+        position = operator.index(index)
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"info {position} of {len(self)}")
+        return position % len(self)
+
+    def _build(self, position: int) -> dict[Any, Any]:
+        env = int(self._envs[position])
+        info = self._batch.build(position, env)
+        if self._ends is not None:
+            self._ends.add_to(info, env)
+        return info

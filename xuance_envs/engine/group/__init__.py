@@ -1,0 +1,1 @@
+"""Environments stepped in series, and what is known of one of them."""

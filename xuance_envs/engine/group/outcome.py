@@ -1,0 +1,117 @@
+"""What groups of environments are asked, and what comes of it besides what lies in the arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+__all__ = ["DONE", "ENDED", "Autoreset", "Outcome", "OutcomeMaker", "Reset", "Rest"]
+
+Reset = tuple[int, Any, Any]
+"""One environment to reset: its place in the group, the seed and the options, or None."""
+
+
+class Autoreset(Enum):
+    """When an environment whose episode ended is reset.
+
+    ``SAME_STEP``: inside the step that ended the episode; what ``VecEnv`` promises.
+    ``NEXT_STEP``: the next step resets it instead of stepping it, and ignores its action.
+    ``DISABLED``: only when the caller does it.
+    """
+
+    SAME_STEP = "same step"
+    NEXT_STEP = "next step"
+    DISABLED = "disabled"
+
+
+@dataclass
+class Rest:
+    """What one command left besides the group's arrays; everything in it is frozen.
+
+    Attributes:
+        keys: the keys of the info columns, if there are new ones.
+        reset_keys: the same for the infos of the resets.
+        infos: by place in the group, what does not fit the columns of an info.
+        reset_infos: the same for the infos of the resets.
+        observations: the lists of observations' leaves that are held as objects.
+        reset_observations: the same for the first observations of the next episodes.
+    """
+
+    keys: tuple[str, ...] | None = None
+    reset_keys: tuple[str, ...] | None = None
+    infos: dict[int, Any] = field(default_factory=dict)
+    reset_infos: dict[int, Any] = field(default_factory=dict)
+    observations: list[list[Any]] = field(default_factory=list)
+    reset_observations: list[list[Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a command besides what is in the arrays.
+
+    Attributes:
+        ended: whether an episode ended, and the next one began in the same step.
+        rest: what does not fit the arrays, None if everything does.
+    """
+
+    ended: bool = False
+    rest: Rest | None = None
+
+
+DONE = Outcome()
+ENDED = Outcome(ended=True)
+
+
+class _Writer(Protocol):
+    """What an outcome is to tell of a writer of infos."""
+
+    keys: list[str]
+    changes: int
+    rest: dict[int, Any]
+
+
+class OutcomeMaker:
+    """Makes outcomes of what writers of infos have left, and tells of new columns once.
+
+    Args:
+        infos: writes the infos.
+        reset_infos: writes those of the resets.
+    """
+
+    def __init__(self, infos: _Writer, reset_infos: _Writer) -> None:
+        self._infos = infos
+        self._reset_infos = reset_infos
+        self._known = self._told = 0
+
+    def begin(self) -> None:
+        """Begins a command: what was told in the last one is known."""
+        self._known = self._told
+
+    def outcome(
+        self,
+        ended: bool,
+        observations: Sequence[Sequence[Any]] = (),
+        reset_observations: Sequence[Sequence[Any]] = (),
+    ) -> Outcome:
+        """What came of the command; the same again, until the next one begins.
+
+        Args:
+            ended: whether an episode ended, and the next one began in the same step.
+            observations: the lists of observations' leaves that are held as objects.
+            reset_observations: the same for the first observations of the next episodes.
+        """
+        infos, resets = self._infos, self._reset_infos
+        changes = infos.changes + resets.changes
+        if not (infos.rest or resets.rest or observations or changes != self._known):
+            return ENDED if ended else DONE
+        rest = Rest(infos=infos.rest, reset_infos=resets.rest)
+        rest.observations = [list(values) for values in observations]
+        if ended:
+            rest.reset_observations = [list(values) for values in reset_observations]
+        if changes != self._known:
+            rest.keys, rest.reset_keys = tuple(infos.keys), tuple(resets.keys)
+        outcome = Outcome(ended, rest)
+        self._told = changes  # no call comes after, so no interrupt before it has been told
+        return outcome

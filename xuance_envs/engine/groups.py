@@ -1,0 +1,294 @@
+"""The groups of environments of one vector environment: made, put on their arrays, and ended."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from xuance_envs.engine.backend import Backend
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.driver import Driver, GroupDriver, is_interrupt
+from xuance_envs.engine.forks import Elsewhere, stays_behind
+from xuance_envs.engine.group.env_group import EnvGroup
+from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.engine.group.single_env import EnvDescription, common_description
+from xuance_envs.engine.ledger import Ledger
+from xuance_envs.engine.restarts import RestartingDriver, Restarts
+from xuance_envs.engine.results import Results
+from xuance_envs.engine.serialization import copy_of
+from xuance_envs.engine.waiting import Waiter
+from xuance_envs.errors import ClosedVecEnvError, EnvError
+
+__all__ = ["Describe", "Groups", "LocalGroups", "WorkerGroups"]
+
+logger = logging.getLogger("xuance_envs")
+
+Describe = Callable[[Sequence[tuple[int, EnvDescription]]], EnvDescription]
+"""Makes one description of those of some environments, with their indices; may find them unlike."""
+
+
+class Groups(ABC):
+    """Groups of environments on the arrays of a step.
+
+    Args:
+        drivers: of the groups, in the environments' order.
+        description: of the first environment.
+        arrays: of all groups.
+        waiter: how to wait for the first group that answers; None polls the drivers' descriptors.
+        results: makes infos of what the groups leave; None for the usual.
+
+    Attributes:
+        ledger (Ledger): who was asked for what.
+        results (Results): what came of it.
+        before_step: is called before each step, if it is not None.
+        closed (bool): whether nothing may be asked of them any more.
+        name: what errors call what they belong to.
+    """
+
+    def __init__(
+        self,
+        drivers: Sequence[Driver],
+        description: EnvDescription,
+        arrays: StepArrays,
+        waiter: Waiter | None = None,
+        results: Results | None = None,
+    ) -> None:
+        self.ledger = Ledger(drivers, waiter)
+        self.drivers = self.ledger.drivers
+        self.description = description
+        self.arrays = arrays
+        self.results = results or Results(self.drivers, arrays)
+        self.before_step: Callable[[], None] | None = None
+        self.closed = False
+        self.name = "vector environment"
+        self._elsewhere: Elsewhere | None = None
+        if not all(driver.is_local for driver in drivers):
+            stays_behind(self)
+
+    def packed_resets(
+        self, ids: Sequence[int], seeds: Sequence[int | None], options: Sequence[Any]
+    ) -> dict[int, Any]:
+        """Resets of some environments, as each group takes them."""
+        resets = list(zip(ids, seeds, options, strict=True))
+        return {
+            k: driver.pack("reset", mine)
+            for k, driver in enumerate(self.drivers)
+            if (mine := [(i - driver.lo, *how) for i, *how in resets if driver.lo <= i < driver.hi])
+        }
+
+    def each(
+        self, command: str, ids: Sequence[int], arguments: Callable[[Sequence[int]], Any]
+    ) -> list[Any]:
+        """Asks the groups of some environments for a command.
+
+        Args:
+            command: the command.
+            ids: the environments, none of them twice.
+            arguments: those for some environments of a group.
+
+        Returns:
+            What came of each environment, in the order of ``ids``.
+        """
+        packed = {}
+        asked: list[int] = []
+        for k, driver in enumerate(self.drivers):
+            if mine := [env for env in ids if driver.lo <= env < driver.hi]:
+                places = [env - driver.lo for env in mine]
+                packed[k] = driver.pack(command, places, *arguments(mine))
+                asked += mine
+        self.ledger.start(packed)
+        values = [value for _, answer in self.ledger.finish() for value in answer]
+        result_of = dict(zip(asked, values, strict=True))
+        self.ledger.take()
+        return [result_of[env] for env in ids]
+
+    def check_idle(self, what: str) -> None:
+        """Raises unless they are open and nothing is pending.
+
+        Raises:
+            AlreadySteppingError: something is.
+            ClosedVecEnvError: they are closed.
+        """
+        if not self.closed:
+            self.ledger.check_idle(what)
+        self.check_open()
+
+    def check_open(self) -> None:
+        """Raises if they are closed; lets go of what an interrupt left.
+
+        Raises:
+            ClosedVecEnvError: they are.
+            WrongProcessError: they belong to another process.
+        """
+        self.check_process()
+        if self.closed:
+            raise ClosedVecEnvError(f"{self.name} is closed; make another one")
+        if self.ledger.owing and not self.ledger.sending:
+            self.ledger.settle(self.results.forget)
+
+    def check_process(self) -> None:
+        """Raises if they belong to another process.
+
+        Raises:
+            WrongProcessError: they do.
+        """
+        if self._elsewhere is not None:
+            self._elsewhere.refuse()
+
+    def leave_to(self, owner: int) -> None:
+        """Leaves them to the process that this one was just forked from: they are closed here."""
+        if not self.closed:
+            self.closed = True
+            self._elsewhere = Elsewhere(self.name, owner)
+            self.ledger.leave_to(self._elsewhere)
+
+    def close(self, patience: float | None = None) -> None:
+        """Shuts them, and ends the environments and what is around them; again, it does nothing.
+
+        Args:
+            patience: seconds they have for that; None for what is usual.
+        """
+        if not self.closed:
+            self.shut()
+            self.end(patience)
+
+    def shut(self) -> None:
+        """Has nothing be asked of them any more."""
+        self.closed = True
+        self.ledger.stepping = False
+
+    @abstractmethod
+    def end(self, patience: float | None = None) -> None:
+        """Ends the environments and what is around them."""
+
+
+class LocalGroups(Groups):
+    """One group, in this process.
+
+    Args:
+        env_fns: makes an environment each.
+        keywords: keyword arguments for each function.
+        autoreset: when an environment whose episode ended is reset.
+        describe: makes one description of the environments'.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[..., Any]],
+        keywords: Sequence[Mapping[str, Any]],
+        autoreset: Autoreset = Autoreset.SAME_STEP,
+        describe: Describe = common_description,
+    ) -> None:
+        self._group = _group_here(env_fns, keywords, 0, autoreset)
+        try:
+            description = describe(self._group.describe())
+            spaces = description.observation_space, description.action_space
+            arrays = StepArrays.allocate(*spaces, len(env_fns))
+            self._group.attach(arrays)
+        except BaseException:
+            _close(self._group)
+            raise
+        super().__init__([GroupDriver(self._group, 0)], description, arrays)
+
+    @property
+    def envs(self) -> list[Any]:
+        """The environments, in a list of their own; empty once closed."""
+        return list(self._group.envs)
+
+    def end(self, patience: float | None = None) -> None:
+        """See :class:`Groups`."""
+        _close(self._group)
+
+
+class WorkerGroups(Groups):
+    """Groups in workers, and perhaps one in this process.
+
+    Args:
+        backend: the workers.
+        env_fns: makes an environment each; of all groups.
+        keywords: keyword arguments for each function.
+        own: index of the first environment of the group in this process, and after the last.
+        autoreset: when an environment whose episode ended is reset.
+        describe: makes one description of the environments'.
+        restarts: of all workers; None where a loss is an error.
+    """
+
+    def __init__(
+        self,
+        backend: Backend[Any],
+        env_fns: Sequence[Callable[..., Any]],
+        keywords: Sequence[Mapping[str, Any]],
+        own: tuple[int, int] | None = None,
+        autoreset: Autoreset = Autoreset.SAME_STEP,
+        describe: Describe = common_description,
+        restarts: Restarts | None = None,
+    ) -> None:
+        self.backend = backend
+        self._end = backend.ends_with(self)
+        self._own: EnvGroup | None = None
+        try:
+            backend.start()
+            backend.build()  # all at the same time, also with those of this process
+            described: list[tuple[int, EnvDescription]] = []
+            if own is not None:
+                mine = slice(*own)
+                self._own = _group_here(env_fns[mine], keywords[mine], own[0], autoreset)
+                described = self._own.describe()
+            description = describe(backend.descriptions() + described)
+            spaces = description.observation_space, description.action_space
+            arrays = backend.allocate(spaces, len(env_fns))
+            backend.attach(spaces, arrays)
+            if self._own is not None and own is not None:
+                self._own.attach(arrays.slice(*own))
+        except BaseException:
+            self._end()
+            if self._own is not None:
+                _close(self._own)
+            raise
+        drivers: list[Driver] = [*backend.workers]
+        if restarts is not None:
+            drivers = [
+                RestartingDriver(
+                    backend,
+                    k,
+                    keywords[worker.lo : worker.hi],
+                    arrays.slice(worker.lo, worker.hi),
+                    restarts,
+                )
+                for k, worker in enumerate(backend.workers)
+            ]
+        if self._own is not None and own is not None:
+            drivers.append(GroupDriver(self._own, own[0]))
+        super().__init__(drivers, description, arrays, backend.waiter(drivers))
+        self.before_step = backend.before_step
+
+    def end(self, patience: float | None = None) -> None:
+        """See :class:`Groups`."""
+        try:
+            if not isinstance(sys.exc_info()[1], KeyboardInterrupt):
+                self.backend.end(patience)
+        finally:
+            self._end()
+        if self._own is not None:
+            _close(self._own)
+
+
+def _group_here(
+    env_fns: Sequence[Callable[..., Any]],
+    keywords: Sequence[Mapping[str, Any]],
+    first: int,
+    autoreset: Autoreset,
+) -> EnvGroup:
+    return EnvGroup(
+        env_fns, keywords, first, copy_of, autoreset=autoreset, is_interrupt=is_interrupt
+    )
+
+
+def _close(group: EnvGroup) -> None:
+    try:
+        group.close()
+    except EnvError:
+        logger.warning("an environment did not close", exc_info=True)

@@ -1,0 +1,397 @@
+"""Who was asked for what, and who owes an answer.
+
+Groups of environments are asked in one of three ways at a time: all of them for a step, some for a
+command, or each for a step or a reset of its own when its environments have been sent. An interrupt
+(:class:`KeyboardInterrupt`) may come between any two operations of the interpreter. So what is
+noted is noted before it is asked, in assignments without a call between them, and every wait can be
+repeated: who has not been asked is asked then, and an answer is given as often as it is wanted.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.group.outcome import DONE, Outcome
+from xuance_envs.engine.waiting import PolledWaiter, Waiter
+from xuance_envs.errors import (
+    AlreadySteppingError,
+    NotSteppingError,
+    WorkerDiedError,
+    WorkerTimeoutError,
+    name_envs,
+)
+
+__all__ = ["Ledger", "ends_all"]
+
+_AT_ONCE = 0.0
+
+_Asking = tuple[int, Callable[[], None]]
+"""The number a group is asked under, and what asks it."""
+
+
+class Ledger:
+    """What the groups of one vector environment have been asked for.
+
+    Args:
+        drivers: the groups, which go by their places.
+        waiter: tells which of them may have answered; None polls their descriptors.
+
+    Attributes:
+        stepping (bool): whether a step of all has been asked for that nobody has taken in.
+        owing (dict): the groups that owe an answer to something else, and how they were asked.
+        in_flight (ndarray): ``(num_envs,)`` bool: the environments that have been sent and not
+            been received since.
+        sending (bool): whether there are any.
+    """
+
+    def __init__(self, drivers: Sequence[Driver], waiter: Waiter | None = None) -> None:
+        self.drivers = list(drivers)
+        self.stepping = False
+        self.owing: dict[int, _Asking] = {}
+        self.in_flight = np.zeros(drivers[-1].hi, np.bool_)
+        self.sending = False
+        self._tag = 0
+        # A group in this process works only when it is asked for its result: before waiting.
+        self._order = sorted(enumerate(drivers), key=lambda item: not item[1].is_local)
+        self._local = [k for k, driver in enumerate(drivers) if driver.is_local]
+        self._all_asked = True
+        self._actions: Mapping[int, Any] = {}
+        self._waiter = PolledWaiter(self.drivers, 0.0) if waiter is None else waiter
+        self._envs = [np.arange(driver.lo, driver.hi) for driver in drivers]
+        self._firsts = [driver.lo for driver in drivers]
+        # Of what has been sent: the groups nobody has waited for yet, what came of those that are
+        # done and not received yet, and those that may not take any time.
+        self._new: dict[int, _Asking] = {}
+        self._ready: dict[int, Any] = {}
+        self._interrupted = False
+        self._limited: set[int] = set()
+
+    # -- a step of all ----------------------------------------------------------------
+
+    def start_step(self, actions: Mapping[int, Any]) -> None:
+        """Asks every group for a step.
+
+        Args:
+            actions: by group, those that had to be packed.
+        """
+        self._actions = actions
+        self._tag += 1
+        self._all_asked = False
+        self.stepping = True
+        tag = self._tag
+        if actions:
+            for k, driver in enumerate(self.drivers):
+                driver.ask_step(tag, actions.get(k))
+        else:
+            for driver in self.drivers:
+                driver.ask_step(tag, None)
+        self._all_asked = True
+
+    def finish_step(self) -> list[tuple[int, Outcome]]:
+        """Waits for the step; by group, what it left besides the arrays, if anything.
+
+        It stays pending until ``stepping`` is unset.
+
+        Raises:
+            EnvError: an environment failed.
+            WorkerDiedError: the process around a group ended.
+        """
+        if not self._all_asked:  # an interrupt came before they were
+            for k, driver in enumerate(self.drivers):
+                if driver.tag != self._tag:
+                    driver.ask_step(self._tag, self._actions.get(k))
+        outcomes = []
+        for k, driver in self._order:
+            outcome = driver.result()
+            if outcome is not DONE:
+                outcomes.append((k, outcome))
+        return outcomes
+
+    # -- commands ---------------------------------------------------------------------
+
+    def start(self, packed: Mapping[int, Any]) -> None:
+        """Asks some groups for a command.
+
+        Args:
+            packed: by group, what its driver packed.
+        """
+        tag = self._tag = self._tag + 1
+        self.owing = {k: (tag, partial(self.drivers[k].ask, tag, packed[k])) for k in packed}
+        for _, ask in self.owing.values():
+            ask()
+
+    def finish(self) -> list[tuple[int, Any]]:
+        """Waits for the groups that owe an answer; by group, in their order, what came of it.
+
+        They owe it until :meth:`settle` or :meth:`take` is called.
+
+        Raises:
+            Exception: what the first one that failed raised; the others have finished by then.
+        """
+        results: dict[int, Any] = {}
+        failures: dict[int, Exception] = {}
+        for k, driver in self._order:
+            if k in self.owing:
+                tag, ask = self.owing[k]
+                if driver.tag != tag:  # an interrupt came before it was asked
+                    ask()
+                try:
+                    results[k] = driver.result()
+                except Exception as error:
+                    failures[k] = error
+        if failures:
+            self.owing = {}
+            fatal = [k for k, error in failures.items() if ends_all(error)]
+            raise failures[min(fatal or failures)]
+        return sorted(results.items())
+
+    def take(self) -> None:
+        """Takes note that the answers have been taken in."""
+        self.owing = {}
+
+    def settle(self, forget: Callable[[Iterable[tuple[int, Outcome]]], None]) -> None:
+        """Lets go of commands whose answers an interrupt kept from being taken in.
+
+        Args:
+            forget: takes in of outcomes nobody wants what groups tell only once.
+        """
+        while self.owing:
+            k = max(self.owing)
+            outcome = self.drivers[k].discard()
+            if isinstance(outcome, Outcome):
+                forget([(k, outcome)])
+            del self.owing[k]
+
+    def ready_by(self, deadline: float) -> bool:
+        """Waits until what was started is finished, or until a time; tells which it was."""
+        for k in range(len(self.drivers)) if self.stepping else self.owing:
+            if not self.drivers[k].is_local:
+                try:
+                    self.drivers[k].result(deadline)
+                except TimeoutError:
+                    return False
+                except Exception:
+                    continue  # is raised when it is finished
+        return True
+
+    # -- some at a time ---------------------------------------------------------------
+
+    def completed_by(self, env_ids: NDArray[np.intp]) -> list[int]:
+        """The groups that have all their actions once these environments are sent, too.
+
+        Raises:
+            AlreadySteppingError: one of them has been sent and not received since.
+        """
+        flying = self.in_flight[env_ids]
+        if flying.any():
+            raise AlreadySteppingError(
+                f"send: {name_envs(env_ids[flying].tolist())} have been sent before and not "
+                "received since: receive them with recv first"
+            )
+        sent = self.in_flight.copy()
+        sent[env_ids] = True
+        mine = np.zeros_like(sent)
+        mine[env_ids] = True
+        complete = np.logical_and.reduceat(sent, self._firsts)
+        touched = np.logical_or.reduceat(mine, self._firsts)
+        return list(np.flatnonzero(complete & touched).tolist())
+
+    def send(
+        self,
+        env_ids: NDArray[np.intp],
+        groups: Iterable[int],
+        ask: Callable[[int, int], Callable[[], None]],
+    ) -> None:
+        """Takes note that environments are sent, and starts groups.
+
+        Args:
+            env_ids: the environments.
+            groups: those that have all their actions now.
+            ask: gives what asks a group under a number.
+        """
+        tag = self._tag = self._tag + 1
+        asks = {k: (tag, ask(k, tag)) for k in groups}
+        owing, new = {**self.owing, **asks}, {**self._new, **asks}
+        in_flight = self.in_flight.copy()
+        in_flight[env_ids] = True
+        # No call in between, so that an interrupt finds either all of it or nothing.
+        self.owing, self._new, self.in_flight, self.sending = owing, new, in_flight, True
+        for _, start in asks.values():
+            start()
+
+    def wait(self, wanted: int, timeout: float | None) -> dict[int, Any]:
+        """Waits until so many environments have answered, or until the time is over.
+
+        Returns:
+            What came of each group that has; :meth:`receive` takes note of it.
+
+        Raises:
+            EnvError: an environment failed.
+            WorkerDiedError: the process around a group ended.
+            WorkerTimeoutError: a process took longer than it may.
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        for k, (tag, ask) in self._new.items():
+            if self.drivers[k].tag != tag:  # an interrupt came before it was asked
+                ask()
+            self._watch(k)
+        self._new = {}
+        if self._interrupted:  # an answer may have been read that nobody took note of
+            self._collect(self.owing)
+        self._interrupted = True
+        self._collect(self._or_overdue(self._waiter.now(self._at_work())))
+        while sum(len(self._envs[k]) for k in self._ready) < wanted:
+            local = next((k for k in self._local if k in self._at_work()), None)
+            if local is not None:
+                self._ready[local] = self.drivers[local].result()
+                self._collect(self._or_overdue(self._waiter.now(self._at_work())))
+                continue
+            if deadline is not None and monotonic() >= deadline:
+                break
+            until = min([*self._dues().values(), *filter(None, [deadline])], default=None)
+            self._collect(self._or_overdue(self._waiter.wait(self._at_work(), until)))
+        return dict(sorted(self._ready.items()))
+
+    def receive(self, env_ids: NDArray[np.intp]) -> None:
+        """Takes note that the environments of the groups that are ready have been received."""
+        owing = {k: asking for k, asking in self.owing.items() if k not in self._ready}
+        in_flight = self.in_flight.copy()
+        in_flight[env_ids] = False
+        sending = bool(in_flight.any())
+        # As in :meth:`send`.
+        self.owing, self._ready, self._interrupted = owing, {}, False
+        self.in_flight, self.sending = in_flight, sending
+
+    def recall(self) -> dict[int, Any]:
+        """Waits for every group at work, and forgets what has been sent.
+
+        Returns:
+            What came of each.
+        """
+        results = dict(self.finish())
+        in_flight = np.zeros_like(self.in_flight)
+        self.owing, self._new, self._ready = {}, {}, {}
+        self._interrupted = self.sending = False
+        self.in_flight = in_flight
+        return results
+
+    def wanted(self, min_envs: int | None) -> int:
+        """How many environments to wait for, if so many can answer.
+
+        Raises:
+            NotSteppingError: nothing that was sent has been started.
+            ValueError: fewer environments have been started.
+        """
+        started = len(self.started())
+        wanted = 1 if min_envs is None else operator.index(min_envs)
+        if not started:
+            raise NotSteppingError(
+                f"recv was called, but no environment is stepping{self._why_not_more()}"
+            )
+        if not 1 <= wanted <= started:
+            raise ValueError(
+                f"min_envs: expected from 1 to {started}, for so many environments are "
+                f"stepping, got {min_envs}{self._why_not_more()}"
+            )
+        return wanted
+
+    def started(self) -> list[int]:
+        """The environments that are stepping."""
+        return [env for k in sorted(self.owing) for env in self._envs[k].tolist()]
+
+    def envs_of(self, groups: Iterable[int]) -> NDArray[np.intp]:
+        """The environments of some groups, in the groups' order."""
+        return np.concatenate([self._envs[k] for k in groups])
+
+    def _why_not_more(self) -> str:
+        held = self.in_flight.copy()
+        held[self.started()] = False
+        if not held.any():
+            return ""
+        return (
+            f"; {name_envs(np.flatnonzero(held).tolist())} have been sent, and wait for the "
+            "actions of the others that share their worker"
+        )
+
+    def _at_work(self) -> set[int]:
+        return {k for k in self.owing if k not in self._ready}
+
+    def _dues(self) -> dict[int, float]:
+        """By when each group at work that may not take any time must have answered."""
+        dues = {k: self.drivers[k].due for k in self._limited & self._at_work()}
+        return {k: due for k, due in dues.items() if due is not None}
+
+    def _collect(self, groups: Iterable[int]) -> None:
+        """Takes the answers of those groups that have one."""
+        for k in groups:
+            if k in self.owing and k not in self._ready and k not in self._local:
+                try:
+                    self._ready[k] = self.drivers[k].result(_AT_ONCE)
+                except TimeoutError:
+                    self._watch(k)
+
+    def _or_overdue(self, groups: set[int]) -> set[int]:
+        """Groups that may have answered; if there are none, those that should have by now."""
+        if groups or not self._limited:
+            return groups
+        now = monotonic()
+        return {k for k, due in self._dues().items() if due < now}
+
+    def _watch(self, k: int) -> None:
+        if self.drivers[k].due is not None:
+            self._limited.add(k)
+        self._waiter.watch(k)
+
+    def leave_to(self, other: Any) -> None:
+        """Forgets everything, and has another object in the place of each driver.
+
+        In place, so that whatever is under way meets it, too.
+        """
+        self.drivers[:] = [other] * len(self.drivers)
+        self._order[:] = enumerate(self.drivers)
+        self.owing = {}
+        self.stepping = self.sending = False
+
+    # -- what may be asked now --------------------------------------------------------
+
+    def check_idle(self, what: str) -> None:
+        """Raises unless nothing is pending.
+
+        Raises:
+            AlreadySteppingError: something is.
+        """
+        if self.stepping:
+            raise AlreadySteppingError(
+                f"{what} was called while a step is pending: finish it with step_wait first"
+            )
+        if self.sending:
+            (envs,) = self.in_flight.nonzero()
+            raise AlreadySteppingError(
+                f"{what} was called while {name_envs(envs.tolist())} have been sent and not "
+                "received: receive them with recv first"
+            )
+
+    def check_not_stepping(self, what: str) -> None:
+        """Raises if a step of all is pending.
+
+        Raises:
+            AlreadySteppingError: it is.
+        """
+        if self.stepping:
+            raise AlreadySteppingError(
+                f"{what} was called while a step_async is pending: finish it with step_wait "
+                "first; send and recv are another way of stepping"
+            )
+
+
+def ends_all(error: Exception) -> bool:
+    """Whether after an error in a command nothing can be asked any more."""
+    return isinstance(error, WorkerDiedError | WorkerTimeoutError) and not error.restarted

@@ -1,0 +1,1 @@
+"""Groups in worker processes: started, spoken to, watched and ended."""

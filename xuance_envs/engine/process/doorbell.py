@@ -1,0 +1,305 @@
+"""Signals between two processes: one byte on a pipe, and a payload behind it when there is one.
+
+Who may say what is a table. The caller sends one request to a worker and nothing more until it
+has the reply; only ``CLOSE`` may come at any time.
+
+=======  ==================================  ===========================
+request  payload                             replies
+=======  ==================================  ===========================
+STEP     none                                DONE, ENDED, RESULT, FAILED
+CALL     (name of a command, its arguments)  RESULT, FAILED
+CLOSE    none                                none: the process ends
+=======  ==================================  ===========================
+
+A payload has its length before it, as eight bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+from contextlib import suppress
+from enum import IntEnum
+from time import perf_counter
+
+from xuance_envs.engine.waiting import milliseconds_until
+
+__all__ = ["Channel", "Inbox", "PeerGoneError", "Reply", "Request", "frame", "write_all"]
+
+_LENGTH = struct.Struct("<q")
+_HEADER = 1 + _LENGTH.size
+_CHUNK = 1 << 16
+
+
+class Request(IntEnum):
+    """What a worker is asked to do."""
+
+    STEP = ord("s")
+    CALL = ord("c")
+    CLOSE = ord("q")
+
+
+class Reply(IntEnum):
+    """What a worker answers: a step's plain end, one with episodes' ends, a value, an error."""
+
+    DONE = ord("d")
+    ENDED = ord("e")
+    RESULT = ord("r")
+    FAILED = ord("f")
+
+
+_WITH_PAYLOAD = frozenset({Request.CALL, Reply.RESULT, Reply.FAILED})
+
+
+class PeerGoneError(Exception):
+    """The process at the other end of the pipe has ended, or closed its end."""
+
+
+def frame(code: Request | Reply, payload: bytes | None = None) -> bytes:
+    """A message as it goes through the pipe."""
+    ring = bytes([code])
+    return ring if payload is None else ring + _LENGTH.pack(len(payload)) + payload
+
+
+def write_all(fd: int, message: bytes) -> None:
+    """Writes a message to a blocking pipe.
+
+    Raises:
+        PeerGoneError: nobody is there to read it.
+    """
+    rest = memoryview(message)
+    try:
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    except OSError as error:
+        raise PeerGoneError from error
+
+
+class Inbox:
+    """The receiving end of a pipe, which holds one message at a time.
+
+    Waiting spins for a while before it blocks, because waking a blocked process costs more
+    than a short wait. Whether it does is learned from the gaps between messages: when they are
+    usually longer than the bound, spinning would be wasted.
+
+    Args:
+        fd: the pipe's read end.
+        peer: a descriptor that turns readable when the other process ends; None where the
+            end of the pipe is all there is to notice.
+        spin: the bound on spinning, in seconds; 0 blocks at once.
+    """
+
+    def __init__(self, fd: int, peer: int | None = None, spin: float = 0.0) -> None:
+        os.set_blocking(fd, False)
+        self.fd = fd
+        self.parts: list[bytes] = []
+        self._size = 0
+        self._peer = peer
+        self._bound = spin
+        self._spin = spin
+        self._gap = 0.0
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        if peer is not None:
+            poll.register(peer, select.POLLIN)
+        self._poll = poll.poll
+
+    def clear(self) -> None:
+        """Forgets the message, so that the next one can come; what came behind it is kept."""
+        if sum(map(len, self.parts)) > self._size:
+            self.parts = [b"".join(self.parts)[self._size :]]
+        else:
+            self.parts = []
+
+    def receive(self, deadline: float | None = None) -> tuple[int, bytes]:
+        """Waits for a message. It stays here, and can be received again, until it is cleared.
+
+        So nothing is lost when a signal's exception, such as KeyboardInterrupt, ends the wait.
+
+        Args:
+            deadline: when to give up, as :func:`time.monotonic` counts; None waits for ever.
+
+        Returns:
+            Its code and its payload, empty where it has none.
+
+        Raises:
+            PeerGoneError: the other process ended before it sent one.
+            TimeoutError: the deadline passed.
+        """
+        parts = self.parts
+        if not parts:
+            if self._bound:
+                self._spin_or_block(deadline)
+            else:
+                self._poll(milliseconds_until(deadline))
+            self._read(deadline)
+        code = parts[0][0]
+        if code in _WITH_PAYLOAD:
+            return code, self._payload(deadline)
+        self._size = 1
+        return code, b""
+
+    def _payload(self, deadline: float | None) -> bytes:
+        parts = self.parts
+        size, wanted = sum(map(len, parts)), 0
+        while True:
+            if not wanted and size >= _HEADER:
+                wanted = _HEADER + int(_LENGTH.unpack_from(b"".join(parts), 1)[0])
+            if wanted and size >= wanted:
+                self._size = wanted
+                return b"".join(parts)[_HEADER:wanted]
+            self._read(deadline)
+            size += len(parts[-1])
+
+    def _spin_or_block(self, deadline: float | None) -> None:
+        start = now = perf_counter()
+        end = start + self._spin
+        poll = self._poll
+        while now < end:
+            if poll(0):
+                break
+            os.sched_yield()  # the caller may be waiting for this very CPU
+            now = perf_counter()
+        else:
+            poll(milliseconds_until(deadline))
+            now = perf_counter()
+        # One long gap, such as an evaluation between two rollouts, must not weigh much.
+        self._gap += (min(now - start, 4 * self._bound) - self._gap) / 8
+        self._spin = self._bound if self._gap < self._bound else 0.0
+
+    def _read(self, deadline: float | None) -> None:
+        """Reads what is there, and waits if nothing is.
+
+        What the other process sent before it ended is still read.
+        """
+        while True:
+            try:
+                # Both in C: no signal's exception can come between the read and the append.
+                self.parts.extend(map(os.read, (self.fd,), (_CHUNK,)))
+            except BlockingIOError:
+                ready = dict(self._poll(milliseconds_until(deadline)))
+                if not ready:
+                    raise TimeoutError from None
+                if self.fd not in ready:
+                    raise PeerGoneError from None
+                continue
+            if not self.parts[-1]:
+                self.parts.pop()
+                raise PeerGoneError
+            return
+
+
+class Channel:
+    """The caller's side of a worker's two pipes: asks, and waits for the answer.
+
+    Both halves can be repeated after a signal's exception interrupted them, and go on then.
+
+    Args:
+        requests: write end of the pipe to the worker, owned by this object from now on.
+        replies: read end of the pipe from the worker, likewise.
+        peer: a descriptor that turns readable when the worker ends.
+        spin: the bound on spinning while it waits for a reply, in seconds.
+
+    Attributes:
+        tag (int): the number of the last request, as the caller counts them.
+    """
+
+    def __init__(self, requests: int, replies: int, peer: int, spin: float) -> None:
+        os.set_blocking(requests, False)
+        self.tag = 0
+        self._requests = requests
+        self._peer = peer
+        self._inbox = Inbox(replies, peer, spin)
+        self._message = b""
+        self._answered = True
+        self._written: list[int] = []
+
+    def ask(self, message: bytes, tag: int, deadline: float | None = None) -> None:
+        """Sends a request, once the last one has been answered; that answer is forgotten.
+
+        Raises:
+            PeerGoneError: the worker has ended.
+            TimeoutError: the deadline passed while the pipe was full.
+        """
+        if not self._answered:  # an interrupt came before, or an error of another worker
+            self.answer(deadline)
+        inbox = self._inbox
+        # No call in between, so that an interrupt finds either the old request or the new one.
+        self.tag, self._message, self._answered = tag, message, False
+        self._written, inbox.parts = [], []
+        if not self._write(message) or self._written[0] < len(message):
+            self._flush(deadline)
+
+    def answer(self, deadline: float | None = None) -> tuple[int, bytes]:
+        """Waits for the reply to the last request, and gives it as often as it is asked to.
+
+        Raises:
+            PeerGoneError: the worker ended without one.
+            TimeoutError: the deadline passed.
+        """
+        if sum(self._written) < len(self._message):
+            self._flush(deadline)
+        answer = self._inbox.receive(deadline)
+        self._answered = True
+        return answer
+
+    def _flush(self, deadline: float | None) -> None:
+        message = memoryview(self._message)
+        while (start := sum(self._written)) < len(message):
+            if not self._write(message[start:]):
+                self._wait_for_room(deadline)
+
+    def _write(self, data: bytes | memoryview) -> bool:
+        """Writes what the pipe has room for; returns whether it had any."""
+        try:
+            # Both in C: no signal's exception can come between the write and the append.
+            self._written.extend(map(os.write, (self._requests,), (data,)))
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise PeerGoneError from error
+        return True
+
+    def _wait_for_room(self, deadline: float | None) -> None:
+        poll = select.poll()
+        poll.register(self._requests, select.POLLOUT)
+        poll.register(self._peer, select.POLLIN)
+        ready = dict(poll.poll(milliseconds_until(deadline)))
+        if not ready:
+            raise TimeoutError
+        if self._peer in ready:
+            raise PeerGoneError
+
+    @property
+    def replies(self) -> int:
+        """The read end of the pipe from the worker."""
+        return self._inbox.fd
+
+    @property
+    def received(self) -> int:
+        """How many bytes of the answer have come."""
+        return sum(map(len, self._inbox.parts))
+
+    def ask_to_close(self) -> None:
+        """Tells the worker to end when it is done with the request it is at."""
+        if sum(self._written) == len(self._message):
+            with suppress(OSError):  # it has ended already, or is so far behind that it must be
+                os.write(self._requests, frame(Request.CLOSE))
+        else:  # within a message nothing can be said but that there is no more
+            self._close_requests()
+
+    def drain(self) -> None:
+        """Throws away what the worker says."""
+        with suppress(BlockingIOError):
+            os.read(self._inbox.fd, _CHUNK)
+
+    def close(self) -> None:
+        """Closes the pipes."""
+        self._close_requests()
+        os.close(self._inbox.fd)
+
+    def _close_requests(self) -> None:
+        if self._requests >= 0:
+            os.close(self._requests)
+            self._requests = -1

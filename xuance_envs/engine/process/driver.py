@@ -1,0 +1,208 @@
+"""A group in a worker process, as a driver.
+
+A request is answered, or the end of the process is noticed at once, whatever it was doing. So is
+that it takes longer than it may. While one is waited for, the end of another one is noticed, too.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.engine.backend import WorkerDriver, shown
+from xuance_envs.engine.data.step_arrays import StepArrays, first_unstepped
+from xuance_envs.engine.group.outcome import DONE, ENDED, Outcome
+from xuance_envs.engine.group.step_clock import StepTimes
+from xuance_envs.engine.process.doorbell import PeerGoneError, Reply, Request, frame
+from xuance_envs.engine.process.worker_process import StartSettings, WorkerProcess
+from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
+from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
+
+__all__ = ["ProcessDriver"]
+
+LOOK = 0.25
+"""Seconds between two looks at the other workers, while one is waited for."""
+
+STOPPED = 1.0
+"""Seconds that a look takes longer than it may when this process was stopped: by Ctrl-Z, which
+stops its workers, too."""
+
+_STEP = frame(Request.STEP)
+_OUTCOMES: dict[int, Outcome] = {Reply.DONE: DONE, Reply.ENDED: ENDED}
+
+
+class ProcessDriver(WorkerDriver):
+    """One group of environments in a process of its own.
+
+    Args:
+        worker: the process.
+        settings: how it was started.
+        lo: index of its first environment.
+        hi: index after its last environment.
+    """
+
+    # Seconds that this process, and with it all workers, turned out to have been stopped.
+    _paused = 0.0
+
+    def __init__(self, worker: WorkerProcess, settings: StartSettings, lo: int, hi: int) -> None:
+        super().__init__(lo, hi)
+        self.worker = worker
+        self._command = "start"
+        self._timeout = settings.timeout
+        self._start_timeout = settings.start_timeout
+        self._limit: float | None = None
+        self._due: float | None = None
+        self._paused_before = 0.0
+        self._received = 0
+        self._rewards: NDArray[np.float64] | None = None  # which tell how far it is in a step
+
+    @property
+    def alive(self) -> bool:
+        """See :class:`~xuance_envs.engine.backend.WorkerDriver`."""
+        return self.worker.alive
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        return self.worker.replies, self.worker.peer
+
+    def attach(self, arrays: StepArrays) -> None:
+        """See :class:`~xuance_envs.engine.backend.WorkerDriver`; the group writes to them."""
+        self._rewards = arrays.rewards
+
+    @property
+    def tag(self) -> int:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        return self.worker.channel.tag
+
+    def pack_actions(self, actions: list[list[Any]]) -> bytes:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        return frame(Request.CALL, dumps_for_worker(("step", (actions,))))
+
+    def ask_step(self, tag: int, actions: bytes | None) -> None:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        self._set_command("step", self._timeout)
+        # A worker that is gone is noticed, and reported, when its result is asked for.
+        try:
+            self.worker.channel.ask(_STEP if actions is None else actions, tag, self.due)
+        except (PeerGoneError, TimeoutError):
+            return
+
+    def pack(self, command: str, *arguments: Any) -> tuple[str, bytes]:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        try:
+            return command, frame(Request.CALL, dumps_for_worker((command, arguments)))
+        except Exception as error:
+            raise TypeError(
+                f"what {command!r} was given cannot be sent to a worker process, because it "
+                f"cannot be pickled: {error}"
+            ) from error
+
+    def ask(self, tag: int, packed: tuple[str, bytes]) -> None:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        command, message = packed
+        starts = command in ("build", "rebuild")
+        self._set_command(command, self._start_timeout if starts else self._timeout)
+        with suppress(PeerGoneError, TimeoutError):
+            self.worker.channel.ask(message, tag, self.due)
+
+    def _set_command(self, command: str, limit: float | None) -> None:
+        self._command = command
+        self._limit = limit
+        self._give_time()
+        self._received = 0
+
+    def _give_time(self) -> None:
+        self._due = None if self._limit is None else monotonic() + self._limit
+        self._paused_before = ProcessDriver._paused
+
+    @property
+    def due(self) -> float | None:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        if self._due is None:
+            return None
+        return self._due + ProcessDriver._paused - self._paused_before
+
+    def result(self, deadline: float | None = None) -> Any:
+        """See :class:`~xuance_envs.engine.driver.Driver`.
+
+        Raises:
+            WorkerDiedError: it has ended, or one of its siblings.
+            WorkerTimeoutError: it has not answered in the time it was given; it has ended now.
+        """
+        code, payload = self._answer(deadline)
+        if (outcome := _OUTCOMES.get(code)) is not None:
+            return outcome
+        if code == Reply.RESULT:
+            return loads(payload)
+        raise unpack_error(payload)
+
+    def _answer(self, deadline: float | None) -> tuple[int, bytes]:
+        while True:
+            began = monotonic()
+            until, due = began + LOOK, self.due
+            if due is not None:
+                until = min(until, due)
+            if deadline is not None:
+                until = min(until, deadline)
+            try:
+                return self.worker.channel.answer(until)
+            except PeerGoneError:
+                raise self.death() from None
+            except TimeoutError:
+                now = monotonic()
+                if now > began + LOOK + STOPPED:
+                    ProcessDriver._paused += now - began
+                elif self.due is not None and now >= self.due and not self._progresses():
+                    raise self._overdue() from None
+                if deadline is not None and now >= deadline:
+                    raise
+                for sibling in self.siblings:
+                    if not sibling.alive:
+                        raise sibling.death() from None
+
+    def _progresses(self) -> bool:
+        """Whether more of an answer has come, and then gives it as long again.
+
+        A long answer does not fit the pipe: it takes a caller that reads it, and that came late.
+        """
+        before, self._received = self._received, self.worker.channel.received
+        self._give_time()
+        return self._received > before
+
+    def thaw(self, frozen: bytes) -> Any:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        return loads(frozen)
+
+    def times(self) -> StepTimes:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        return self.worker.black_box.times()
+
+    def death(self) -> WorkerDiedError:
+        """The error that says how it ended; it has."""
+        worker = self.worker
+        worker.failed = True
+        worker.join()
+        command, env = shown(self._command), self._env_at_work()
+        envs, last_words = range(self.lo, self.hi), worker.black_box.last_words()
+        return WorkerDiedError(envs, worker.pid, worker.process.exitcode, command, last_words, env)
+
+    def _overdue(self) -> WorkerTimeoutError:
+        """Ends the process, and makes the error that says where it was."""
+        worker = self.worker
+        worker.failed = True
+        command, env = shown(self._command), self._env_at_work()
+        worker.abort()
+        assert self._limit is not None
+        envs, last_words = range(self.lo, self.hi), worker.black_box.last_words()
+        return WorkerTimeoutError(envs, worker.pid, self._limit, command, last_words, env)
+
+    def _env_at_work(self) -> int | None:
+        place = self.worker.black_box.place()
+        if place is None and self._command == "step" and self._rewards is not None:
+            place = first_unstepped(self._rewards)
+        return None if place is None else self.lo + place

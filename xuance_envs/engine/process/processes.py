@@ -1,0 +1,133 @@
+"""Worker processes as a backend: how each is started, placed on a CPU, started again, and ended."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.util import Finalize
+from typing import Any
+
+from xuance_envs.engine.backend import HURRY, Backend
+from xuance_envs.engine.by_value import number_classes
+from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.process.driver import ProcessDriver
+from xuance_envs.engine.process.end import PATIENCE, end_all
+from xuance_envs.engine.process.placement import Placement
+from xuance_envs.engine.process.shared_memory import SharedMemory
+from xuance_envs.engine.process.worker_process import StartSettings, start_worker
+from xuance_envs.engine.waiting import PolledWaiter
+
+__all__ = ["Processes"]
+
+
+class Processes(Backend[ProcessDriver]):
+    """The worker processes of one vector environment.
+
+    Args:
+        settings: how they start.
+        split: index of the first environment and index after the last, of each.
+        env_fns: makes an environment each; those of all workers.
+        keywords: keyword arguments for each function.
+        pin: whether they may be kept on a CPU each.
+        caller_steps: whether this process steps environments, too.
+    """
+
+    without_pickling = ". context='fork' does without pickling"
+
+    def __init__(
+        self,
+        settings: StartSettings,
+        split: Sequence[tuple[int, int]],
+        env_fns: Sequence[Callable[..., Any]],
+        keywords: Sequence[Mapping[str, Any]],
+        pin: bool = False,
+        caller_steps: bool = False,
+    ) -> None:
+        super().__init__(split, env_fns, keywords, settings.autoreset)
+        self._settings = settings
+        self._forked = settings.context.get_start_method() == "fork"
+        if self._forked:
+            number_classes()
+        self._pin = pin
+        self._caller_steps = caller_steps
+        self._placement: Placement
+
+    def attach(self, spaces: tuple[Any, Any], arrays: StepArrays) -> None:
+        """See :class:`~xuance_envs.engine.backend.Backend`."""
+        super().attach(spaces, arrays)
+        pids = [driver.worker.pid for driver in self.workers] if self._pin else ()
+        self._placement = Placement(pids, self._caller_steps, available_cpus())
+
+    def before_step(self) -> None:
+        """Keeps the workers on a CPU each as long as their steps are quick."""
+        self._placement.step()
+
+    def replace(self, index: int, *how: Any) -> None:
+        """See :class:`~xuance_envs.engine.backend.Backend`."""
+        super().replace(index, *how)
+        self._placement.replace(index, self.workers[index].worker.pid)
+
+    def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
+        """See :class:`~xuance_envs.engine.backend.Backend`; they are on shared memory."""
+        memory = self._settings.memory
+        memory.resize(StepArrays.nbytes(*spaces, num_envs))
+        return StepArrays.allocate(*spaces, num_envs, memory.map())
+
+    def waiter(self, drivers: Sequence[Driver]) -> PolledWaiter:
+        """See :class:`~xuance_envs.engine.backend.Backend`."""
+        return PolledWaiter(drivers, self._settings.own_spin)
+
+    def end(self, patience: float | None = None) -> None:
+        """See :class:`~xuance_envs.engine.backend.Backend`."""
+        end_all(self.workers, PATIENCE if patience is None else patience)
+
+    def ends_with(self, owner: Any) -> Callable[[], Any]:
+        """See :class:`~xuance_envs.engine.backend.Backend`."""
+        # Not __del__: this also runs at the interpreter's exit, before multiprocessing waits
+        # for the workers.
+        return Finalize(owner, _end, args=(self, self._settings.memory), exitpriority=100)
+
+    def _start(self, index: int, started: Callable[[ProcessDriver], None]) -> None:
+        """Starts one, and hands it over.
+
+        Raises:
+            OSError: a limit on processes or descriptors was met; says what they need.
+        """
+        lo, hi = self._split[index]
+        inherited = self._env_fns[lo:hi] if self._forked else None
+        try:
+            start_worker(
+                self._settings,
+                index,
+                f"xuance_envs-{lo}-{hi - 1}",
+                inherited,
+                lambda worker: started(ProcessDriver(worker, self._settings, lo, hi)),
+            )
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
+                raise
+            raise OSError(
+                error.errno,
+                f"{error.strerror}: could not start worker {index + 1} of "
+                f"{len(self._split)}, each of which takes a process and up to five descriptors. "
+                "Raise the limits (ulimit -n, ulimit -u), or have more environments share a "
+                "worker with in_series",
+            ) from error
+
+    def _end(self, worker: ProcessDriver) -> None:
+        end_all([worker], HURRY)
+
+    def _place(self, lo: int, hi: int) -> tuple[Any, ...]:
+        return self._spaces, len(self._env_fns), lo, hi
+
+    def _functions(self, lo: int, hi: int) -> bytes | None:
+        return None if self._forked else super()._functions(lo, hi)
+
+
+def _end(processes: Processes, memory: SharedMemory) -> None:
+    try:
+        processes.end(HURRY)
+    finally:
+        memory.close()

@@ -1,0 +1,49 @@
+"""What a worker process is given when it starts. Nothing heavy may be imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import reduction
+from typing import Any
+
+__all__ = ["PassedFd", "WorkerSettings"]
+
+
+class PassedFd:
+    """A descriptor that arrives open in a process it is passed to when that starts."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _receive_fd, (reduction.DupFd(self.fd),)
+
+
+def _receive_fd(passed: Any) -> PassedFd:
+    return PassedFd(passed.detach())
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What a worker is given when it starts.
+
+    Attributes:
+        requests: read end of the pipe its requests come through.
+        replies: write end of the pipe its replies go to.
+        memory: the shared memory the step's arrays will be on.
+        reserved: bytes in front of that memory: the regions of all workers' black boxes.
+        index: which of these regions is this worker's.
+        threads: how many threads BLAS, OpenMP and the like may use in it; None leaves them be.
+        spin: how long it may spin while it waits for a request, in seconds.
+        env_fns: what makes its environments, for a forked process, which needs no pickling.
+    """
+
+    requests: PassedFd
+    replies: PassedFd
+    memory: PassedFd
+    reserved: int
+    index: int
+    threads: int | None
+    spin: float
+    env_fns: Sequence[Callable[..., Any]] | None = None

@@ -1,0 +1,162 @@
+"""The inside of a worker process: a pipe around one group of environments."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import multiprocessing
+import os
+import random
+import select
+import signal
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.host import GroupHost
+from xuance_envs.engine.group.recorder import Recorder
+from xuance_envs.engine.process.doorbell import (
+    Inbox,
+    PeerGoneError,
+    Reply,
+    Request,
+    frame,
+    write_all,
+)
+from xuance_envs.engine.process.settings import WorkerSettings
+from xuance_envs.engine.process.shared_memory import SharedMemory, keep_from_forks
+from xuance_envs.engine.serialization import dumps_for_caller, loads, pack_error
+
+__all__ = ["run"]
+
+ORPHAN_GRACE = 1.0
+"""Seconds a worker has to close its environments by itself after its caller ended."""
+
+
+def run(settings: WorkerSettings, recorder: Recorder) -> None:
+    """Serves requests until the caller says so, or is gone.
+
+    Args:
+        settings: as given when the process started.
+        recorder: where to keep records of it.
+    """
+    random.seed()  # a forked process would otherwise draw what its twins draw
+    np.random.seed()
+    _let_forks_use_all_cpus()
+    _keep_pipes_from_forks(settings.requests.fd, settings.replies.fd)
+    inbox = Inbox(settings.requests.fd, spin=settings.spin)
+    threading.Thread(target=_outlive_no_caller, args=(inbox.fd,), daemon=True).start()
+    _outlive_no_caller_in_native_code()
+    worker = Worker(settings, recorder)
+    try:
+        worker.serve(inbox, settings.replies.fd)
+    except PeerGoneError:
+        pass  # the caller ended without a word: so does this process
+    finally:
+        worker.close()
+
+
+class Worker:
+    """Executes requests on one group of environments.
+
+    Args:
+        settings: as given when the process started.
+        recorder: where the group keeps its records.
+    """
+
+    def __init__(self, settings: WorkerSettings, recorder: Recorder) -> None:
+        self._settings = settings
+        self._host = GroupHost(self._arrays, settings.threads, recorder, settings.env_fns or ())
+
+    def serve(self, requests: Inbox, replies: int) -> None:
+        """Answers each request with one reply, until one says to close.
+
+        Raises:
+            PeerGoneError: the caller is gone.
+        """
+        done, ended = frame(Reply.DONE), frame(Reply.ENDED)
+        host = self._host
+        while True:
+            code, payload = requests.receive()
+            requests.clear()
+            if code == Request.CLOSE:
+                return
+            try:
+                if code == Request.STEP:
+                    outcome = host.group.step()
+                    if outcome.rest is None:
+                        message = ended if outcome.ended else done
+                    else:
+                        message = frame(Reply.RESULT, dumps_for_caller(outcome))
+                else:
+                    message = frame(Reply.RESULT, host.packed(*loads(payload)))
+            except BaseException as error:  # such as asyncio's CancelledError
+                message = frame(Reply.FAILED, pack_error(error))
+            write_all(replies, message)
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._host.close()
+
+    def _arrays(self, spaces: tuple[Any, Any], num_envs: int, lo: int, hi: int) -> StepArrays:
+        """This group's slice of the arrays, whose memory has its size by now."""
+        reserved = self._settings.reserved
+        self._memory = SharedMemory(self._settings.memory.fd, reserved)
+        memory = self._memory.map()
+        keep_from_forks(memory, self._memory.fd, reserved)
+        return StepArrays.allocate(*spaces, num_envs, memory).slice(lo, hi)
+
+
+def _let_forks_use_all_cpus() -> None:
+    """Keeps the one CPU this process may be given from those that its environments fork."""
+    if hasattr(os, "sched_getaffinity"):
+        cpus = os.sched_getaffinity(0)
+        os.register_at_fork(after_in_child=lambda: os.sched_setaffinity(0, cpus))
+
+
+def _keep_pipes_from_forks(requests: int, replies: int) -> None:
+    """Keeps a process that an environment forks from answering in the place of this one."""
+
+    def let_go() -> None:
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (requests, replies):
+            os.dup2(null, fd, inheritable=False)
+        os.close(null)
+
+    os.register_at_fork(after_in_child=let_go)
+
+
+def _outlive_no_caller(requests: int) -> None:
+    """Ends this process a moment after the caller has, whatever its main thread is doing."""
+    poll = select.poll()
+    poll.register(requests, 0)  # no data, only the end of the pipe
+    while not poll.poll():
+        pass
+    time.sleep(ORPHAN_GRACE)
+    os._exit(1)
+
+
+def _outlive_no_caller_in_native_code() -> None:
+    """The same for a main thread that never lets go of the interpreter, so that no other runs.
+
+    The kernel signals the end of a pipe from the caller. The signal's handler is C's own ``alarm``,
+    called with the signal's number: so many seconds later another signal ends this process.
+    """
+    caller = multiprocessing.parent_process()
+    if caller is None or not hasattr(fcntl, "F_SETSIG"):  # not Linux
+        return
+    # A hangup is what it is; but whoever ignores hangups, as nohup does, goes on doing so.
+    hangup = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    number = signal.SIGHUP if hangup else signal.SIGQUIT
+    with suppress(OSError):  # where there is no /proc
+        # Opened anew, because who is signalled is kept with what processes share of a descriptor.
+        end = os.open(f"/proc/self/fd/{caller.sentinel}", os.O_RDONLY | os.O_NONBLOCK)
+        libc = ctypes.CDLL(None)
+        libc.signal(int(number), libc.alarm)
+        fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(end, fcntl.F_SETSIG, number)
+        fcntl.fcntl(end, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)

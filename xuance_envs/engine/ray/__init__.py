@@ -1,0 +1,1 @@
+"""Groups in the actors of a Ray cluster."""

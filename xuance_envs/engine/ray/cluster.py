@@ -1,0 +1,273 @@
+"""The connection to Ray: what the rest of the package asks of a cluster.
+
+Ray itself is imported here only, and only when a connection is wanted.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from xuance_envs.engine.ray.actor import GroupActor
+
+__all__ = ["ActorOptions", "LostError", "RayCluster"]
+
+logger = logging.getLogger("xuance_envs")
+
+SETTLING = 2.0
+"""Seconds the CPUs of actors that have just ended may take to count as free again."""
+
+_changing = threading.RLock()
+
+
+class LostError(Exception):
+    """An actor is lost, or what it replied; says what Ray says of it."""
+
+
+@dataclass(frozen=True)
+class ActorOptions:
+    """What each actor takes of the cluster, and where.
+
+    Attributes:
+        num_cpus: CPUs.
+        resources: further resources, by name; ``"GPU"`` and ``"memory"``, too.
+        runtime_env: Ray's description of the code and variables it needs.
+        scheduling_strategy: Ray's, such as ``"SPREAD"``.
+    """
+
+    num_cpus: float = 1.0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    runtime_env: Mapping[str, Any] | None = None
+    scheduling_strategy: Any = "SPREAD"
+
+    @property
+    def needed(self) -> dict[str, float]:
+        """What one actor takes, by the names a cluster has for it."""
+        return {"CPU": self.num_cpus, **self.resources}
+
+    def for_ray(self) -> dict[str, Any]:
+        """The same as Ray's options; Ray is never to restart an actor or repeat a call."""
+        custom = dict(self.resources)
+        gpus, memory = custom.pop("GPU", None), custom.pop("memory", None)
+        options: dict[str, Any] = {
+            "num_cpus": self.num_cpus,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "scheduling_strategy": self.scheduling_strategy,
+        }
+        given = {
+            "num_gpus": gpus,
+            "memory": memory,
+            "resources": custom or None,
+            "runtime_env": None if self.runtime_env is None else dict(self.runtime_env),
+        }
+        return options | {name: value for name, value in given.items() if value is not None}
+
+
+class ClusterActor(GroupActor):
+    """A group of environments in a Ray actor."""
+
+    def whereabouts(self) -> tuple[int, str]:
+        """Its process id, and the id of its node."""
+        import ray
+
+        return os.getpid(), str(ray.get_runtime_context().get_node_id())
+
+
+class RayCluster:
+    """A connection to Ray; the one this process has already, or else one made for it.
+
+    One that is made is shared, and shut down when the last who holds it lets go of it.
+
+    Args:
+        address: where to connect to, as :func:`ray.init` takes it, if there is no connection.
+        runtime_env: for all actors of a connection that is made; only then may it name folders of
+            this machine.
+
+    Raises:
+        ImportError: Ray is not installed.
+        ConnectionError: there is no cluster at the address.
+    """
+
+    # Of the connection that was made here: which it is, what all of its actors need, and how many
+    # hold it.
+    _made: tuple[str, str] | None = None
+    _runtime_env: Mapping[str, Any] | None = None
+    _holders = 0
+
+    def __init__(
+        self, address: str | None = None, runtime_env: Mapping[str, Any] | None = None
+    ) -> None:
+        self._ray: Any = _imported_ray()
+        self._owner = os.getpid()
+        with _changing:
+            if not self._ray.is_initialized():
+                self._start(address, runtime_env)
+                RayCluster._made, RayCluster._holders = self._connection(), 0
+                RayCluster._runtime_env = runtime_env
+            self._mine = self._connection()
+            self._holds = self._mine == RayCluster._made
+            RayCluster._holders += self._holds
+
+    def _start(self, address: str | None, runtime_env: Mapping[str, Any] | None) -> None:
+        given: dict[str, Any] = {} if runtime_env is None else {"runtime_env": dict(runtime_env)}
+        where = address or os.environ.get("RAY_ADDRESS", "")
+        if not where.startswith("ray://"):  # and so where a cluster is started, too
+            given["include_dashboard"] = False
+        with _no_usage_statistics():
+            self._ray.init(address=address, **given)
+
+    def _connection(self) -> tuple[str, str]:
+        """What tells one connection from another: each cluster numbers its jobs from 1."""
+        context = self._ray.get_runtime_context()
+        return context.get_node_id(), context.get_job_id()
+
+    def release(self) -> None:
+        """Lets go of the connection; again, it does nothing."""
+        with _changing:
+            if not self._holds:
+                return
+            self._holds = False
+            if self._mine != RayCluster._made:
+                return  # it has been shut down since, and another one made
+            RayCluster._holders -= 1
+            if not RayCluster._holders and self.alive:
+                RayCluster._made = None
+                self._ray.shutdown()
+
+    @property
+    def alive(self) -> bool:
+        """Whether there still is this connection, and this is the process that has it."""
+        return (
+            self._owner == os.getpid()
+            and self._ray.is_initialized()
+            and self._connection() == self._mine
+        )
+
+    # -- actors -----------------------------------------------------------------------
+
+    def start_actor(self, options: ActorOptions, threads: int | None) -> Any:
+        """Starts an actor, and does not wait for it; returns its handle."""
+        given = options.for_ray()
+        if self._holds and options.runtime_env == RayCluster._runtime_env:
+            given.pop("runtime_env", None)  # it is the whole connection's
+        return self._ray.remote(ClusterActor).options(**given).remote(threads)
+
+    def kill(self, handle: Any) -> None:
+        """Ends an actor, whatever it is doing."""
+        if self.alive:
+            self._ray.kill(handle, no_restart=True)
+
+    def call(self, method: Any, *arguments: Any) -> Any:
+        """Calls an actor's method, and does not wait for it.
+
+        Returns:
+            What to :meth:`get` the reply by; None if there is no connection any more, which Ray
+            would make anew without being asked.
+        """
+        return method.remote(*arguments) if self.alive else None
+
+    def get(self, ref: Any, seconds: float | None) -> Any:
+        """What a call replied.
+
+        Raises:
+            TimeoutError: it did not in so many seconds.
+            LostError: the actor is lost, or may be, or the reply is.
+        """
+        if ref is None or not self._ray.is_initialized():
+            raise LostError("the connection to Ray has been shut down")
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(ref, timeout=seconds)
+        except errors.GetTimeoutError:
+            raise TimeoutError from None
+        except errors.RayTaskError:
+            raise  # it ran, and raised what is not for an actor to raise
+        except SystemError as error:
+            # What Ray makes of Ctrl-C in the very moment in which the time is over.
+            if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
+            raise
+        except errors.RayError as error:
+            raise LostError(str(error)) from None
+
+    def wait(self, refs: Sequence[Any], count: int, seconds: float | None) -> list[Any]:
+        """Waits until so many calls have replied or failed, or the time is over; tells which have.
+
+        Where more have than were waited for, not all of them need be told.
+        """
+        if not self.alive or None in refs:
+            return list(refs)  # none of them will, which is told when it is asked for
+        ready: list[Any] = self._ray.wait(list(refs), num_returns=count, timeout=seconds)[0]
+        return ready
+
+    def name_node(self, node_id: str) -> str:
+        """A node in words, also one that is no more: its address and its id."""
+        nodes = self._ray.nodes() if self.alive else []
+        addresses = [n["NodeManagerAddress"] for n in nodes if n["NodeID"] == node_id]
+        return f"node {', '.join(addresses) or '?'} (id {node_id})"
+
+    # -- resources --------------------------------------------------------------------
+
+    def free_workers(self, options: ActorOptions) -> int:
+        """For how many actors there is room in the cluster now, at least 1.
+
+        An actor without CPUs counts as one that takes a CPU.
+        """
+        needed = {name: value for name, value in options.needed.items() if value > 0}
+        needed.setdefault("CPU", 1.0)
+        total = _room(self._ray.cluster_resources(), needed)
+        deadline = time.monotonic() + SETTLING
+        while (room := _room(self._ray.available_resources(), needed)) < total:
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(SETTLING / 20)
+        return max(1, room)
+
+    def shortage(self, options: ActorOptions, workers: int) -> str:
+        """What workers take, and what there is of it, in words."""
+        needed = options.needed
+        total, free = self._ray.cluster_resources(), self._ray.available_resources()
+        parts = [
+            f"{workers} × {value:g} {name} (in the cluster {total.get(name, 0.0):g}, "
+            f"free {free.get(name, 0.0):g})"
+            for name, value in needed.items()
+        ]
+        return ", ".join(parts)
+
+
+def _room(resources: Mapping[str, float], needed: Mapping[str, float]) -> int:
+    return min(
+        math.floor(resources.get(name, 0.0) / value + 1e-6) for name, value in needed.items()
+    )
+
+
+def _imported_ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError(
+            'environments on several machines need Ray: pip install "xuance_envs[ray]"'
+        ) from error
+    return ray
+
+
+@contextmanager
+def _no_usage_statistics() -> Iterator[None]:
+    """Keeps a cluster that is started from reporting to Ray's makers, unless the user has a say."""
+    name = "RAY_USAGE_STATS_ENABLED"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "0"
+    try:
+        yield
+    finally:
+        del os.environ[name]

@@ -1,0 +1,143 @@
+"""The command line: what ``python -m xuance_envs serve`` takes, and what it does."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import multiprocessing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from xuance_envs.errors import EnvError, VecEnvError
+from xuance_envs.remote.server import Server
+from xuance_envs.remote.settings import (
+    MIB,
+    TOKENS_VARIABLE,
+    Catalogue,
+    Limits,
+    Settings,
+    Tokens,
+)
+from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
+
+__all__ = ["ServeError", "add_serve_arguments", "run_serve"]
+
+logger = logging.getLogger("xuance_envs")
+
+_DEFAULTS = Limits()
+
+# Option, the limit it sets, its unit, and what it says.
+_LIMITS = (
+    ("--max-sessions", "sessions", 1, "sessions at the same time"),
+    ("--max-sessions-per-token", "sessions_per_token", 1, "of these, of one token"),
+    ("--max-envs", "environments", 1, "environments at the same time"),
+    ("--max-envs-per-session", "environments_per_session", 1, "of these, in one session"),
+    ("--max-repeats", "repeats", 1, "steps of one environment per request"),
+    ("--max-body", "body", MIB, "MiB of a request"),
+    ("--max-reply", "reply", MIB, "MiB of observations in one answer"),
+    ("--idle-timeout", "idle", 1, "seconds after which an unused session is closed"),
+    ("--request-timeout", "request", 1, "seconds environments may take for one request"),
+    ("--start-timeout", "start", 1, "seconds environments may take to be made"),
+    ("--worker-memory", "memory", MIB, "MiB of data a session's process may have; 0 for no limit"),
+)
+
+
+class ServeError(Exception):
+    """Something the user can mend."""
+
+
+def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares what ``serve`` takes."""
+    add = parser.add_argument
+    add("--env", action="append", required=True, metavar="ID",
+        help="a Gymnasium id to serve, also as module:ID; may be given more than once")  # fmt: skip
+    add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    add("--port", type=int, default=8001, help="port; 0 for a free one (default: %(default)s)")
+    add("--tokens", type=Path, metavar="FILE",
+        help="file with one token a line; only requests with one of them are answered. The "
+        f"variable {TOKENS_VARIABLE} does the same, separated by commas. Without either any "
+        "request is, and the server listens on loopback addresses only")  # fmt: skip
+    add("--allow-kwarg", action="append", default=[], metavar="NAME",
+        help="a keyword argument of the environments that clients may give, such as "
+        "render_mode; may be given more than once")  # fmt: skip
+    add("--allow-call", action="append", default=[], metavar="NAME",
+        help="a method or attribute of the environments that clients may reach; may be given "
+        "more than once")  # fmt: skip
+    add("--no-access-log", dest="access_log", action="store_false", help="log no requests")
+    limits = parser.add_argument_group("limits, each answered with a 4xx beyond it")
+    for option, name, unit, text in _LIMITS:
+        default = getattr(_DEFAULTS, name) // unit if unit > 1 else getattr(_DEFAULTS, name)
+        limits.add_argument(
+            option,
+            dest=f"limit_{name}",
+            type=_at_least(0 if name == "memory" else 1, type(default)),
+            default=default,
+            metavar="N",
+            help=f"{text} (default: {default:g})",
+        )
+
+
+def run_serve(args: argparse.Namespace) -> None:
+    """Serves until it is interrupted.
+
+    Raises:
+        ServeError: it cannot, for a reason the user can mend.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        # Workers are then copies of a process that has loaded what they need.
+        rooms = ("engine.process.worker", "gym.gym_env", "remote.repeating_env")
+        multiprocessing.set_forkserver_preload([f"xuance_envs.{room}" for room in rooms])
+    try:
+        settings = Settings(
+            Catalogue.of_ids(dict.fromkeys(args.env), args.allow_kwarg),
+            Tokens.load(args.tokens),
+            _limits(args),
+            frozenset(args.allow_call),
+            access_log=args.access_log,
+        )
+        server = Server(settings, args.host, args.port)
+    except (ImportError, OSError, ValueError) as error:
+        raise ServeError(str(error)) from error
+    try:
+        _try_environments(settings, settings.catalogue.ids)
+    except (VecEnvError, RuntimeError) as error:
+        server.close()
+        raise ServeError(error.reason if isinstance(error, EnvError) else str(error)) from error
+    count = len(settings.tokens)
+    whom = f"{count} tokens" if count else "no tokens: anybody on this machine may use it"
+    print(f"serving {', '.join(settings.catalogue.ids)} at {server.url} ({whom})", flush=True)
+    server.run()
+
+
+def _limits(args: argparse.Namespace) -> Limits:
+    given = {name: getattr(args, f"limit_{name}") * unit for _, name, unit, _ in _LIMITS}
+    given["memory"] = given["memory"] or None
+    return dataclasses.replace(_DEFAULTS, **given)
+
+
+def _try_environments(settings: Settings, ids: Sequence[str]) -> None:
+    """Makes one of each, in a process of its own: what cannot be made should not be offered."""
+    for env_id in ids:
+        functions = settings.catalogue.functions(env_id, 1, {})
+        with SubprocVecEnv(functions, context=settings.context, pin_workers=False) as envs:
+            logger.info(
+                "%s: observations %s, actions %s",
+                env_id,
+                envs.observation_space,
+                envs.action_space,
+            )
+
+
+def _at_least(least: int, kind: type[int] | type[float]) -> Callable[[str], float]:
+    """An argparse type: a number of this kind that is not below ``least``."""
+
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not least <= value < float("inf"):
+            raise argparse.ArgumentTypeError(f"expected a number of at least {least}, got {text}")
+        return value
+
+    parse.__name__ = kind.__name__
+    return parse

@@ -1,0 +1,93 @@
+"""A session's environments as a vector environment, in a worker process of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.engine.group.step_clock import StepTimes
+from xuance_envs.vector_envs.arguments import checked_functions
+from xuance_envs.vector_envs.grouped import GroupedVecEnv
+from xuance_envs.vector_envs.subproc_vec_env import start_processes
+
+__all__ = ["HostedVecEnv"]
+
+SPIN = 2e-3
+"""The longest a worker spins before it blocks, in seconds.
+
+A client on the same machine has a step's answer and sends the next within about a millisecond.
+"""
+
+
+class HostedVecEnv(GroupedVecEnv):
+    """Environments in one worker, with what only their host asks for.
+
+    It is open; closed, when nothing may be asked of it any more but the worker is still there; and
+    ended, by :meth:`end_worker`. An error closes it, possibly within the event loop, where nothing
+    may wait for a process to end.
+
+    Args:
+        functions: makes an environment each.
+        env_seed: as for :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`, here and
+            below.
+        context: how the worker starts.
+        step_timeout: seconds it has to answer anything.
+        start_timeout: seconds it has to make the environments.
+    """
+
+    def __init__(
+        self,
+        functions: Sequence[Callable[..., Any]],
+        env_seed: int | None,
+        context: str,
+        step_timeout: float | None,
+        start_timeout: float | None,
+    ) -> None:
+        groups = start_processes(
+            *checked_functions(functions, env_seed),
+            in_series=len(functions),
+            context=context,
+            step_timeout=step_timeout,
+            start_timeout=start_timeout,
+            pin_workers=False,
+            spin=SPIN,
+        )
+        self._backend = groups.backend
+        super().__init__(groups, copy=False)
+        (self._driver,) = groups.drivers
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id; None once it has ended."""
+        return next((driver.worker.pid for driver in self._backend.workers), None)
+
+    @property
+    def wakers(self) -> tuple[int, ...]:
+        """Descriptors of which one turns readable when the worker has answered, or has ended."""
+        return self._driver.fds
+
+    @property
+    def times(self) -> StepTimes:
+        """How long its steps take."""
+        return self._driver.times()
+
+    @property
+    def full_rewards(self) -> NDArray[np.float64]:
+        """The last step's rewards as the environments gave them; valid until the next step."""
+        return self._arrays.rewards
+
+    def first_observations(self, envs: NDArray[np.intp]) -> Any:
+        """A batch of those that began the next episodes where some ended in the last step."""
+        return self._arrays.reset_observations.copy(envs)
+
+    def close_extras(self) -> None:
+        """Has nothing be asked of the worker any more, and leaves it to :meth:`end_worker`."""
+        self._groups.shut()
+
+    def end_worker(self) -> None:
+        """Ends the worker of one that is closed; again, it does nothing."""
+        assert self.closed
+        self._groups.end()

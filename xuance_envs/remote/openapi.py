@@ -1,0 +1,65 @@
+"""The OpenAPI document: what FastAPI does not know of the routes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+
+from xuance_envs.remote import messages
+from xuance_envs.remote.wire.forms import Form
+from xuance_envs.remote.wire.protocol import API
+
+__all__ = ["REFUSALS", "add_descriptions"]
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    400: {"description": "the body is not JSON or msgpack"},
+    401: {"description": "a token is missing or wrong"},
+    403: {"description": "the operator has not allowed that name"},
+    404: {"description": "no such session, episode or environment, or another token's"},
+    409: {"description": "an environment failed, or the session is in no state for it"},
+    413: {"description": "the request or its answer is too large"},
+    415: {"description": "neither JSON nor msgpack"},
+    422: {"description": "a field is missing, unknown or out of bounds"},
+    429: {"description": "a limit on sessions, environments or waiting requests is reached"},
+}
+"""The answers to a request that is refused, by their status."""
+
+
+def _described(path: str, model: type[messages.Request]) -> dict[str, Any]:
+    schema = model.model_json_schema()
+    answer = {form.value: {"schema": {"type": "object"}} for form in Form}
+    return {
+        "summary": model.__doc__,
+        "operationId": path.removeprefix(f"{API}/").replace("/", "_"),
+        "requestBody": {
+            "required": True,
+            "content": {form.value: {"schema": schema} for form in Form},
+        },
+        "responses": {
+            "200": {"description": "done", "content": answer},
+            **{str(status): answer for status, answer in REFUSALS.items()},
+        },
+        "security": [{"token": []}],
+    }
+
+
+def add_descriptions(app: FastAPI, posts: Mapping[str, type[messages.Request]]) -> None:
+    """Adds plain routes and the token to an application's document.
+
+    Args:
+        app: the application.
+        posts: by path, what is posted there.
+    """
+    plain = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = plain()
+        components = schema.setdefault("components", {})
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for path, model in posts.items():
+            schema["paths"][path] = {"post": _described(path, model)}
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation has it

@@ -1,0 +1,1 @@
+"""What travels between client and server, and how it is written."""

@@ -1,0 +1,255 @@
+"""Arrays in messages: nested lists, or raw bytes with a dtype and a shape."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.remote.wire.nodes import NOT_FINITE, TAG, WireError, check_fields, shown, spell
+
+__all__ = [
+    "DTYPES",
+    "Tagged",
+    "array_from_wire",
+    "as_nested_list",
+    "as_raw_bytes",
+    "dtype_from_wire",
+    "scalar_from_wire",
+    "shape_from_wire",
+    "tagged_array_from_wire",
+]
+
+MAX_DIMENSIONS = 32
+MAX_LENGTH = 2**40
+"""The longest axis an array may claim; what it really holds is bounded by the message's size."""
+
+DTYPES = {
+    name: np.dtype(name)
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64"),
+    )
+}
+"""The dtypes that travel, by the names they have in messages."""
+
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_LITTLE_ENDIAN = {name: dtype.newbyteorder("<") for name, dtype in DTYPES.items()}
+
+
+class Tagged:
+    """An array in a message that says its dtype and shape itself, in both forms."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array = array
+
+    def as_nested_list(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {**_head(self.array), "data": as_nested_list(self.array)}
+
+
+# -- writing ----------------------------------------------------------------------------
+
+
+def as_nested_list(array: NDArray[Any]) -> Any:
+    """An array as JSON has it: with strings for numbers that are not finite."""
+    nested = array.tolist()
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return _spelled(nested)
+    return nested
+
+
+def as_raw_bytes(array: NDArray[Any]) -> dict[str, Any]:
+    """An array as msgpack has it: its dtype, its shape and its bytes."""
+    head = _head(array)
+    little = array.astype(_LITTLE_ENDIAN[head["dtype"]], order="C", copy=False)
+    return {**head, "data": little.tobytes()}
+
+
+def _head(array: NDArray[Any]) -> dict[str, Any]:
+    # NumPy works a dtype's name out whenever it is asked.
+    name = _DTYPE_NAMES.get(array.dtype) or array.dtype.name
+    return {TAG: "array", "dtype": name, "shape": list(array.shape)}
+
+
+def _spelled(value: Any) -> Any:
+    """Nested floats, with strings for those that JSON has no numbers for."""
+    if isinstance(value, list):
+        return [_spelled(item) for item in value]
+    return value if math.isfinite(value) else spell(value)
+
+
+# -- reading ----------------------------------------------------------------------------
+
+
+def dtype_from_wire(name: Any) -> np.dtype[Any]:
+    """The dtype of a name in a message.
+
+    Raises:
+        WireError: there is none, or it does not travel.
+    """
+    if not isinstance(name, str) or name not in DTYPES:
+        raise WireError(f"expected a dtype out of {', '.join(DTYPES)}, got {shown(name)}")
+    return DTYPES[name]
+
+
+def array_from_wire(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """An array of exactly this dtype and shape, from either of the forms it may have.
+
+    Args:
+        node: a nested list, or the tagged form with raw bytes.
+        dtype: the dtype it has to have.
+        shape: the shape it has to have.
+
+    Returns:
+        An array of its own memory.
+
+    Raises:
+        WireError: another dtype, another shape, or a value that does not fit.
+    """
+    if not isinstance(node, dict):
+        return _from_nested_list(node, dtype, shape)
+    array = tagged_array_from_wire(node)
+    if array.dtype != dtype or array.shape != shape:
+        raise WireError(
+            f"expected an array of dtype {dtype} and shape {shape}, "
+            f"got dtype {array.dtype} and shape {array.shape}"
+        )
+    return array
+
+
+def shape_from_wire(node: Any) -> tuple[int, ...]:
+    """A shape.
+
+    Raises:
+        WireError: it is not a list of lengths.
+    """
+    if not isinstance(node, list) or len(node) > MAX_DIMENSIONS:
+        raise WireError(f"expected a shape of up to {MAX_DIMENSIONS} lengths, got {shown(node)}")
+    for length in node:
+        if type(length) is not int or not 0 <= length <= MAX_LENGTH:
+            raise WireError(
+                f"expected lengths from 0 to {MAX_LENGTH} in a shape, got {shown(length)}"
+            )
+    return tuple(node)
+
+
+def tagged_array_from_wire(node: Any) -> NDArray[Any]:
+    """An array that says its dtype and shape itself.
+
+    Raises:
+        WireError: it is none, or does not hold what it says.
+    """
+    check_fields(node, "array")
+    dtype, shape = dtype_from_wire(node["dtype"]), shape_from_wire(node["shape"])
+    data = node["data"]
+    if not isinstance(data, bytes):
+        return _from_nested_list(data, dtype, shape)
+    size = math.prod(shape) * dtype.itemsize
+    if len(data) != size:
+        raise WireError(
+            f"expected {size} bytes for dtype {dtype} and shape {shape}, got {len(data)}"
+        )
+    if dtype.kind == "b" and data.strip(b"\x00\x01"):
+        raise WireError("expected bytes 0 and 1 in an array of bools")
+    if not size:
+        return _empty(dtype, shape)
+    array = np.frombuffer(data, _LITTLE_ENDIAN[node["dtype"]]).reshape(shape)
+    return array.astype(dtype)  # of its own memory, which can be written to
+
+
+def scalar_from_wire(node: Any) -> Any:
+    """A number of NumPy's.
+
+    Raises:
+        WireError: it is none.
+    """
+    check_fields(node, "scalar")
+    return _from_nested_list(node["data"], dtype_from_wire(node["dtype"]), ())[()]
+
+
+def _from_nested_list(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    level = [node]
+    for axis, length in enumerate(shape):
+        for item in level:
+            if not isinstance(item, list) or len(item) != length:
+                got = f"{len(item)}" if isinstance(item, list) else shown(item)
+                raise WireError(
+                    f"expected nested lists of shape {shape}: {length} along axis {axis}, got {got}"
+                )
+        level = list(itertools.chain.from_iterable(level))
+    if not level:
+        return _empty(dtype, shape)
+    return _NUMBERS[dtype.kind](level, dtype).reshape(shape)
+
+
+def _empty(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    try:
+        return np.zeros(shape, dtype)
+    except ValueError as error:  # no elements, but axes too long to multiply
+        raise WireError(f"shape {shape}: {error}") from None
+
+
+def _bools(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    for value in values:
+        if type(value) is not bool and not (type(value) is int and value in (0, 1)):
+            raise WireError(f"expected bools, got {shown(value)}")
+    return np.array(values, dtype)
+
+
+def _integers(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    if any(type(value) is not int for value in values):
+        values = [_integer(value) for value in values]
+    low, high = min(values), max(values)
+    limits = np.iinfo(dtype)
+    if low < limits.min or high > limits.max:
+        raise WireError(
+            f"expected integers that fit {dtype}, got {shown(low if low < limits.min else high)}"
+        )
+    return np.array(values, dtype)
+
+
+def _integer(value: Any) -> int:
+    if type(value) is float and value.is_integer():
+        return int(value)
+    if type(value) is int:
+        return value
+    raise WireError(f"expected integers, got {shown(value)}")
+
+
+def _floats(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    if any(type(value) is not float for value in values):
+        values = [_float(value) for value in values]
+    array = np.array(values, np.float64)
+    with np.errstate(over="ignore"):
+        cast = array.astype(dtype)
+    if dtype.itemsize < 8 and (np.isinf(cast) != np.isinf(array)).any():
+        raise WireError(f"expected numbers that fit {dtype}, got one beyond")
+    return cast
+
+
+def _float(value: Any) -> float:
+    if type(value) is float:
+        return value
+    if type(value) is int:
+        try:
+            return float(value)
+        except OverflowError:
+            raise WireError("expected numbers, got an integer too large for one") from None
+    if type(value) is str and value in NOT_FINITE:
+        return NOT_FINITE[value]
+    raise WireError(f"expected numbers, got {shown(value)}")
+
+
+_NUMBERS: dict[str, Callable[[Sequence[Any], np.dtype[Any]], NDArray[Any]]] = {
+    "b": _bools,
+    "i": _integers,
+    "u": _integers,
+    "f": _floats,
+}

@@ -1,0 +1,94 @@
+"""Batches in messages: values whose structure a space gives, one per environment.
+
+In a message a batch is a tree of the space's own structure: a dict for a Dict space, a list for a
+Tuple space, an array with an axis more for Box, Discrete, MultiDiscrete and MultiBinary, and a list
+of values for any other space.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from xuance_envs.remote.wire.arrays import array_from_wire
+from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.values import from_wire, to_wire
+
+__all__ = ["batch_from_wire", "batch_to_wire"]
+
+_ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+def batch_to_wire(space: Space[Any], batch: Any) -> Any:
+    """A batch of values of a space as a part of a message.
+
+    Args:
+        space: of one value.
+        batch: one array, dict or tuple of batches, or sequence of values.
+
+    Raises:
+        WireError: a value in it cannot travel.
+    """
+    if isinstance(space, _ARRAY_SPACES):
+        return np.asarray(batch)
+    if isinstance(space, spaces.Dict):
+        parts = [batch_to_wire(inner, batch[key]) for key, inner in space.spaces.items()]
+        if _has_names(space):
+            return dict(zip(space.spaces, parts, strict=True))
+        return parts
+    if isinstance(space, spaces.Tuple):
+        return [batch_to_wire(inner, part) for inner, part in zip(space, batch, strict=True)]
+    return [to_wire(value) for value in batch]
+
+
+def batch_from_wire(space: Space[Any], node: Any, count: int) -> Any:
+    """The batch of a part of a message: the reverse of :func:`batch_to_wire`.
+
+    Args:
+        space: of one value.
+        node: the part of the message.
+        count: the number of values it has to have.
+
+    Returns:
+        Arrays of shape ``(count, *shape)`` in the space's own dtype, in a dict or tuple for a
+        Dict or Tuple space; a list of values for spaces whose values have no fixed shape.
+
+    Raises:
+        WireError: it is not so many values of the space's structure, dtype and shape.
+    """
+    if isinstance(space, _ARRAY_SPACES):
+        assert space.shape is not None
+        return array_from_wire(node, np.dtype(space.dtype), (count, *space.shape))
+    if isinstance(space, spaces.Dict):
+        parts = _parts_of(space, node)
+        return {
+            key: batch_from_wire(inner, part, count)
+            for (key, inner), part in zip(space.spaces.items(), parts, strict=True)
+        }
+    if not isinstance(node, list):
+        raise WireError(f"expected a list for {type(space).__name__}, got a {type(node).__name__}")
+    if isinstance(space, spaces.Tuple):
+        if len(node) != len(space.spaces):
+            raise WireError(f"expected {len(space.spaces)} parts of a Tuple, got {len(node)}")
+        return tuple(
+            batch_from_wire(inner, part, count) for inner, part in zip(space, node, strict=True)
+        )
+    if len(node) != count:
+        raise WireError(f"expected {count} values of {type(space).__name__}, got {len(node)}")
+    return [from_wire(value) for value in node]
+
+
+def _has_names(space: spaces.Dict) -> bool:
+    return all(type(key) is str for key in space.spaces)
+
+
+def _parts_of(space: spaces.Dict, node: Any) -> list[Any]:
+    if _has_names(space):
+        if not isinstance(node, dict) or node.keys() != set(space.spaces):
+            raise WireError(f"expected a dict with the keys {list(space.spaces)!a}")
+        return [node[key] for key in space.spaces]
+    if not isinstance(node, list) or len(node) != len(space.spaces):
+        raise WireError(f"expected {len(space.spaces)} parts of a Dict")
+    return node

@@ -1,0 +1,99 @@
+"""The infos of a message: a dict each, or columns where they are numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from xuance_envs.engine.data.info_columns import Columns
+from xuance_envs.remote.wire.arrays import DTYPES, array_from_wire
+from xuance_envs.remote.wire.nodes import TAG, WireError, check_fields, shown
+from xuance_envs.remote.wire.values import from_wire
+
+__all__ = ["InfoTable", "info_table_from_wire", "infos_from_wire"]
+
+_PYTHONS: dict[type, type] = {int: np.int64, float: np.float64, bool: np.bool_}
+_KINDS: dict[str, type] = {
+    **{kind.__name__: kind for kind in _PYTHONS},
+    **{f"numpy.{name}": dtype.type for name, dtype in DTYPES.items()},
+}
+"""The types of infos in a table, by their names in messages."""
+
+_KIND_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+class InfoTable:
+    """Infos that are numbers of one type by key: a list of dicts in JSON, columns in msgpack.
+
+    Args:
+        columns: by key, the values' type, the values, and where there are any.
+        count: how many infos they are.
+    """
+
+    __slots__ = ("columns", "count")
+
+    def __init__(self, columns: Columns, count: int) -> None:
+        self.columns = columns
+        self.count = count
+
+    def as_columns(self) -> dict[str, Any]:
+        """As msgpack has them: by column its key, its type, its values, and where there are any."""
+        columns = [
+            [key, _KIND_NAMES[kind], values, None if mask.all() else mask]
+            for key, (kind, values, mask) in self.columns.items()
+        ]
+        return {TAG: "infos", "count": self.count, "columns": columns}
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """The infos."""
+        infos: list[dict[str, Any]] = [{} for _ in range(self.count)]
+        for key, (kind, values, mask) in self.columns.items():
+            scalars = values.tolist() if kind in _PYTHONS else list(values)
+            for position in mask.nonzero()[0].tolist():
+                infos[position][key] = scalars[position]
+        return infos
+
+
+def info_table_from_wire(node: Any, count: int) -> InfoTable | None:
+    """The table of infos that are sent as columns; None for infos sent as dicts.
+
+    Raises:
+        WireError: it is not a table of so many infos.
+    """
+    if not isinstance(node, dict):
+        return None
+    check_fields(node, "infos")
+    if node["count"] != count or not isinstance(node["columns"], list):
+        raise WireError(f"expected columns of {count} infos")
+    columns = {}
+    for column in node["columns"]:
+        if not isinstance(column, list) or len(column) != 4 or not isinstance(column[0], str):
+            raise WireError("expected a key, a type, values and a mask for each column of infos")
+        key, name, values, mask = column
+        if not isinstance(name, str) or name not in _KINDS:
+            raise WireError(f"expected a type out of {', '.join(_KINDS)}, got {shown(name)}")
+        kind = _KINDS[name]
+        dtype = np.dtype(_PYTHONS.get(kind, kind))
+        present = np.ones(count, np.bool_)
+        if mask is not None:
+            present = array_from_wire(mask, np.dtype(np.bool_), (count,))
+        columns[key] = kind, array_from_wire(values, dtype, (count,)), present
+    return InfoTable(columns, count)
+
+
+def infos_from_wire(node: Any, count: int) -> list[dict[Any, Any]]:
+    """The infos of a message.
+
+    Raises:
+        WireError: they are not so many dicts, or columns of so many infos.
+    """
+    if (table := info_table_from_wire(node, count)) is not None:
+        return table.dicts()
+    if not isinstance(node, list) or len(node) != count:
+        raise WireError(f"expected a list of {count} infos")
+    infos = [from_wire(info) for info in node]
+    for info in infos:
+        if not isinstance(info, dict):
+            raise WireError(f"expected infos that are dicts, got {shown(info)}")
+    return infos

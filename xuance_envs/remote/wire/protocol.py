@@ -1,0 +1,14 @@
+"""What client and server agree on before they exchange messages."""
+
+from __future__ import annotations
+
+__all__ = ["API", "MAX_SEED", "PROTOCOL"]
+
+PROTOCOL = 1
+"""The version of the protocol; both sides must speak the same."""
+
+API = "/api/v1"
+"""Where the server has its routes."""
+
+MAX_SEED = 2**64
+"""Seeds are below it."""

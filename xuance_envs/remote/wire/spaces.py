@@ -1,0 +1,231 @@
+"""Spaces in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from xuance_envs.remote.wire.arrays import (
+    Tagged,
+    array_from_wire,
+    dtype_from_wire,
+    shape_from_wire,
+)
+from xuance_envs.remote.wire.nodes import MAX_DEPTH, WireError
+from xuance_envs.remote.wire.values import from_wire, to_wire
+
+__all__ = ["space_from_wire", "space_to_wire"]
+
+MAX_SPACE_ELEMENTS = 2**28
+"""The most elements a space's bounds may have: they need not be spelled out in a message."""
+
+
+def space_to_wire(space: Space[Any]) -> dict[str, Any]:
+    """A space as a part of a message.
+
+    Args:
+        space: any of Gymnasium's own.
+
+    Raises:
+        WireError: it is a custom one, or has a dtype that does not travel.
+    """
+    for kind, (encode, _) in _SPACES.items():
+        if type(space) is kind:
+            return {"type": kind.__name__, **encode(space)}
+    raise WireError(
+        f"a {type(space).__name__} cannot travel: expected one of Gymnasium's own spaces, "
+        f"{', '.join(kind.__name__ for kind in _SPACES)}"
+    )
+
+
+def space_from_wire(node: Any, depth: int = 0) -> Space[Any]:
+    """The space of a part of a message: the reverse of :func:`space_to_wire`.
+
+    Raises:
+        WireError: it is not of any form that :func:`space_to_wire` gives.
+    """
+    if depth > MAX_DEPTH:
+        raise WireError(f"expected spaces nested at most {MAX_DEPTH} deep")
+    name = node.get("type") if isinstance(node, dict) else None
+    for kind, (_, decode) in _SPACES.items():
+        if name == kind.__name__:
+            try:
+                return decode(node, depth + 1)
+            except WireError:
+                raise
+            except KeyError as error:
+                raise WireError(f"{name}: expected a field {error}") from None
+            except Exception as error:  # whatever the space's constructor finds fault with
+                raise WireError(f"{name}: {error}") from None
+    raise WireError(f"expected a space's type out of {', '.join(k.__name__ for k in _SPACES)}")
+
+
+def _box_to_wire(space: spaces.Box) -> dict[str, Any]:
+    return {
+        "low": _bound_to_wire(space.low),
+        "high": _bound_to_wire(space.high),
+        **_form_of(space.low),
+    }
+
+
+def _box_from_wire(node: Any, depth: int) -> spaces.Box:
+    dtype, shape = _form_from_wire(node)
+    low, high = (_bound_from_wire(node[name], dtype, shape) for name in ("low", "high"))
+    return spaces.Box(low, high, shape, dtype.type)
+
+
+def _bound_to_wire(bound: NDArray[Any]) -> Any:
+    """One number for a bound that is the same everywhere, as most are."""
+    if bound.size and bound.tobytes() == np.full_like(bound, bound.flat[0]).tobytes():
+        bound = np.array(bound.flat[0])
+    return Tagged(bound)
+
+
+def _bound_from_wire(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    if isinstance(node, dict) and node.get("shape") == []:
+        return np.full(shape, array_from_wire(node, dtype, ()))
+    return array_from_wire(node, dtype, shape)
+
+
+def _form_of(array: NDArray[Any]) -> dict[str, Any]:
+    dtype_from_wire(array.dtype.name)
+    return {"dtype": array.dtype.name, "shape": list(array.shape)}
+
+
+def _form_from_wire(node: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    dtype, shape = dtype_from_wire(node["dtype"]), shape_from_wire(node["shape"])
+    if int(np.prod(shape, dtype=object)) > MAX_SPACE_ELEMENTS:
+        raise WireError(f"expected a space of at most {MAX_SPACE_ELEMENTS} elements")
+    return dtype, shape
+
+
+def _discrete_to_wire(space: spaces.Discrete) -> dict[str, Any]:
+    dtype = np.dtype(space.dtype)
+    dtype_from_wire(dtype.name)
+    return {"n": int(space.n), "start": int(space.start), "dtype": dtype.name}
+
+
+def _discrete_from_wire(node: Any, depth: int) -> spaces.Discrete:
+    dtype, start = dtype_from_wire(node["dtype"]), _int(node, "start")
+    space = spaces.Discrete(_int(node, "n"), start=start)
+    if dtype != space.dtype:  # older Gymnasiums know of one dtype only
+        space = spaces.Discrete(_int(node, "n"), start=start, dtype=dtype.type)
+    return space
+
+
+def _multi_discrete_to_wire(space: spaces.MultiDiscrete) -> dict[str, Any]:
+    form = _form_of(np.empty(space.shape, space.dtype))
+    nvec, start = (np.asarray(part, np.int64) for part in (space.nvec, space.start))
+    return {"nvec": Tagged(nvec), "start": Tagged(start), **form}
+
+
+def _multi_discrete_from_wire(node: Any, depth: int) -> spaces.MultiDiscrete:
+    dtype, shape = _form_from_wire(node)
+    nvec, start = (
+        array_from_wire(node[name], np.dtype(np.int64), shape) for name in ("nvec", "start")
+    )
+    return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
+
+
+def _multi_binary_to_wire(space: spaces.MultiBinary) -> dict[str, Any]:
+    n = space.n
+    return {"n": [int(length) for length in n] if isinstance(n, Iterable) else int(n)}
+
+
+def _multi_binary_from_wire(node: Any, depth: int) -> spaces.MultiBinary:
+    n = node["n"]
+    shape = shape_from_wire(n if isinstance(n, list) else [n])
+    if int(np.prod(shape, dtype=object)) > MAX_SPACE_ELEMENTS:
+        raise WireError(f"expected a space of at most {MAX_SPACE_ELEMENTS} elements")
+    return spaces.MultiBinary(shape if isinstance(n, list) else shape[0])
+
+
+def _text_to_wire(space: spaces.Text) -> dict[str, Any]:
+    return {
+        "min_length": space.min_length,
+        "max_length": space.max_length,
+        "charset": space.characters,
+    }
+
+
+def _text_from_wire(node: Any, depth: int) -> spaces.Text:
+    charset = node["charset"]
+    if not isinstance(charset, str):
+        raise WireError("Text: expected a string as its charset")
+    lengths = _int(node, "max_length"), _int(node, "min_length")
+    return spaces.Text(lengths[0], min_length=lengths[1], charset=charset)
+
+
+def _dict_to_wire(space: spaces.Dict) -> dict[str, Any]:
+    return {"spaces": [[to_wire(key), space_to_wire(inner)] for key, inner in space.spaces.items()]}
+
+
+def _dict_from_wire(node: Any, depth: int) -> spaces.Dict:
+    pairs = node["spaces"]
+    if not isinstance(pairs, list) or not all(isinstance(p, list) and len(p) == 2 for p in pairs):
+        raise WireError("Dict: expected pairs of a key and a space")
+    # Pairs, because a dict would be sorted by its keys.
+    return spaces.Dict([(from_wire(key), space_from_wire(inner, depth)) for key, inner in pairs])
+
+
+def _several_to_wire(space: Any) -> dict[str, Any]:
+    return {"spaces": [space_to_wire(inner) for inner in space.spaces]}
+
+
+def _several_from_wire(kind: Callable[[Any], Space[Any]]) -> Callable[[Any, int], Space[Any]]:
+    def decode(node: Any, depth: int) -> Space[Any]:
+        if not isinstance(node["spaces"], list):
+            raise WireError(f"{node['type']}: expected a list of spaces")
+        return kind([space_from_wire(inner, depth) for inner in node["spaces"]])
+
+    return decode
+
+
+def _sequence_to_wire(space: spaces.Sequence) -> dict[str, Any]:
+    return {"space": space_to_wire(space.feature_space), "stack": bool(space.stack)}
+
+
+def _sequence_from_wire(node: Any, depth: int) -> spaces.Sequence:
+    if type(node["stack"]) is not bool:
+        raise WireError("Sequence: expected a bool as stack")
+    return spaces.Sequence(space_from_wire(node["space"], depth), stack=node["stack"])
+
+
+def _graph_to_wire(space: spaces.Graph) -> dict[str, Any]:
+    edges = space.edge_space
+    return {
+        "nodes": space_to_wire(space.node_space),
+        "edges": None if edges is None else space_to_wire(edges),
+    }
+
+
+def _graph_from_wire(node: Any, depth: int) -> spaces.Graph:
+    nodes, edges = node["nodes"], node["edges"]
+    return spaces.Graph(
+        space_from_wire(nodes, depth), None if edges is None else space_from_wire(edges, depth)
+    )
+
+
+_SPACES: dict[type, tuple[Callable[[Any], dict[str, Any]], Callable[[Any, int], Space[Any]]]] = {
+    spaces.Box: (_box_to_wire, _box_from_wire),
+    spaces.Discrete: (_discrete_to_wire, _discrete_from_wire),
+    spaces.MultiDiscrete: (_multi_discrete_to_wire, _multi_discrete_from_wire),
+    spaces.MultiBinary: (_multi_binary_to_wire, _multi_binary_from_wire),
+    spaces.Text: (_text_to_wire, _text_from_wire),
+    spaces.Dict: (_dict_to_wire, _dict_from_wire),
+    spaces.Tuple: (_several_to_wire, _several_from_wire(spaces.Tuple)),
+    spaces.OneOf: (_several_to_wire, _several_from_wire(spaces.OneOf)),
+    spaces.Sequence: (_sequence_to_wire, _sequence_from_wire),
+    spaces.Graph: (_graph_to_wire, _graph_from_wire),
+}
+
+
+def _int(node: Any, name: str) -> int:
+    value = node[name]
+    if type(value) is not int:
+        raise WireError(f"{node['type']}: expected an int as {name}")
+    return value

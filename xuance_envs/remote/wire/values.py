@@ -1,0 +1,228 @@
+"""Any value that can travel (an info, an argument, a result) as a part of a message."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import GraphInstance
+from numpy.typing import NDArray
+
+from xuance_envs.remote.wire.arrays import (
+    DTYPES,
+    Tagged,
+    scalar_from_wire,
+    tagged_array_from_wire,
+)
+from xuance_envs.remote.wire.nodes import (
+    ATOMS,
+    FIELDS,
+    INTS,
+    MAX_DEPTH,
+    NOT_FINITE,
+    TAG,
+    WireError,
+    check_fields,
+    shown,
+    spell,
+)
+
+__all__ = ["from_wire", "to_wire"]
+
+
+def to_wire(value: Any, depth: int = 0) -> Any:
+    """Any value that can travel, as a part of a message.
+
+    Instances of subclasses travel as what they derive from: an ``OrderedDict`` as a dict.
+
+    Raises:
+        WireError: it cannot travel.
+    """
+    kind = type(value)
+    if kind is bool or kind is str or value is None or kind is bytes:
+        return value
+    if kind is int:
+        return value if value in INTS else {TAG: "int", "data": hex(value)}
+    if kind is float:
+        return value if math.isfinite(value) else {TAG: "float", "data": spell(value)}
+    if depth >= MAX_DEPTH:
+        raise WireError(
+            f"values nested deeper than {MAX_DEPTH}, or within themselves, cannot travel"
+        )
+    for base, encode in _ENCODERS:
+        if isinstance(value, base):
+            return encode(value, depth + 1)
+    if hasattr(value, "__array__"):
+        return to_wire(np.asarray(value), depth + 1)
+    raise WireError(f"a {kind.__module__}.{kind.__qualname__} cannot travel")
+
+
+def from_wire(node: Any, depth: int = 0) -> Any:
+    """The value of a part of a message: the reverse of :func:`to_wire`.
+
+    Raises:
+        WireError: it is not of any form that :func:`to_wire` gives.
+    """
+    kind = type(node)
+    if kind is not dict and kind is not list:
+        if kind in ATOMS:
+            return node
+        raise WireError(f"expected a value, got a {kind.__name__}")
+    if depth >= MAX_DEPTH:
+        raise WireError(f"expected values nested at most {MAX_DEPTH} deep")
+    if kind is list:
+        return [from_wire(item, depth + 1) for item in node]
+    if TAG not in node:
+        decoded = {}
+        for key, item in node.items():
+            if type(key) is not str:
+                raise WireError(f"expected strings as keys, got {shown(key)}")
+            decoded[key] = item if type(item) in ATOMS else from_wire(item, depth + 1)
+        return decoded
+    tag = node[TAG]
+    if type(tag) is not str or tag not in _DECODERS:
+        raise WireError(f"expected a tag out of {', '.join(_DECODERS)}, got {shown(tag)}")
+    return _DECODERS[tag](node, depth + 1)
+
+
+# -- writing ----------------------------------------------------------------------------
+
+
+def _encode_dict(value: Mapping[Any, Any], depth: int) -> Any:
+    encoded: dict[str, Any] = {}
+    for key, item in value.items():
+        if type(key) is not str or key == TAG:
+            items = [[to_wire(key, depth), to_wire(item, depth)] for key, item in value.items()]
+            return {TAG: "dict", "items": items}
+        kind = type(item)  # infos are many, and what is in them is this, most often
+        if kind is bool or kind is str or (kind is int and -(2**63) <= item < 2**64):
+            encoded[key] = item
+        else:
+            encoded[key] = to_wire(item, depth)
+    return encoded
+
+
+def _encode_items(tag: str) -> Callable[[Iterable[Any], int], Any]:
+    return lambda value, depth: {TAG: tag, "items": [to_wire(item, depth) for item in value]}
+
+
+def _encode_scalar(value: np.generic, depth: int) -> Any:
+    if value.dtype.name not in DTYPES:
+        raise WireError(f"a number of dtype {value.dtype} cannot travel")
+    data = value.item()
+    if isinstance(data, float) and not math.isfinite(data):
+        data = spell(data)
+    return {TAG: "scalar", "dtype": value.dtype.name, "data": data}
+
+
+def _encode_array(value: NDArray[Any], depth: int) -> Any:
+    if value.dtype.name not in DTYPES:
+        raise WireError(f"an array of dtype {value.dtype} cannot travel")
+    return Tagged(np.asarray(value))
+
+
+def _encode_graph(value: GraphInstance, depth: int) -> Any:
+    parts = [to_wire(part, depth) for part in value]
+    return {TAG: "graph", **dict(zip(FIELDS["graph"], parts, strict=True))}
+
+
+_ENCODERS: tuple[tuple[type, Callable[[Any, int], Any]], ...] = (
+    (dict, _encode_dict),
+    (list, lambda value, depth: [to_wire(item, depth) for item in value]),
+    (GraphInstance, _encode_graph),
+    (tuple, _encode_items("tuple")),
+    (np.ndarray, _encode_array),
+    (str, lambda value, depth: str(value)),
+    (bytes, lambda value, depth: bytes(value)),
+    (np.generic, _encode_scalar),
+    (int, lambda value, depth: to_wire(int(value))),
+    (float, lambda value, depth: to_wire(float(value))),
+    (set, _encode_items("set")),
+    (frozenset, _encode_items("frozenset")),
+)
+
+
+# -- reading ----------------------------------------------------------------------------
+
+
+def _decode_items(node: Any, depth: int) -> list[Any]:
+    check_fields(node, node[TAG])
+    if not isinstance(node["items"], list):
+        raise WireError(f"expected a list of items, got {shown(node['items'])}")
+    return [from_wire(item, depth) for item in node["items"]]
+
+
+def _decode_dict(node: Any, depth: int) -> dict[Any, Any]:
+    items = _decode_items(node, depth)
+    if not all(isinstance(item, list) and len(item) == 2 for item in items):
+        raise WireError("dict: expected pairs of a key and a value")
+    try:
+        return dict(items)
+    except TypeError as error:
+        raise WireError(f"dict: {error}") from None
+
+
+def _decode_hashed(kind: Callable[[Iterable[Any]], Any]) -> Callable[[Any, int], Any]:
+    def decode(node: Any, depth: int) -> Any:
+        items = _decode_items(node, depth)
+        try:
+            return kind(items)
+        except TypeError as error:
+            raise WireError(f"{node[TAG]}: {error}") from None
+
+    return decode
+
+
+def _decode_text(node: Any, tag: str) -> str:
+    check_fields(node, tag)
+    if not isinstance(node["data"], str):
+        raise WireError(f"{tag}: expected a string, got {shown(node['data'])}")
+    return str(node["data"])
+
+
+def _decode_int(node: Any, depth: int) -> int:
+    try:
+        return int(_decode_text(node, "int"), 16)  # linear in its length, unlike decimal digits
+    except ValueError:
+        raise WireError("int: expected hexadecimal digits") from None
+
+
+def _decode_float(node: Any, depth: int) -> float:
+    text = _decode_text(node, "float")
+    if text not in NOT_FINITE:
+        raise WireError(f"float: expected one of {', '.join(NOT_FINITE)}, got {shown(text)}")
+    return NOT_FINITE[text]
+
+
+def _decode_bytes(node: Any, depth: int) -> bytes:
+    try:
+        return base64.b64decode(_decode_text(node, "bytes"), validate=True)
+    except (binascii.Error, ValueError):
+        raise WireError("bytes: expected base64") from None
+
+
+def _decode_graph(node: Any, depth: int) -> GraphInstance:
+    check_fields(node, "graph")
+    parts = [from_wire(node[name], depth) for name in FIELDS["graph"]]
+    for part, optional in zip(parts, (False, True, True), strict=True):
+        if not isinstance(part, np.ndarray) and not (optional and part is None):
+            raise WireError(f"graph: expected arrays, got {shown(part)}")
+    return GraphInstance(*parts)
+
+
+_DECODERS: dict[str, Callable[[Any, int], Any]] = {
+    "array": lambda node, depth: tagged_array_from_wire(node),
+    "bytes": _decode_bytes,
+    "dict": _decode_dict,
+    "float": _decode_float,
+    "frozenset": _decode_hashed(frozenset),
+    "graph": _decode_graph,
+    "int": _decode_int,
+    "scalar": lambda node, depth: scalar_from_wire(node),
+    "set": _decode_hashed(set),
+    "tuple": lambda node, depth: tuple(_decode_items(node, depth)),
+}

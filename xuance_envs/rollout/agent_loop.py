@@ -1,0 +1,290 @@
+"""An agent and many environments, a step at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from xuance_envs.rollout.agents import ActionLayout, Agent, checked_answer, device_of, squeezed
+from xuance_envs.rollout.episode_statistics import EpisodeStatistics
+from xuance_envs.rollout.recorder import GifRecorder, render_folder
+from xuance_envs.rollout.states import StateLayout, StateRow
+from xuance_envs.rollout.transfer import Transfer
+from xuance_envs.vector_envs.vector_env import VecEnv
+
+__all__ = ["RENDER_MODE", "AgentLoop"]
+
+L = TypeVar("L", bound="AgentLoop")
+
+RENDER_MODE = "rgb_array"
+"""How environments are asked for pictures."""
+
+
+class AgentLoop:
+    """Steps a vector environment with an agent's actions, and watches its episodes.
+
+    The arguments are those of :class:`~xuance_envs.rollout.collector.RolloutCollector`.
+
+    Args:
+        vec_env: the environments; closed by :meth:`close`.
+        agent: chooses the actions.
+        device: where the tensors are.
+        state_dtype: of the states.
+        channels_first: whether images become (C, H, W).
+        recorder: records episodes of environment 0.
+        window: how many finished episodes of each environment the statistics are about.
+        seed: of the first reset.
+
+    Attributes:
+        t_states: ``(N, *state_shape)``, the states that the next step starts from.
+        state_space (gymnasium.Space): of one environment's observations.
+        state_shape: of one state; for a Dict space a dict of shapes.
+        action_space (gymnasium.Space): of one environment.
+        action_dtype (torch.dtype): float32 for Box, else int32.
+        device (torch.device): where the tensors are.
+        global_steps (int): environment steps so far, but for those of a test.
+    """
+
+    def __init__(
+        self,
+        vec_env: VecEnv,
+        agent: Agent,
+        *,
+        device: torch.device | str | None,
+        state_dtype: torch.dtype,
+        channels_first: bool | str,
+        recorder: GifRecorder | None,
+        window: int,
+        seed: int | Sequence[int | None] | None,
+    ) -> None:
+        if isinstance(vec_env, VectorEnv):
+            raise TypeError(
+                "expected a VecEnv, got a Gymnasium vector environment: wrap it with "
+                "xuance_envs.compat.from_gymnasium, or make the environments with DummyVecEnv_Gym "
+                "or SubprocVecEnv_Gym"
+            )
+        self.vec_env = vec_env
+        self.agent = agent
+        self.num_envs = vec_env.num_envs
+        self.device = device_of(agent, device)
+        self.recorder = recorder
+        self.state_space = vec_env.observation_space
+        self.action_space = vec_env.action_space
+        self.global_steps = 0
+
+        self._transfer = Transfer(self.device)
+        self._layout = StateLayout(self.state_space, state_dtype, channels_first, self._transfer)
+        self._action_layout = ActionLayout(self.action_space)
+        self._statistics = EpisodeStatistics(self.num_envs, window)
+        self._must_reset = False
+        self._fresh = np.zeros(self.num_envs, np.bool_)
+        self.state_shape: Any = self._layout.shape
+        self.action_dtype = self._action_layout.dtype
+        self.t_states: Any = None
+        self.vec_reset(seed=seed)
+
+    # -- single steps -----------------------------------------------------------------
+
+    def vec_reset(self, *, seed: int | Sequence[int | None] | None = None) -> Any:
+        """Starts a new episode in every environment.
+
+        Args:
+            seed: as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset` takes it.
+
+        Returns:
+            The first states, ``(N, *state_shape)``.
+        """
+        observations, _ = self.vec_env.reset(seed=seed)
+        row = self._layout.new_row(self.num_envs)
+        row.write(self._layout.parts(observations))
+        self._must_reset = False
+        self._fresh = np.zeros(self.num_envs, np.bool_)
+        self._statistics.restart()
+        if self.recorder is not None:
+            self.recorder.begin(self.global_steps)
+        self.t_states = row.states
+        return self.t_states
+
+    def env_reset(self, env_id: int) -> Any:
+        """Starts a new episode in one environment, unless one has just been started.
+
+        After a step that ended its episode, an environment has been reset already, and it is not
+        reset again.
+
+        Args:
+            env_id: which.
+
+        Returns:
+            The first state of that environment's episode, ``state_shape``.
+        """
+        self._settle()
+        i = range(self.num_envs)[env_id]
+        if not self._fresh[i]:
+            observation, _ = self.vec_env.reset(env_ids=[i])
+            row = self._layout.new_row(1)
+            row.write(self._layout.parts(observation))
+            states = [part.clone() for part in self._layout.parts(self.t_states)]
+            for state, new in zip(states, self._layout.parts(row.states), strict=True):
+                state[i] = new[0]
+            self.t_states = self._layout.whole(states)
+            self._statistics.restart(i)
+            if self.recorder is not None and i == 0:
+                self.recorder.begin(self.global_steps)
+        return self._layout.whole([part[i].clone() for part in self._layout.parts(self.t_states)])
+
+    def vec_step(self, actions: Any) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Steps every environment once.
+
+        Args:
+            actions: ``(N, *action_shape)``, a tensor or an array; for a Discrete space ``(N, 1)``
+                as well.
+
+        Returns:
+            ``(states, rewards, done_flags, trunc_flags)``: the states ``(N, *state_shape)`` are
+            the last ones where an episode ended; then :meth:`env_reset` has the first one of the
+            next, and ``t_states`` has it in its place. Float32 and int32 ``(N,)``.
+
+        Raises:
+            ValueError: the actions do not fit; nothing has happened then.
+        """
+        self._settle()
+        tensor = squeezed(torch.as_tensor(actions), self._action_layout.shape)
+        shape = (self.num_envs, *self._action_layout.shape)
+        if tensor.shape != shape:
+            raise ValueError(f"actions: expected shape {shape}, got {tuple(tensor.shape)}")
+        self._start_step(tensor.detach().cpu().numpy())
+        parts, _, rewards, *flags = self._finish_step(self._layout.new_row(self.num_envs))
+        last = self._layout.new_row(self.num_envs)
+        last.write(parts)
+        done, truncated = (torch.from_numpy(f.astype(np.int32)).to(self.device) for f in flags)
+        return last.states, torch.from_numpy(rewards.copy()).to(self.device), done, truncated
+
+    def _ask_agent(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        answer = self.agent.get_actions_and_values(self.t_states, actions=None)
+        return checked_answer(answer, self.num_envs, self._action_layout.shape, self.device)
+
+    def _start_step(self, actions: NDArray[Any]) -> None:
+        actions = self._action_layout.for_envs(actions)
+        if self.recorder is not None:
+            self.recorder.before_step(self._render)
+        self.vec_env.step_async(actions)
+        self._must_reset = True
+
+    def _render(self) -> Any:
+        return self.vec_env.render(RENDER_MODE, env_ids=[0])[0]
+
+    def _finish_step(self, row: StateRow) -> tuple[Any, ...]:
+        """Waits for the step, and writes the states that the next one starts from into a row.
+
+        Returns:
+            The parts of the last observations, the environments whose episodes ended, rewards,
+            terminated, truncated.
+        """
+        observations, rewards, terminated, truncated, infos = self.vec_env.step_wait()
+        parts = self._layout.parts(observations)
+        self._statistics.add_step(rewards)
+        self._fresh = terminated | truncated
+        self.global_steps += self.num_envs
+        (ended,) = self._fresh.nonzero()
+        envs = ended.tolist()
+        firsts = []
+        first_finished = False
+        for i in envs:
+            info = infos[i]
+            firsts.append(self._layout.parts(info["reset_obs"]))
+            finished = self._statistics.add_end(i, info, bool(truncated[i]))
+            first_finished = first_finished or (finished and i == 0)
+        row.write(parts, envs, firsts)
+        self.t_states = row.states
+        self._must_reset = False
+        if self.recorder is not None:
+            self.recorder.after_step(float(rewards[0]), first_finished, self.global_steps)
+        return parts, ended, rewards, terminated, truncated
+
+    def _settle(self) -> None:
+        """Gets over what was interrupted in a step or a test, by a reset that throws it away."""
+        if self._must_reset or self.vec_env.waiting:
+            self.vec_reset()
+
+    # -- what else there is to ask ----------------------------------------------------
+
+    def permute_state(self, state: Any) -> Any:
+        """An observation, or a batch, with its axes as the agent sees them.
+
+        Images are turned from (..., H, W, C) to (..., C, H, W), if the collector does so; anything
+        else comes back as it is.
+
+        Args:
+            state: an array or a tensor, or a dict of them for a Dict space.
+        """
+        return self._layout.permute(state)
+
+    @property
+    def render_folder(self) -> str:
+        """Where recordings are saved: see :class:`~xuance_envs.rollout.recorder.GifRecorder`."""
+        return render_folder() if self.recorder is None else self.recorder.folder
+
+    @property
+    def finished_ep_returns(self) -> list[float]:
+        """Returns of the episodes that finished since the last rollout began, in that order."""
+        return self._statistics.finished
+
+    @property
+    def rolling_ep_returns(self) -> list[list[float]]:
+        """By environment, the returns of its last ``window`` finished episodes."""
+        return self._statistics.returns
+
+    @property
+    def rolling_ep_lengths(self) -> list[list[int]]:
+        """By environment, the lengths of its last ``window`` finished episodes."""
+        return self._statistics.lengths
+
+    @property
+    def mean_ep_return(self) -> float:
+        """Mean return of those episodes, of all environments; NaN before the first."""
+        return self._statistics.mean_return
+
+    @property
+    def lower_ep_return(self) -> float:
+        """5th percentile of their returns."""
+        return self._statistics.return_percentile(5)
+
+    @property
+    def median_ep_return(self) -> float:
+        """Median of their returns."""
+        return self._statistics.return_percentile(50)
+
+    @property
+    def upper_ep_return(self) -> float:
+        """95th percentile of their returns."""
+        return self._statistics.return_percentile(95)
+
+    @property
+    def max_ep_return(self) -> float:
+        """The best return of an episode ever; NaN before the first."""
+        return self._statistics.max_return
+
+    @property
+    def mean_ep_length(self) -> float:
+        """Mean of their lengths."""
+        return self._statistics.mean_length
+
+    @property
+    def median_ep_length(self) -> float:
+        """Median of their lengths."""
+        return self._statistics.median_length
+
+    def close(self) -> None:
+        """Closes the environments; again, it does nothing."""
+        self.vec_env.close()
+
+    def __enter__(self: L) -> L:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

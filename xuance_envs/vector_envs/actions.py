@@ -1,0 +1,89 @@
+"""What the caller of a vector environment gives as actions, taken in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.space_layout import BadValueError
+from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
+from xuance_envs.engine.driver import Driver
+
+__all__ = ["ActionIntake"]
+
+
+class ActionIntake:
+    """Puts actions where the groups find them.
+
+    Args:
+        rows: of the step's arrays.
+        drivers: the groups.
+        check: whether every action is checked to be in its space.
+    """
+
+    def __init__(self, rows: SpaceRows, drivers: Sequence[Driver], check: bool) -> None:
+        self._rows = rows
+        self._flat = rows.flat
+        self._drivers = drivers
+        self._check = check
+        self._has_objects = rows.layout.has_objects
+
+    def put(self, actions: Any, envs: NDArray[np.intp] | None = None) -> None:
+        """Stores the actions of some environments, or of all.
+
+        Raises:
+            ValueError: they do not fit; nothing has been stored then.
+        """
+        flat = self._flat
+        if (
+            flat is not None
+            and type(actions) is np.ndarray
+            and actions.dtype == flat.dtype
+            and actions.shape == (flat.shape if envs is None else (len(envs), *flat.shape[1:]))
+            and not self._check
+        ):
+            flat[... if envs is None else envs] = actions
+        else:
+            self._put_any(actions, envs)
+
+    def _put_any(self, actions: Any, envs: NDArray[np.intp] | None) -> None:
+        rows = self._rows
+        ids = range(len(rows)) if envs is None else envs.tolist()
+        try:
+            rows.put(actions, EVERY if envs is None else envs, len(ids))
+        except BadValueError as error:
+            raise ValueError(f"actions for {len(ids)} environments: {error}") from None
+        if self._check:
+            space: Space[Any] = rows.layout.space
+            values = rows.reader()()
+            for i in ids:
+                if not space.contains(values[i]):
+                    raise ValueError(
+                        f"the action for environment {i}: expected one in {space}, "
+                        f"got {values[i]!r}"
+                    )
+
+    def packed(self, groups: Iterable[int] | None = None) -> dict[int, Any]:
+        """By group, or by all, what of its actions does not travel in arrays, if anything does not.
+
+        Raises:
+            ValueError: it cannot travel at all.
+        """
+        if not self._has_objects:
+            return {}
+        every = range(len(self._drivers)) if groups is None else groups
+        return {k: self._packed(self._drivers[k]) for k in every}
+
+    def _packed(self, driver: Driver) -> Any:
+        lists = self._rows.objects
+        try:
+            return driver.pack_actions([values[driver.lo : driver.hi] for values in lists])
+        except Exception as error:
+            raise ValueError(
+                f"the actions for environments {driver.lo} to {driver.hi - 1} cannot be sent to "
+                f"their process, because they cannot be pickled: {error}"
+            ) from error

@@ -1,0 +1,305 @@
+"""A vector environment over groups of environments, wherever these live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.space_rows import read_only
+from xuance_envs.engine.data.step_arrays import as_float32
+from xuance_envs.engine.data.step_infos import StepInfos
+from xuance_envs.engine.groups import Groups
+from xuance_envs.engine.ledger import ends_all
+from xuance_envs.errors import (
+    NotSteppingError,
+    WorkerDiedError,
+    WorkerTimeoutError,
+)
+from xuance_envs.vector_envs.actions import ActionIntake
+from xuance_envs.vector_envs.arguments import checked_env_ids, env_indices, seeds_of
+from xuance_envs.vector_envs.last_observations import LastObservations
+from xuance_envs.vector_envs.statistics import WorkerStatistics
+from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
+
+__all__ = ["GroupedVecEnv"]
+
+
+class GroupedVecEnv(VecEnv):
+    """Many environments in groups.
+
+    Args:
+        groups: the groups.
+        copy: whether the arrays returned belong to the caller; otherwise they are read-only
+            views that the next step overwrites.
+        check_actions: whether every action is checked to be in its space.
+    """
+
+    def __init__(self, groups: Groups, *, copy: bool = True, check_actions: bool = False) -> None:
+        description, arrays = groups.description, groups.arrays
+        groups.name = type(self).__name__
+        self._groups = groups
+        super().__init__(
+            groups.drivers[-1].hi,
+            description.observation_space,
+            description.action_space,
+            max_episode_steps=description.max_episode_steps,
+            render_mode=description.render_mode,
+            metadata=description.metadata,
+        )
+        self._ledger = groups.ledger
+        self._before_step = groups.before_step
+        self._arrays = arrays
+        self._intake = ActionIntake(arrays.actions, groups.drivers, check_actions)
+        self._packs_actions = arrays.actions.layout.has_objects
+        self._last = LastObservations(arrays.observations, copy)
+        self._copy = copy
+        self._copy_observations = arrays.observations.copy_flat or arrays.observations.copy
+        if not copy:
+            self._rewards = np.zeros(self.num_envs, np.float32)
+            self._views = tuple(
+                read_only(array) for array in (self._rewards, arrays.terminated, arrays.truncated)
+            )
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+        return self._groups.closed
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a step is pending."""
+        return self._ledger.stepping
+
+    @property
+    def buf_obs(self) -> Any:
+        """The last observations, in an array of their own that may be written to.
+
+        It is a new one after each step, so that one held from before stays as it was.
+        """
+        return self._last.get()
+
+    @buf_obs.setter
+    def buf_obs(self, batch: Any) -> None:
+        self._last.set(batch)
+
+    @property
+    def actions(self) -> Any:
+        """A copy of the last action of each environment, as one batch; zeros where none was given.
+
+        An action of a space without a fixed shape is None before the first.
+        """
+        return self._arrays.actions.copy()
+
+    @property
+    def exact_rewards(self) -> NDArray[np.float64]:
+        """The last step's rewards as the environments gave them, ``(num_envs,)`` float64."""
+        return self._arrays.rewards.copy()
+
+    # -- all at a time ----------------------------------------------------------------
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+        env_ids: Sequence[int] | None = None,
+    ) -> tuple[Any, StepInfos]:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset`."""
+        self._groups.check_open()
+        ids = checked_env_ids(env_ids, self.num_envs)
+        packed = self._groups.packed_resets(ids, seeds_of(seed, ids), [options] * len(ids))
+        if self.waiting:
+            self.step_wait()
+        ledger, last = self._ledger, self._last
+        before = None if env_ids is None else last.get()
+        last.are_in_arrays = False
+        try:
+            self._recall()
+            ledger.start(packed)
+            outcomes = ledger.finish()
+        except Exception:
+            self.close()
+            raise
+        envs = None if env_ids is None else np.array(ids, dtype=np.intp)
+        infos = self._groups.results.infos(outcomes, envs)
+        ledger.take()
+        observations = self._arrays.observations
+        if envs is not None:
+            last.update(before, envs)
+            return observations.copy(envs), infos
+        obs = observations.copy() if self._copy else observations.view()
+        last.renew(obs)
+        return obs, infos
+
+    def step_async(self, actions: Any) -> None:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_async`."""
+        ledger = self._ledger
+        if ledger.stepping or ledger.owing or ledger.sending or self._groups.closed:
+            self._groups.check_idle("step_async")
+        self._intake.put(actions)
+        packed = self._intake.packed() if self._packs_actions else {}
+        if self._before_step is not None:
+            self._before_step()
+        self._last.are_in_arrays = False
+        ledger.start_step(packed)
+
+    def step_wait(self) -> StepResult:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_wait`."""
+        ledger, arrays = self._ledger, self._arrays
+        if not ledger.stepping:
+            self._groups.check_open()
+            raise NotSteppingError("step_wait was called without a step_async before it")
+        try:
+            outcomes = ledger.finish_step()
+        except Exception:
+            self.close()
+            raise
+        infos = self._groups.results.infos(outcomes)
+        if self._copy:
+            obs = self._copy_observations()
+            rewards = as_float32(arrays.rewards)
+            terminated, truncated = arrays.terminated.copy(), arrays.truncated.copy()
+        else:
+            obs = arrays.observations.view()
+            self._rewards[:] = as_float32(arrays.rewards)
+            rewards, terminated, truncated = self._views
+        self._last.renew(obs)
+        self.buf_rews = rewards
+        self.buf_dones = terminated
+        self.buf_truncations = truncated
+        self.buf_infos = infos
+        ledger.stepping = False
+        return obs, rewards, terminated, truncated, infos
+
+    # -- some at a time ---------------------------------------------------------------
+
+    def async_reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.async_reset`."""
+        self._ledger.check_not_stepping("async_reset")
+        self._groups.check_open()
+        ids = range(self.num_envs)
+        packed = self._groups.packed_resets(ids, seeds_of(seed, ids), [options] * len(ids))
+        try:
+            self._recall()
+        except Exception:
+            self.close()
+            raise
+        self._last.are_in_arrays = False
+        drivers = self._ledger.drivers
+        self._ledger.send(
+            np.arange(self.num_envs), packed, lambda k, tag: partial(drivers[k].ask, tag, packed[k])
+        )
+
+    def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.send`."""
+        ledger = self._ledger
+        ledger.check_not_stepping("send")
+        self._groups.check_open()
+        envs = env_indices(env_ids, self.num_envs)
+        groups = ledger.completed_by(envs)
+        self._intake.put(actions, envs)
+        packed = self._intake.packed(groups)
+        if self._before_step is not None:
+            self._before_step()
+        self._last.are_in_arrays = False
+        drivers = ledger.drivers
+        ledger.send(envs, groups, lambda k, tag: partial(drivers[k].ask_step, tag, packed.get(k)))
+
+    def recv(self, min_envs: int | None = None, timeout: float | None = None) -> StepBatch:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.recv`."""
+        ledger, arrays = self._ledger, self._arrays
+        ledger.check_not_stepping("recv")
+        self._groups.check_open()
+        wanted = ledger.wanted(min_envs)
+        try:
+            ready = ledger.wait(wanted, timeout)
+        except Exception:
+            self.close()
+            raise
+        if not ready:
+            assert timeout is not None
+            raise WorkerTimeoutError(ledger.started(), None, timeout, "recv")
+        envs = ledger.envs_of(ready)
+        infos = self._groups.results.infos(ready.items(), envs)
+        batch = StepBatch(
+            arrays.observations.copy(envs),
+            as_float32(arrays.rewards[envs]),
+            arrays.terminated[envs],
+            arrays.truncated[envs],
+            infos,
+            envs,
+        )
+        ledger.receive(envs)
+        return batch
+
+    def _recall(self) -> None:
+        if self._ledger.sending:
+            self._groups.results.forget(self._ledger.recall().items())
+
+    def statistics(self) -> tuple[WorkerStatistics, ...]:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.statistics`."""
+        if self.closed:
+            self._groups.check_open()
+        return tuple(map(WorkerStatistics.of, self._groups.drivers))
+
+    # -- single environments ----------------------------------------------------------
+
+    def call(
+        self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any
+    ) -> tuple[Any, ...]:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.call`."""
+        self._groups.check_idle("call")
+        return tuple(self._each("call", env_ids, lambda _: (name, args, kwargs)))
+
+    def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.get_attr`."""
+        self._groups.check_idle("get_attr")
+        return tuple(self._each("get_attr", env_ids, lambda _: (name,)))
+
+    def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.set_attr`."""
+        self._groups.check_idle("set_attr")
+        ids = checked_env_ids(env_ids, self.num_envs)
+        if not isinstance(values, list | tuple):
+            values = [values] * len(ids)
+        if len(values) != len(ids):
+            raise ValueError(
+                f"set_attr({name!r}): expected {len(ids)} values, one per environment, "
+                f"got {len(values)}"
+            )
+        value_of = dict(zip(ids, values, strict=True))
+        self._each("set_attr", ids, lambda envs: (name, [value_of[env] for env in envs]))
+
+    def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.render`."""
+        self._groups.check_idle("render")
+        return self._each("render", env_ids, lambda _: (mode,))
+
+    def _each(
+        self,
+        command: str,
+        env_ids: Sequence[int] | None,
+        arguments: Callable[[Sequence[int]], Any],
+    ) -> list[Any]:
+        ids = checked_env_ids(env_ids, self.num_envs)
+        try:
+            return self._groups.each(command, ids, arguments)
+        except (WorkerDiedError, WorkerTimeoutError) as error:
+            if ends_all(error):
+                self.close()
+            raise
+
+    # -- the end ----------------------------------------------------------------------
+
+    def close_extras(self) -> None:
+        """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
+        self._groups.close()

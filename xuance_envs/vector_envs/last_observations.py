@@ -1,0 +1,66 @@
+"""The last observations of a vector environment, in arrays of their own: its ``buf_obs``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.space_rows import SpaceRows
+
+__all__ = ["LastObservations"]
+
+
+class LastObservations:
+    """Keeps a writable batch, a new one after each step.
+
+    A big batch is copied only if somebody reads it. Until then it is known by what was returned,
+    and by whether the arrays still hold the same.
+
+    Args:
+        rows: of the step's arrays.
+        copies: whether the caller is given copies, in which the last observations stay.
+
+    Attributes:
+        are_in_arrays (bool): whether the arrays hold the last observations, not those of a step
+            that is under way.
+    """
+
+    def __init__(self, rows: SpaceRows, copies: bool) -> None:
+        self.are_in_arrays = False
+        self._rows = rows
+        self._copy = rows.copy_flat or rows.copy_writable
+        self._batch: Any = self._copy()
+        self._defers = copies and rows.are_big_arrays
+        self._returned: Any = None
+
+    def renew(self, returned: Any) -> None:
+        """Takes note that all observations are new.
+
+        Args:
+            returned: the batch of them that the caller is given.
+        """
+        if self._defers:
+            self._batch, self._returned, self.are_in_arrays = None, returned, True
+        else:
+            self._batch = self._copy()
+
+    def get(self) -> Any:
+        """The batch."""
+        if self._batch is None:
+            if self.are_in_arrays:
+                self._batch = self._rows.copy_writable()
+            else:  # in the middle of a step
+                self._batch = self._rows.copy_of_batch(self._returned)
+            self._defers = False  # who reads it once reads it again
+            self._returned = None
+        return self._batch
+
+    def set(self, batch: Any) -> None:
+        """Keeps another batch in its place."""
+        self._batch = batch
+
+    def update(self, before: Any, envs: NDArray[np.intp]) -> None:
+        """Makes the batch a copy of another one, with the new observations of some environments."""
+        self._batch = self._rows.copy_updating(before, envs)
