@@ -35,8 +35,8 @@ SPHINX := $(RUN) -m sphinx -W --keep-going -q -j auto -d docs/_build/doctrees
 
 PIP_INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-# A file's tests stay in one process, which starts what they share; tests/conftest.py says how many
-# processes there are, and what comes first.
+# A file's tests stay in one process, which starts what they share, and files in their order: those
+# with Ray are the last. How many processes there are is in tests/conftest.py.
 SIDE_BY_SIDE := --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help

@@ -58,6 +58,9 @@ nitpick_ignore_regex = [
     (r"py:(class|exc)", r"httpx\..*"),  # whose documentation has no inventory
     (r"py:class", r"pydantic\..*|ASGIApp|ObservationMode"),
     (r"py:class", r"ThreadPoolExecutor|multiprocessing\.context\.BaseContext"),
+    # What a module of the engine derives from; and a name that Gymnasium documents as another's.
+    (r"py:class", r"(cloudpickle\.cloudpickle|pickle)\.(Unp|P)ickler"),
+    (r"py:class", r"gymnasium\.envs\.registration\.VectorizeMode"),
     # Gymnasium's errors are not in its documentation.
     (
         r"py:(class|exc)",

@@ -6,9 +6,7 @@ import contextlib
 import gc
 import os
 import signal
-from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import hypothesis
 import pytest
@@ -30,24 +28,6 @@ with contextlib.suppress(ImportError):
     tqdm.tqdm.monitor_interval = 0
 
 
-RAY = Path(__file__).parent / "ray"
-SIDE_BY_SIDE = "PYTEST_XDIST_WORKER" in os.environ
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Has Ray's tests run last: it leaves threads behind, beside which no process is forked.
-
-    Files that run side by side end together if the long ones begin: Ray's, and those of few tests,
-    which run programs.
-    """
-    number = Counter(item.path for item in items)
-    if SIDE_BY_SIDE:
-        items.sort(key=lambda item: number[item.path] * (-1 if RAY in item.path.parents else 1))
-    else:
-        items.sort(key=lambda item: RAY in item.path.parents)
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """How many processes run files side by side: they wait too often for one a core to do."""
@@ -57,7 +37,7 @@ def pytest_xdist_auto_num_workers() -> int:
 @pytest.fixture(scope="session", autouse=True)
 def only_own_threads_count() -> Iterator[None]:
     """Leaves out of the count a thread of pytest-xdist: beside it, whatever forks may do so."""
-    if not SIDE_BY_SIDE:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
         yield
         return
     count, runner = library_threads._count, os.getpid()

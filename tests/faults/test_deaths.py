@@ -142,6 +142,28 @@ def test_so_it_is_with_other_ways_to_start(context):
         go_through_all(make("step", "crashes", context=context, step_timeout=None))
 
 
+def test_so_it_is_in_a_forked_one_where_a_library_has_put_a_handler_in_place(tmp_path):
+    script = """
+        import faulthandler, signal
+        from faulty_envs import FaultyEnv
+        from xuance_envs import SubprocVecEnv, WorkerDiedError
+
+        faulthandler.enable()
+        signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # as Ray does, to its own
+        envs = SubprocVecEnv([lambda: FaultyEnv("step", "crashes")], context="fork")
+        envs.reset()
+        try:
+            while True:
+                envs.step([0])
+        except WorkerDiedError as error:
+            assert "in crash" in str(error), error
+            print("told")
+        """
+    with start_script(tmp_path, script) as process:
+        out, err = process.communicate(timeout=60)
+    assert out == "told\n", err
+
+
 def test_an_import_that_fails_in_a_worker_is_told(monkeypatch, tmp_path):
     (tmp_path / "gymnasium.py").write_text("raise ImportError('no such luck')")
     monkeypatch.syspath_prepend(tmp_path)
@@ -195,7 +217,7 @@ def test_a_worker_killed_at_any_moment_of_its_start_is_noticed(monkeypatch):
 
     def start_and_kill(self):
         start(self)
-        pid = self.workers[1].pid
+        pid = self.workers[1].worker.pid
         killers.append(threading.Timer(rng.uniform(0, 0.05), os.kill, (pid, signal.SIGKILL)))
         killers[-1].start()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,19 @@ from typing import Any
 import pytest
 from ray_actors import lent_actors, local_ray
 
-CONTRACT = Path(__file__).parent / "test_contract.py"
+HERE = Path(__file__).parent
+CONTRACT = HERE / "test_contract.py"
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what the contract's modules test without the backend they are run over."""
+    """Leaves out what the contract's modules test without the backend they are run over.
+
+    And has these tests run last: Ray leaves threads and handlers of signals behind, which a forked
+    process would inherit. The largest file begins, so that files run side by side end together.
+    """
+    number = Counter(item.path for item in items)
+    items.sort(key=lambda item: -number[item.path] if HERE in item.path.parents else -math.inf)
     without = [
         item
         for item in items

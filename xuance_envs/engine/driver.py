@@ -112,13 +112,14 @@ class LocalDriver(Driver):
 
     def __init__(self, lo: int, hi: int) -> None:
         super().__init__(lo, hi)
+        self._stepping = self._method("step")
         # A method, and its arguments in a tuple each.
         self._call: tuple[Any, ...] = ()
         self._result: list[Any] = [None]
 
     def ask_step(self, tag: int, actions: list[list[Any]] | None) -> None:
         """See :class:`Driver`."""
-        self._call, self._result, self.tag = (self._method("step"), (actions,), (tag,)), [], tag
+        self._call, self._result, self.tag = (self._stepping, (actions,), (tag,)), [], tag
 
     def pack(self, command: str, *arguments: Any) -> tuple[str, Sequence[Any]]:
         """See :class:`Driver`."""
@@ -161,8 +162,8 @@ class GroupDriver(LocalDriver):
     """
 
     def __init__(self, group: EnvGroup, lo: int) -> None:
-        super().__init__(lo, lo + len(group.envs))
         self._group = group
+        super().__init__(lo, lo + len(group.envs))
 
     def pack_actions(self, actions: list[list[Any]]) -> list[list[Any]]:
         """See :class:`Driver`."""

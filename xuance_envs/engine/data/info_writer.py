@@ -26,11 +26,11 @@ MAX_REORDERINGS = 8
 """How often columns are put into another order; infos that differ from then on state theirs."""
 
 
-_Layout = Sequence[tuple[Any, type, Any]]
-"""The keys of an info, in its order, with each one's type and column."""
+_Layout = tuple[tuple[Any, ...], Sequence[tuple[str, type, Any]]]
+"""The keys of an info, in its order, and each one's type and column."""
 
-_EMPTY: _Layout = ()
-_WRITE_ANEW: _Layout = ((KeyOrder, object, None),)  # no info is laid out like it
+_EMPTY: _Layout = ((), ())
+_WRITE_ANEW: _Layout = ((KeyOrder,), ())  # no info is laid out like it
 
 
 class InfoWriter:
@@ -77,18 +77,19 @@ class InfoWriter:
         Raises:
             BadValueError: it is not a dict.
         """
-        layout = self._layouts[i]
+        keys, layout = self._layouts[i]
         try:
-            if layout and len(info) == len(layout):
-                for (key, kind, column), (name, value) in zip(layout, info.items()):  # noqa: B905  # costs
-                    if name != key or type(value) is not kind:
+            if keys and tuple(info) == keys:
+                for key, kind, column in layout:
+                    value = info[key]
+                    if type(value) is not kind:
                         break
                     column[i] = value
                 else:
                     return
-        except (AttributeError, TypeError, ValueError):
+        except (LookupError, TypeError, ValueError):
             pass  # not laid out as this environment's last info was
-        if layout or type(info) is not dict or info:
+        if keys or type(info) is not dict or info:
             self._write_anew(i, info)
 
     def _write_anew(self, i: int, info: dict[str, Any]) -> None:
@@ -120,7 +121,7 @@ class InfoWriter:
             self._implied[i] = [key for key, _, _ in layout]
         else:
             rest[KeyOrder] = tuple(info)
-        self._layouts[i] = _WRITE_ANEW if rest else layout
+        self._layouts[i] = _WRITE_ANEW if rest else (tuple(info), layout)
         if rest:
             self.rest[i] = self._freeze(rest)
 
@@ -129,7 +130,8 @@ class InfoWriter:
 
         Args:
             places: the environments.
-            columns: as :meth:`InfoBatch.columns` gives them, in that order.
+            columns: as :class:`~xuance_envs.engine.data.info_batch.InfoBatch` gives them, in that
+                order.
         """
         at = np.asarray(places)
         for i in places:

@@ -89,6 +89,7 @@ def record(fd: int, index: int) -> Recorder:
     memory = mmap.mmap(fd, REGION, offset=start)
     keep_from_forks(memory, fd, start)
     region = memoryview(memory)
+    faulthandler.disable()  # or a handler that some library put over it before a fork would stay
     try:  # a file position of its own, which a passed descriptor does not have
         own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
     except OSError:
