@@ -6,6 +6,7 @@ first loaded, which unpickling this module's function must not do.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from multiprocessing import process
@@ -29,6 +30,7 @@ _MPI_PREFIXES = ("OMPI_", "PMI_", "PMIX_")
 
 def start(settings: WorkerSettings) -> None:
     """Runs a worker in this process, which exists for nothing else, until it is told to end."""
+    gc.freeze()  # what a fork brought along, with native code's objects, is not ours to collect
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which ends us
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for passed in (settings.requests, settings.replies, settings.memory):
