@@ -66,8 +66,9 @@ class Instant:
         return self.came and kind is KeyboardInterrupt
 
     def _trace(self, frame: FrameType, event: str, _: object) -> Any:
-        if not frame.f_code.co_filename.startswith(self._folders):
-            return None
+        code = frame.f_code
+        if not code.co_filename.startswith(self._folders) or code.co_name == "__del__":
+            return None  # from the latter no exception gets out
         if event == "call":
             frame.f_trace = self._trace  # without which Python 3.13 ignores the next
             frame.f_trace_opcodes = True
