@@ -102,7 +102,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         """
         vec_env = self.vec_env
         actions = as_batch(self.single_action_space, actions)
-        obs, rewards, terminated, truncated, infos = originally(vec_env.step, actions)
+        obs, _, terminated, truncated, infos = originally(vec_env.step, actions)
         envs, first, stepped = self._ends(infos, terminated | truncated)
         if len(envs):
             final = self._take_final(obs, envs, first)
@@ -113,8 +113,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
             batched = self._batcher.of_step(stepped, final, self._add_info)
         else:
             batched = self._one_by_one(infos, envs, final)
-        exact = getattr(vec_env, "exact_rewards", rewards)
-        return obs, exact.astype(np.float64), terminated.copy(), truncated.copy(), batched
+        return obs, vec_env.exact_rewards, terminated.copy(), truncated.copy(), batched
 
     def _ends(
         self, infos: Any, ended: NDArray[np.bool_]

@@ -74,7 +74,6 @@ class Stepper:
         groups.name = type(self).__name__
         self._groups = groups
         self._ledger = groups.ledger
-        self._before_step = groups.before_step
         space = groups.description.action_space
         self._takes_numbers = isinstance(space, spaces.Box) and not space.shape
         self._intake = ActionIntake(groups.arrays.actions, groups.drivers, check=False)
@@ -122,8 +121,6 @@ class Stepper:
                 k: driver.pack_actions([rows[driver.lo : driver.hi]])
                 for k, driver in enumerate(ledger.drivers)
             }
-        if self._before_step is not None:
-            self._before_step()
         ledger.start_step(packed)
 
     def _rows_to_hand_on(self, actions: Any) -> list[Any] | None:

@@ -14,7 +14,7 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import EnvDescription
-from xuance_envs.engine.serialization import dumps_for_worker
+from xuance_envs.engine.serialization import dumps_for_worker, loads
 from xuance_envs.engine.waiting import Waiter
 from xuance_envs.errors import WorkerDiedError
 
@@ -36,9 +36,26 @@ class WorkerDriver(Driver):
         siblings: workers whose end is reported while the answer of this one is waited for.
     """
 
+    what = "a worker"
+    """What it is, in words for errors."""
+
     def __init__(self, lo: int, hi: int) -> None:
         super().__init__(lo, hi)
         self.siblings: Sequence[Any] = ()
+
+    def pack(self, command: str, *arguments: Any) -> tuple[str, bytes]:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        try:
+            return command, dumps_for_worker((command, arguments))
+        except Exception as error:
+            raise TypeError(
+                f"what {command!r} was given cannot be sent to {self.what}, because it cannot be "
+                f"pickled: {error}"
+            ) from error
+
+    def thaw(self, frozen: bytes) -> Any:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        return loads(frozen)
 
     @property
     @abstractmethod
@@ -76,6 +93,9 @@ class Backend(ABC, Generic[_W]):
 
     Attributes:
         workers (list): those that have been started.
+        env_fns: as given.
+        keywords: as given.
+        autoreset: as given.
     """
 
     def __init__(
@@ -86,10 +106,10 @@ class Backend(ABC, Generic[_W]):
         autoreset: Autoreset = Autoreset.SAME_STEP,
     ) -> None:
         self.workers: list[_W] = []
-        self._autoreset = autoreset
+        self.autoreset = autoreset
         self._split = split
-        self._env_fns = env_fns
-        self._keywords = keywords
+        self.env_fns = env_fns
+        self.keywords = keywords
         self._spaces: tuple[Any, Any] = (None, None)
         self._arrays: StepArrays
 
@@ -108,7 +128,7 @@ class Backend(ABC, Generic[_W]):
         """
         for worker in self.workers:
             lo, hi = worker.lo, worker.hi
-            worker.ask(0, worker.pack("build", *self._recipe(lo, hi, self._keywords[lo:hi])))
+            worker.ask(0, worker.pack("build", *self._recipe(lo, hi, self.keywords[lo:hi])))
 
     def descriptions(self) -> list[tuple[int, EnvDescription]]:
         """Waits until they have made their environments, and tells what these are like.
@@ -202,7 +222,7 @@ class Backend(ABC, Generic[_W]):
 
     def _functions(self, lo: int, hi: int) -> bytes | None:
         """The functions of some environments, pickled; None where the worker has them."""
-        functions = self._env_fns[lo:hi]
+        functions = self.env_fns[lo:hi]
         try:
             return dumps_for_worker(functions)
         except Exception as error:
@@ -223,4 +243,4 @@ class Backend(ABC, Generic[_W]):
         self, lo: int, hi: int, keywords: Sequence[Mapping[str, Any]]
     ) -> tuple[bytes | None, Sequence[Mapping[str, Any]], int, Autoreset]:
         """What a worker makes its environments from."""
-        return self._functions(lo, hi), keywords, lo, self._autoreset
+        return self._functions(lo, hi), keywords, lo, self.autoreset

@@ -39,11 +39,11 @@ class Groups(ABC):
         arrays: of all groups.
         waiter: how to wait for the first group that answers; None polls the drivers' descriptors.
         results: makes infos of what the groups leave; None for the usual.
+        before_step: is called before each step; None for nothing.
 
     Attributes:
         ledger (Ledger): who was asked for what.
         results (Results): what came of it.
-        before_step: is called before each step, if it is not None.
         closed (bool): whether nothing may be asked of them any more.
         name: what errors call what they belong to.
     """
@@ -55,13 +55,13 @@ class Groups(ABC):
         arrays: StepArrays,
         waiter: Waiter | None = None,
         results: Results | None = None,
+        before_step: Callable[[], None] | None = None,
     ) -> None:
-        self.ledger = Ledger(drivers, waiter)
+        self.ledger = Ledger(drivers, waiter, before_step)
         self.drivers = self.ledger.drivers
         self.description = description
         self.arrays = arrays
         self.results = results or Results(self.drivers, arrays)
-        self.before_step: Callable[[], None] | None = None
         self.closed = False
         self.name = "vector environment"
         self._elsewhere: Elsewhere | None = None
@@ -207,11 +207,8 @@ class WorkerGroups(Groups):
     """Groups in workers, and perhaps one in this process.
 
     Args:
-        backend: the workers.
-        env_fns: makes an environment each; of all groups.
-        keywords: keyword arguments for each function.
+        backend: the workers, which knows how all environments are made.
         own: index of the first environment of the group in this process, and after the last.
-        autoreset: when an environment whose episode ended is reset.
         describe: makes one description of the environments'.
         restarts: of all workers; None where a loss is an error.
     """
@@ -219,14 +216,12 @@ class WorkerGroups(Groups):
     def __init__(
         self,
         backend: Backend[Any],
-        env_fns: Sequence[Callable[..., Any]],
-        keywords: Sequence[Mapping[str, Any]],
         own: tuple[int, int] | None = None,
-        autoreset: Autoreset = Autoreset.SAME_STEP,
         describe: Describe = common_description,
         restarts: Restarts | None = None,
     ) -> None:
         self.backend = backend
+        env_fns, keywords = backend.env_fns, backend.keywords
         self._end = backend.ends_with(self)
         self._own: EnvGroup | None = None
         try:
@@ -235,7 +230,7 @@ class WorkerGroups(Groups):
             described: list[tuple[int, EnvDescription]] = []
             if own is not None:
                 mine = slice(*own)
-                self._own = _group_here(env_fns[mine], keywords[mine], own[0], autoreset)
+                self._own = _group_here(env_fns[mine], keywords[mine], own[0], backend.autoreset)
                 described = self._own.describe()
             description = describe(backend.descriptions() + described)
             spaces = description.observation_space, description.action_space
@@ -262,8 +257,8 @@ class WorkerGroups(Groups):
             ]
         if self._own is not None and own is not None:
             drivers.append(GroupDriver(self._own, own[0]))
-        super().__init__(drivers, description, arrays, backend.waiter(drivers))
-        self.before_step = backend.before_step
+        waiter = backend.waiter(drivers)
+        super().__init__(drivers, description, arrays, waiter, before_step=backend.before_step)
 
     def end(self, patience: float | None = None) -> None:
         """See :class:`Groups`."""

@@ -43,6 +43,7 @@ class Ledger:
     Args:
         drivers: the groups, which go by their places.
         waiter: tells which of them may have answered; None polls their descriptors.
+        before_step: is called before each step; None for nothing.
 
     Attributes:
         stepping (bool): whether a step of all has been asked for that nobody has taken in.
@@ -52,8 +53,14 @@ class Ledger:
         sending (bool): whether there are any.
     """
 
-    def __init__(self, drivers: Sequence[Driver], waiter: Waiter | None = None) -> None:
+    def __init__(
+        self,
+        drivers: Sequence[Driver],
+        waiter: Waiter | None = None,
+        before_step: Callable[[], None] | None = None,
+    ) -> None:
         self.drivers = list(drivers)
+        self._before_step = before_step
         self.stepping = False
         self.owing: dict[int, _Asking] = {}
         self.in_flight = np.zeros(drivers[-1].hi, np.bool_)
@@ -82,6 +89,8 @@ class Ledger:
         Args:
             actions: by group, those that had to be packed.
         """
+        if self._before_step is not None:
+            self._before_step()
         self._actions = actions
         self._tag += 1
         self._all_asked = False
@@ -123,10 +132,13 @@ class Ledger:
         Args:
             packed: by group, what its driver packed.
         """
-        tag = self._tag = self._tag + 1
-        self.owing = {k: (tag, partial(self.drivers[k].ask, tag, packed[k])) for k in packed}
+        self.owing = self._commands(packed)
         for _, ask in self.owing.values():
             ask()
+
+    def _commands(self, packed: Mapping[int, Any]) -> dict[int, _Asking]:
+        tag = self._tag = self._tag + 1
+        return {k: (tag, partial(self.drivers[k].ask, tag, packed[k])) for k in packed}
 
     def finish(self) -> list[tuple[int, Any]]:
         """Waits for the groups that owe an answer; by group, in their order, what came of it.
@@ -204,28 +216,39 @@ class Ledger:
         touched = np.logical_or.reduceat(mine, self._firsts)
         return list(np.flatnonzero(complete & touched).tolist())
 
-    def send(
-        self,
-        env_ids: NDArray[np.intp],
-        groups: Iterable[int],
-        ask: Callable[[int, int], Callable[[], None]],
+    def send_resets(self, packed: Mapping[int, Any]) -> None:
+        """Sends all environments, to be reset.
+
+        Args:
+            packed: by group, what its driver packed.
+        """
+        self._send(np.arange(len(self.in_flight)), self._commands(packed))
+
+    def send_step(
+        self, env_ids: NDArray[np.intp], groups: Iterable[int], actions: Mapping[int, Any]
     ) -> None:
-        """Takes note that environments are sent, and starts groups.
+        """Sends some environments, to be stepped.
 
         Args:
             env_ids: the environments.
             groups: those that have all their actions now.
-            ask: gives what asks a group under a number.
+            actions: by group, those that had to be packed.
         """
+        if self._before_step is not None:
+            self._before_step()
         tag = self._tag = self._tag + 1
-        asks = {k: (tag, ask(k, tag)) for k in groups}
+        asks = {k: (tag, partial(self.drivers[k].ask_step, tag, actions.get(k))) for k in groups}
+        self._send(env_ids, asks)
+
+    def _send(self, env_ids: NDArray[np.intp], asks: Mapping[int, _Asking]) -> None:
+        """Takes note that environments are sent, and starts groups."""
         owing, new = {**self.owing, **asks}, {**self._new, **asks}
         in_flight = self.in_flight.copy()
         in_flight[env_ids] = True
         # No call in between, so that an interrupt finds either all of it or nothing.
         self.owing, self._new, self.in_flight, self.sending = owing, new, in_flight, True
-        for _, start in asks.values():
-            start()
+        for _, ask in asks.values():
+            ask()
 
     def wait(self, wanted: int, timeout: float | None) -> dict[int, Any]:
         """Waits until so many environments have answered, or until the time is over.
@@ -266,7 +289,7 @@ class Ledger:
         in_flight = self.in_flight.copy()
         in_flight[env_ids] = False
         sending = bool(in_flight.any())
-        # As in :meth:`send`.
+        # As in :meth:`_send`.
         self.owing, self._ready, self._interrupted = owing, {}, False
         self.in_flight, self.sending = in_flight, sending
 

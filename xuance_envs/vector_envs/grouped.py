@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,10 +50,8 @@ class GroupedVecEnv(VecEnv):
             metadata=description.metadata,
         )
         self._ledger = groups.ledger
-        self._before_step = groups.before_step
         self._arrays = arrays
         self._intake = ActionIntake(arrays.actions, groups.drivers, check_actions)
-        self._packs_actions = arrays.actions.layout.has_objects
         self._last = LastObservations(arrays.observations, copy)
         self._copy = copy
         self._copy_observations = arrays.observations.copy_flat or arrays.observations.copy
@@ -141,9 +138,7 @@ class GroupedVecEnv(VecEnv):
         if ledger.stepping or ledger.owing or ledger.sending or self._groups.closed:
             self._groups.check_idle("step_async")
         self._intake.put(actions)
-        packed = self._intake.packed() if self._packs_actions else {}
-        if self._before_step is not None:
-            self._before_step()
+        packed = self._intake.packed()
         self._last.are_in_arrays = False
         ledger.start_step(packed)
 
@@ -194,10 +189,7 @@ class GroupedVecEnv(VecEnv):
             self.close()
             raise
         self._last.are_in_arrays = False
-        drivers = self._ledger.drivers
-        self._ledger.send(
-            np.arange(self.num_envs), packed, lambda k, tag: partial(drivers[k].ask, tag, packed[k])
-        )
+        self._ledger.send_resets(packed)
 
     def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.send`."""
@@ -208,11 +200,8 @@ class GroupedVecEnv(VecEnv):
         groups = ledger.completed_by(envs)
         self._intake.put(actions, envs)
         packed = self._intake.packed(groups)
-        if self._before_step is not None:
-            self._before_step()
         self._last.are_in_arrays = False
-        drivers = ledger.drivers
-        ledger.send(envs, groups, lambda k, tag: partial(drivers[k].ask_step, tag, packed.get(k)))
+        ledger.send_step(envs, groups, packed)
 
     def recv(self, min_envs: int | None = None, timeout: float | None = None) -> StepBatch:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.recv`."""

@@ -137,7 +137,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
             cluster, options, len(split), worker_threads, step_timeout, start_timeout
         )
         actors = Actors(settings, split, functions, keywords)
-        groups = WorkerGroups(actors, functions, keywords, restarts=restarts)
+        groups = WorkerGroups(actors, restarts=restarts)
         super().__init__(groups, copy=copy, check_actions=check_actions)
         nodes = {actor.place[1] for actor in actors.workers if actor.place is not None}
         logger.info(

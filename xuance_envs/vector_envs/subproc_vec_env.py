@@ -215,7 +215,7 @@ def start_processes(
         autoreset=autoreset,
     )
     backend = Processes(settings, split, functions, keywords, pin_workers, caller_steps)
-    groups = WorkerGroups(backend, functions, keywords, own, autoreset, describe, restarts)
+    groups = WorkerGroups(backend, own, describe, restarts)
     where = " and in this process" if own else ""
     pids = [driver.worker.pid for driver in backend.workers]
     logger.info(

@@ -482,7 +482,7 @@ class EnvGroup:
             self._at[0] = NOWHERE
         return results
 
-    def _failure(self, i: int, error: BaseException, result: Any = None) -> EnvError:
+    def _failure(self, i: int, error: BaseException, result: Any = _NOTHING) -> EnvError:
         """The error to raise for what environment i of the group raised or returned.
 
         Raises:

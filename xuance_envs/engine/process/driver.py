@@ -45,6 +45,8 @@ class ProcessDriver(WorkerDriver):
         hi: index after its last environment.
     """
 
+    what = "a worker process"
+
     # Seconds that this process, and with it all workers, turned out to have been stopped.
     _paused = 0.0
 
@@ -68,7 +70,7 @@ class ProcessDriver(WorkerDriver):
     @property
     def fds(self) -> tuple[int, ...]:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
-        return self.worker.replies, self.worker.peer
+        return self.worker.channel.replies, self.worker.peer
 
     def attach(self, arrays: StepArrays) -> None:
         """See :class:`~xuance_envs.engine.backend.WorkerDriver`; the group writes to them."""
@@ -92,23 +94,13 @@ class ProcessDriver(WorkerDriver):
         except (PeerGoneError, TimeoutError):
             return
 
-    def pack(self, command: str, *arguments: Any) -> tuple[str, bytes]:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
-        try:
-            return command, frame(Request.CALL, dumps_for_worker((command, arguments)))
-        except Exception as error:
-            raise TypeError(
-                f"what {command!r} was given cannot be sent to a worker process, because it "
-                f"cannot be pickled: {error}"
-            ) from error
-
     def ask(self, tag: int, packed: tuple[str, bytes]) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
-        command, message = packed
+        command, payload = packed
         starts = command in ("build", "rebuild")
         self._set_command(command, self._start_timeout if starts else self._timeout)
         with suppress(PeerGoneError, TimeoutError):
-            self.worker.channel.ask(message, tag, self.due)
+            self.worker.channel.ask(frame(Request.CALL, payload), tag, self.due)
 
     def _set_command(self, command: str, limit: float | None) -> None:
         self._command = command
@@ -173,10 +165,6 @@ class ProcessDriver(WorkerDriver):
         before, self._received = self._received, self.worker.channel.received
         self._give_time()
         return self._received > before
-
-    def thaw(self, frozen: bytes) -> Any:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
-        return loads(frozen)
 
     def times(self) -> StepTimes:
         """See :class:`~xuance_envs.engine.driver.Driver`."""

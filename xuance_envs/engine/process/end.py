@@ -32,7 +32,7 @@ def end_all(drivers: list[ProcessDriver], patience: float = PATIENCE) -> None:
         patience = min(patience, HASTE)
     try:
         for worker in workers:
-            worker.ask_to_close()
+            worker.channel.ask_to_close()
         _wait_for_end(workers, patience)
         for worker in workers:
             if worker.alive:
@@ -57,8 +57,8 @@ def _wait_for_end(workers: Sequence[WorkerProcess], seconds: float) -> None:
         if worker.alive:
             running[worker.peer] = worker
             poll.register(worker.peer, select.POLLIN)
-            poll.register(worker.replies, select.POLLIN)
-    talking = {worker.replies: worker for worker in running.values()}
+            poll.register(worker.channel.replies, select.POLLIN)
+    talking = {worker.channel.replies: worker.channel for worker in running.values()}
     while running and (left := deadline - monotonic()) > 0:
         for fd, event in poll.poll(left * 1e3):
             if fd in running:

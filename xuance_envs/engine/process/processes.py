@@ -96,7 +96,7 @@ class Processes(Backend[ProcessDriver]):
             OSError: a limit on processes or descriptors was met; says what they need.
         """
         lo, hi = self._split[index]
-        inherited = self._env_fns[lo:hi] if self._forked else None
+        inherited = self.env_fns[lo:hi] if self._forked else None
         try:
             start_worker(
                 self._settings,
@@ -120,7 +120,7 @@ class Processes(Backend[ProcessDriver]):
         end_all([worker], HURRY)
 
     def _place(self, lo: int, hi: int) -> tuple[Any, ...]:
-        return self._spaces, len(self._env_fns), lo, hi
+        return self._spaces, len(self.env_fns), lo, hi
 
     def _functions(self, lo: int, hi: int) -> bytes | None:
         return None if self._forked else super()._functions(lo, hi)

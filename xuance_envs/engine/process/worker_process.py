@@ -185,14 +185,6 @@ class WorkerProcess:
         self.process.join(FORCE)
         self.process.kill()
 
-    def ask_to_close(self) -> None:
-        """Tells the process to end, once it is done with what it is doing."""
-        self.channel.ask_to_close()
-
-    def drain(self) -> None:
-        """Makes room in the pipe, in case the process still wants to reply."""
-        self.channel.drain()
-
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
@@ -203,11 +195,6 @@ class WorkerProcess:
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         return not poll.poll(0)
-
-    @property
-    def replies(self) -> int:
-        """The descriptor its replies come through."""
-        return self.channel.replies
 
     def release(self) -> None:
         """Frees what is held for a process that has ended; again, it does nothing."""

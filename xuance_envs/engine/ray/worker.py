@@ -88,6 +88,7 @@ class RayWorker(WorkerDriver):
         hi: index after its last environment.
     """
 
+    what = "an actor"
     tag = 0
     due: float | None = None
 
@@ -120,16 +121,6 @@ class RayWorker(WorkerDriver):
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         payload = self._wire.actions()
         self._send(tag, Ask.STEP, "step", payload if actions is None else payload + actions)
-
-    def pack(self, command: str, *arguments: Any) -> tuple[str, bytes]:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
-        try:
-            return command, dumps_for_worker((command, arguments))
-        except Exception as error:
-            raise TypeError(
-                f"what {command!r} was given cannot be sent to an actor, because it cannot be "
-                f"pickled: {error}"
-            ) from error
 
     def ask(self, tag: int, packed: tuple[str, bytes]) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
@@ -220,10 +211,6 @@ class RayWorker(WorkerDriver):
         if self.ref is not None and self._answer is None and self._request is None:
             with suppress(TimeoutError):
                 self._answer = self._taken(self._fetch(_AT_ONCE))
-
-    def thaw(self, frozen: bytes) -> Any:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
-        return loads(frozen)
 
     def times(self) -> StepTimes:
         """See :class:`~xuance_envs.engine.driver.Driver`: as of the last step that was received."""
