@@ -120,11 +120,15 @@ class SpaceRows:
         layout: the space.
         parts: one array of shape ``(n, *leaf.shape)``, or list of n objects, per leaf.
         n: number of environments.
+
+    Attributes:
+        objects (list[list]): the parts that are lists.
     """
 
     def __init__(self, layout: SpaceLayout, parts: list[Any], n: int) -> None:
         self.layout = layout
         self.parts = parts
+        self.objects = [part for part in parts if isinstance(part, list)]
         self._copiers = [None if isinstance(part, list) else copier_of(part) for part in parts]
         self._n = n
 
@@ -308,11 +312,6 @@ class SpaceRows:
     def are_big_arrays(self) -> bool:
         """Whether all there is is arrays, and copying them takes a while."""
         return not self.objects and sum(part.nbytes for part in self.parts) >= LEAST_BYTES
-
-    @property
-    def objects(self) -> list[list[Any]]:
-        """The lists of those leaves that are held as objects."""
-        return [part for part in self.parts if isinstance(part, list)]
 
 
 def _leaf_reader(part: Any, leaf: Leaf) -> Callable[[], list[Any]]:
