@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from time import perf_counter
@@ -167,7 +167,12 @@ class EnvGroup:
         for infos in (arrays.infos, arrays.reset_infos):
             infos.kinds[:] = 0
 
-    def step(self, actions: list[list[Any]] | None = None, number: int | None = None) -> Outcome:
+    def step(
+        self,
+        actions: list[list[Any]] | None = None,
+        number: int | None = None,
+        places: Collection[int] | None = None,
+    ) -> Outcome:
         """Steps every environment once, and resets those whose episode ended, if that is the mode.
 
         After an interrupt, wherever it came, the same number again goes on with the step. Only the
@@ -177,6 +182,8 @@ class EnvGroup:
             actions: the actions' leaves that are held as objects, None where there are none. Where
                 none are: one list of actions that environments are given as they are.
             number: a number of this step's own; None where nothing can interrupt it.
+            places: the environments to step; None for all. What the others left in the arrays, but
+                for their observations, is lost.
 
         Raises:
             EnvError: an environment raised, or returned what its spaces do not allow.
@@ -200,7 +207,9 @@ class EnvGroup:
             items: Iterator[Any] = enumerate(
                 zip(self._stepped, given or self._take_actions(), self._rows)  # noqa: B905  # costs, every step
             )
-            if start:
+            if places is not None:
+                items = self._only(places, items, start)
+            elif start:
                 items = islice(items, start, None)
             elif self.clock.times_each:
                 items = self.clock.timed(items)
@@ -336,6 +345,14 @@ class EnvGroup:
             self._infos.write(i, info)
             self._mark(i, terminated, truncated)
         return i + 1
+
+    def _only(self, places: Collection[int], items: Iterator[Any], start: int) -> Iterator[Any]:
+        """Those of a step's items, from one on, that are at some places."""
+        for i, item in items:
+            if i not in places:
+                self._rewards[i] = 0  # not one that is still to be stepped
+            elif i >= start:
+                yield i, item
 
     def _begin(self, actions: list[list[Any]] | None) -> None:
         """Readies the arrays for a command."""

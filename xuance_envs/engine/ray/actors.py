@@ -11,6 +11,7 @@ from typing import Any
 from xuance_envs.engine.backend import HURRY, Backend
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.ray.cluster import RayCluster
 from xuance_envs.engine.ray.driver import ActorDriver
 from xuance_envs.engine.ray.worker_actor import ActorSettings
@@ -30,6 +31,7 @@ class Actors(Backend[ActorDriver]):
         split: index of the first environment and index after the last, of each.
         env_fns: makes an environment each; those of all actors.
         keywords: keyword arguments for each function.
+        autoreset: when an environment whose episode ended is reset.
     """
 
     def __init__(
@@ -38,8 +40,9 @@ class Actors(Backend[ActorDriver]):
         split: Sequence[tuple[int, int]],
         env_fns: Sequence[Callable[..., Any]],
         keywords: Sequence[Mapping[str, Any]],
+        autoreset: Autoreset = Autoreset.SAME_STEP,
     ) -> None:
-        super().__init__(split, env_fns, keywords)
+        super().__init__(split, env_fns, keywords, autoreset)
         self._settings = settings
 
     def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
