@@ -28,6 +28,9 @@ from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym as DummyVecEnv_Gym
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Atari as SubprocVecEnv_Atari
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym as SubprocVecEnv_Gym
 from xuance_envs.making import make_vec as make_vec
+from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv as MultiAgentVecEnv
+from xuance_envs.multi_agent.step import MultiAgentStart as MultiAgentStart
+from xuance_envs.multi_agent.step import MultiAgentStep as MultiAgentStep
 from xuance_envs.remote.client import StudentGymEnvVectorized as StudentGymEnvVectorized
 from xuance_envs.remote.client import (
     create_student_gym_env_vectorized as create_student_gym_env_vectorized,
