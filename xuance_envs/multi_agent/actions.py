@@ -42,6 +42,11 @@ class AgentActions:
             for fields in record.groups
         ]
         self._flat = self._rows[0].flat if record.team.is_one else None
+        # By group, an action for those that do not live; None where it takes more than an array.
+        self._idle = [
+            None if (flat := rows.flat) is None else np.zeros(flat.shape[2:], flat.dtype)
+            for rows in self._rows
+        ]
         self._one_by_one = [record.action_rows(_Fields(batch, i)) for i in range(num_envs)]
 
     def put(self, actions: Any, alive: NDArray[np.bool_], envs: NDArray[np.intp]) -> None:
@@ -106,36 +111,72 @@ class AgentActions:
     def _put_dicts(
         self, actions: Sequence[Any], alive: NDArray[np.bool_], envs: NDArray[np.intp]
     ) -> None:
+        agents = self._record.team.agents
         if len(actions) != len(envs):
             raise BadValueError(f"expected a list of {len(envs)}, got one of {len(actions)}")
-        team = self._record.team
-        known = set(team.agents)
+        for given in actions:
+            if type(given) is not dict or len(given) != len(agents):
+                self._check_dicts(actions, alive, envs)
+                break
+        at = EVERY if len(envs) == len(self.records) else envs
+        before = self.records[envs]
+        try:
+            for k, fields in enumerate(self._record.groups):
+                names, idle = fields.group.agents, self._idle[k]
+                if idle is None:
+                    self._check_dicts(actions, alive, envs)
+                    self._put_each(k, actions, alive, envs)
+                    continue
+                try:
+                    batch = [[given[name] for name in names] for given in actions]
+                except LookupError:
+                    self._check_dicts(actions, alive, envs)
+                    batch = [[given.get(name, idle) for name in names] for given in actions]
+                try:
+                    self._rows[k].put(np.asarray(batch), at, len(envs))
+                except (BadValueError, ValueError, TypeError):
+                    self._put_each(k, actions, alive, envs)
+        except BadValueError:
+            self.records[envs] = before
+            raise
+
+    def _check_dicts(
+        self, actions: Sequence[Any], alive: NDArray[np.bool_], envs: NDArray[np.intp]
+    ) -> None:
+        """Raises unless those that live have an action, and all that have one are known.
+
+        Raises:
+            BadValueError: it is not so.
+        """
+        agents = self._record.team.agents
+        known = set(agents)
         for given, env in zip(actions, envs.tolist(), strict=True):
             if not isinstance(given, Mapping):
                 raise BadValueError(f"environment {env}: expected a dict, got {describe(given)}")
             if not given.keys() <= known:
                 strangers = [agent for agent in given if agent not in known]
                 raise BadValueError(
-                    f"environment {env}: expected actions of {list(team.agents)}, got some of "
+                    f"environment {env}: expected actions of {list(agents)}, got some of "
                     f"{strangers}"
                 )
-            for agent, lives in zip(team.agents, alive[env].tolist(), strict=True):
+            for agent, lives in zip(agents, alive[env].tolist(), strict=True):
                 if lives and agent not in given:
                     raise BadValueError(
                         f"environment {env}: expected an action of agent {agent!r}, which lives, "
                         f"got those of {list(given)}"
                     )
-        before = self.records[envs]
-        try:
-            for given, env in zip(actions, envs.tolist(), strict=True):
-                self._put_dict(given, alive, env)
-        except BadValueError:
-            self.records[envs] = before
-            raise
 
-    def _put_dict(self, given: Mapping[Any, Any], alive: NDArray[np.bool_], env: int) -> None:
-        for fields, rows in zip(self._record.groups, self._one_by_one[env], strict=True):
-            group = fields.group
+    def _put_each(
+        self, k: int, actions: Sequence[Any], alive: NDArray[np.bool_], envs: NDArray[np.intp]
+    ) -> None:
+        """Stores the actions of a group one by one, but for those of agents that do not live.
+
+        Raises:
+            BadValueError: one does not fit; says whose it is.
+        """
+        group = self._record.groups[k].group
+        for given, env in zip(actions, envs.tolist(), strict=True):
+            rows = self._one_by_one[env][k]
             for i, (agent, place) in enumerate(zip(group.agents, group.places, strict=True)):
                 if agent in given and (alive[env, place] or not self._record.team.infos_by_agent):
                     try:

@@ -278,6 +278,31 @@ class AgentsEnv:
 
         return read
 
+    def xuance_infos(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What XuanCe's environments say of themselves, and of their groups of agents."""
+        team = self.described
+        observation_space, action_space = (
+            team.space("observation_space"),
+            team.space("action_space"),
+        )
+        groups = [list(group.agents) for group in team.groups]
+        env_info = {
+            "state_space": team.state_space,
+            "observation_space": observation_space,
+            "action_space": action_space,
+            "agents": list(team.agents),
+            "num_agents": len(team.agents),
+            "max_episode_steps": getattr(self.env, "max_episode_steps", None),
+        }
+        groups_info = {
+            "num_groups": len(groups),
+            "agent_groups": groups,
+            "observation_space_groups": [{a: observation_space[a] for a in g} for g in groups],
+            "action_space_groups": [{a: action_space[a] for a in g} for g in groups],
+            "num_agents_groups": [len(group) for group in groups],
+        }
+        return env_info, groups_info
+
     # -- stepping ---------------------------------------------------------------------
 
     def reset(self, **given: Any) -> tuple[NDArray[np.uint8], dict[Any, Any]]:

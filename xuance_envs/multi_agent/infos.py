@@ -41,6 +41,12 @@ class MultiAgentInfos(Sequence[dict[Any, Any]]):
         self._alive = alive
         self._built: dict[int, dict[Any, Any]] = {}
 
+    @property
+    def are_empty(self) -> bool:
+        """Whether no environment says anything."""
+        batch, _ = self._infos.parts
+        return not batch.rest and not any(batch.keys)
+
     def column(self, *path: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """One value of every environment's info, without building any dict.
 
@@ -101,6 +107,7 @@ class MultiAgentInfos(Sequence[dict[Any, Any]]):
         self._built[range(len(self))[operator.index(index)]] = info
 
     def __iter__(self) -> Iterator[dict[Any, Any]]:
+        list(self._infos)  # built together, which is quicker
         return (self[i] for i in range(len(self)))
 
     def __eq__(self, other: object) -> bool:

@@ -165,6 +165,7 @@ class MultiAgentVecEnv:
         self._alive = np.zeros((self.num_envs, self.num_agents), np.bool_)
         self._actions = AgentActions(self._record, self.num_envs, check_actions)
         self._shows_masks: bool | None = None if action_mask == "auto" else bool(action_mask)
+        self._agent_mask = self._alive
         self._rewards: NDArray[np.float64] = np.zeros((self.num_envs, self.num_agents))
 
     @property
@@ -201,6 +202,31 @@ class MultiAgentVecEnv:
     def exact_rewards(self) -> NDArray[np.float64]:
         """The last step's rewards as the environments gave them, ``(num_envs, A)`` float64."""
         return self._rewards.copy()
+
+    @property
+    def is_one(self) -> bool:
+        """Whether arrays are of all agents, and not by group."""
+        return self._team.is_one
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether the environments are PettingZoo's, not XuanCe's."""
+        return self._team.infos_by_agent
+
+    @property
+    def agent_mask(self) -> NDArray[np.bool_]:
+        """Who was alive in the last step, ``(num_envs, A)`` bool, as XuanCe's infos have it.
+
+        For XuanCe's environments it is what they said after the step, also at an episode's end; for
+        PettingZoo's who acted in the step, or is alive after a reset.
+        """
+        return self._agent_mask.copy()
+
+    @property
+    def environments(self) -> list[Any]:
+        """The environments, where they are in this process; none elsewhere, or once closed."""
+        vec_env = self.vec_env
+        return [env.adapted for env in vec_env.envs] if isinstance(vec_env, DummyVecEnv) else []
 
     # -- all at a time ----------------------------------------------------------------
 
@@ -325,6 +351,10 @@ class MultiAgentVecEnv:
         if envs is self._every:
             self._alive[...] = alive
             self._rewards = batch["rewards"]
+            if not self.is_parallel:
+                self._agent_mask = batch["agent_mask"]
+            else:
+                self._agent_mask = acted if acted.any() else alive
         else:
             self._alive[envs] = alive
         if terminated.any() or truncated.any():

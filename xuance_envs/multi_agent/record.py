@@ -71,7 +71,8 @@ class Record:
     Attributes:
         dtype (numpy.dtype): of what comes of a step: the observations and masks of each group, the
             state, and of each agent its reward, its flags, and whether it ``acted`` and is
-            ``alive``. ``gives_masks`` says whether the environment has given a mask at all.
+            ``alive``. ``gives_masks`` says whether the environment has given a mask at all, and
+            ``agent_mask`` whom one of XuanCe's calls alive, also at an episode's end.
         action_dtype (numpy.dtype): of the actions of each group.
         groups (list[GroupFields]): the fields of the groups.
         state (SpaceLayout | None): of the state.
@@ -91,6 +92,8 @@ class Record:
         fields += [
             (name, np.bool_, (count,)) for name in ("terminated", "truncated", "acted", "alive")
         ]
+        if not team.infos_by_agent:
+            fields.append(("agent_mask", np.bool_, (count,)))
         fields.append(("gives_masks", np.bool_, ()))
         self.dtype = _laid_out(fields)
         self.action_dtype = _laid_out([f for group in self.groups for f in group.action_fields()])

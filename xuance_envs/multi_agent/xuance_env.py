@@ -47,7 +47,8 @@ class XuanCeAgentsEnv(AgentsEnv):
     def reset(self, **given: Any) -> tuple[NDArray[np.uint8], dict[Any, Any]]:
         """See :class:`~xuance_envs.multi_agent.agents_env.AgentsEnv`."""
         result = super().reset(**given)
-        self._fields["alive"][...] = self._mask_of_agents()
+        fields = self._fields
+        fields["alive"][...] = fields["agent_mask"][...] = self._mask_of_agents()
         return result
 
     def step(self, action: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], float, bool, bool, Any]:
@@ -71,9 +72,19 @@ class XuanCeAgentsEnv(AgentsEnv):
         taken = self._taken(lineup, info)
         over = truncated or bool(fields["terminated"].all())
         fields["acted"][...] = acted
-        fields["alive"][...] = False if over else self._mask_of_agents()
+        fields["agent_mask"][...] = self._mask_of_agents()
+        fields["alive"][...] = False if over else fields["agent_mask"]
         self._put_state()
         return self._flat, 0.0, over, False, taken
+
+    def xuance_infos(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """See :class:`~xuance_envs.multi_agent.agents_env.AgentsEnv`."""
+        env = self.env
+        infos = [
+            getattr(env, name) if hasattr(env, name) else getattr(env, f"get_{name}")()
+            for name in ("env_info", "groups_info")
+        ]
+        return infos[0], infos[1]
 
     def _mask_of_agents(self) -> Any:
         """Which agents are alive."""
