@@ -73,6 +73,7 @@ PUBLIC_NAMES = [
     "__version__",
     "autotune",
     "create_student_gym_env_vectorized",
+    "make_multi_agent_vec",
     "make_vec",
 ]
 

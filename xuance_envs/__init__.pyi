@@ -28,6 +28,7 @@ from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym as DummyVecEnv_Gym
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Atari as SubprocVecEnv_Atari
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym as SubprocVecEnv_Gym
 from xuance_envs.making import make_vec as make_vec
+from xuance_envs.multi_agent.making import make_multi_agent_vec as make_multi_agent_vec
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv as MultiAgentVecEnv
 from xuance_envs.multi_agent.raw_env import MPE_Env as MPE_Env
 from xuance_envs.multi_agent.raw_env import MultiAgentEnv as MultiAgentEnv
