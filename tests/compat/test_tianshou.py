@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing
 import os
+import re
 import runpy
 import time
 from functools import partial
@@ -31,7 +32,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "tianshou_dqn.py"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "tianshou_dqn.py"
+PAGE = ROOT / "docs" / "coming_from.md"
 
 
 OURS = {
@@ -169,6 +172,16 @@ def test_tianshous_wrappers_wrap_them(make, closing):
 def test_they_are_theirs_by_class(name, closing):
     envs = closing(getattr(ours, name)([Corridor]))
     assert isinstance(envs, getattr(theirs, name))
+
+
+def test_the_line_to_change_is_all_that_changes():
+    text = PAGE.read_text(encoding="utf-8").partition("\n## Tianshou\n")[2]
+    was, becomes = re.findall(r"^[-+](from .*)$", text.partition("\n## ")[0], re.MULTILINE)
+    for line, module in ((was, theirs), (becomes, ours)):
+        names: dict[str, type] = {}
+        exec(line, names)
+        assert names["ShmemVectorEnv"] is module.ShmemVectorEnv
+        assert set(ours.__all__) <= set(names)
 
 
 # --- some at a time -----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import copy
 import importlib.util
 import os
 import random
+import re
 import runpy
 import sys
 import types
@@ -41,7 +42,9 @@ from xuance.environment import REGISTRY_VEC_ENV, make_envs
 from xuance.torch.agents import REGISTRY_Agents
 
 OWN = dict(REGISTRY_VEC_ENV)
-EXAMPLE = Path(__file__).parents[2] / "examples" / "xuance_dqn.py"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "xuance_dqn.py"
+PAGE = ROOT / "docs" / "coming_from.md"
 QUICK = {"context": "forkserver", "in_series": 2}
 
 
@@ -273,6 +276,13 @@ def test_every_entry_is_replaced_and_put_back(caplog):
     compat.uninstall()
     assert OWN == REGISTRY_VEC_ENV
     compat.uninstall()
+
+
+def test_the_line_to_add_is_all_that_changes():
+    text = PAGE.read_text(encoding="utf-8").partition("\n## XuanCe\n")[2]
+    added = re.findall(r"^\+(.*)$", text, re.MULTILINE)[0]
+    exec(added, {})
+    assert REGISTRY_VEC_ENV["SubprocVecEnv"] is xuance_envs.SubprocVecEnv
 
 
 def test_options_go_to_those_that_take_them():
