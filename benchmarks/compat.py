@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 
 from benchmarks.peers import PEERS, Entry, Peer
+from benchmarks.peers.tianshou import stepped_by
 from benchmarks.shared.contest import join_peers, race
 from benchmarks.shared.question import (
     add_outputs,
@@ -43,6 +44,14 @@ def ours(path: str, **options: Any) -> Maker:
         return StepLoop(vec_env, entry.num_envs, entry.actions)
 
     return make
+
+
+THEIRS, OURS = "tianshou.env", "xuance_envs.compat.tianshou"
+
+
+def tianshou(module: str, name: str, **options: Any) -> Maker:
+    """A class of Tianshou's interface, in steps that reset what has ended."""
+    return lambda entry: stepped_by(module, name, entry, **options)
 
 
 def engine(entry: Entry) -> StepLoop:
@@ -106,16 +115,42 @@ def panels() -> dict[str, tuple[list[int], dict[str, Maker], str]]:
             },
             "bare engine",
         ),
+        "tianshou": (
+            [8],
+            {
+                "Tianshou SubprocVectorEnv": tianshou(THEIRS, "SubprocVectorEnv"),
+                "Tianshou ShmemVectorEnv": tianshou(THEIRS, "ShmemVectorEnv"),
+                "compat SubprocVectorEnv": tianshou(OURS, "SubprocVectorEnv"),
+                "compat SubprocVectorEnv, caller_steps": tianshou(
+                    OURS, "SubprocVectorEnv", caller_steps=True
+                ),
+                "Tianshou ShmemVectorEnv, wait_num=4": tianshou(
+                    THEIRS, "ShmemVectorEnv", wait_num=4
+                ),
+                "compat ShmemVectorEnv, wait_num=4": tianshou(OURS, "ShmemVectorEnv", wait_num=4),
+                "compat ShmemVectorEnv, wait_num=4, in_series=auto": tianshou(
+                    OURS, "ShmemVectorEnv", wait_num=4, in_series="auto"
+                ),
+            },
+            "Tianshou SubprocVectorEnv",
+        ),
     }
 
 
-TOPICS = ("gymnasium", "sb3", "native")
+TOPICS = ("gymnasium", "sb3", "native", "tianshou")
+ELSEWHERE = {"tianshou"}
+"""Topics for an environment that has their library: ``.venv-tianshou/bin/python -m ...``."""
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("compat", __doc__)
     add = parser.add_argument
-    add("topics", nargs="*", metavar="TOPIC", help=f"of {', '.join(TOPICS)} (default: all)")
+    add(
+        "topics",
+        nargs="*",
+        metavar="TOPIC",
+        help=f"of {', '.join(TOPICS)} (default: all but the last)",
+    )
     add("--num-envs", type=int, nargs="+", metavar="N", help="instead of those of the topic")
     add_rounds(parser)
     add_outputs(parser, "compat table")
@@ -133,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     for topic, (sizes, makers, base) in panels().items():
-        if args.topics and topic not in args.topics:
+        if topic not in (args.topics or set(TOPICS) - ELSEWHERE):
             continue
         for num_envs in args.num_envs or sizes:
             measured = measure_size(args, makers, num_envs, notes)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
+import time
 from typing import Any
 
 import numpy as np
 
 from benchmarks.peers.entry import Entry
-from xuance_envs.measure import StepLoop
+from xuance_envs.measure import Runner, StepLoop
 
 
 class Resetting:
@@ -22,6 +25,44 @@ class Resetting:
         if ended.size:
             self._envs.reset(ended)
         return result
+
+
+class Turns:
+    """A runner that sends on at once what was ready first, and counts what it received.
+
+    Args:
+        envs: with ``wait_num``, after their first reset.
+        entry: what to step.
+    """
+
+    def __init__(self, envs: Any, entry: Entry) -> None:
+        self.num_envs = entry.num_envs
+        self._envs = envs
+        self._actions = itertools.cycle(entry.actions)
+        self._ids = np.arange(entry.num_envs)
+
+    def run(self, steps: int) -> float:
+        received, wanted = 0, steps * self.num_envs
+        start = time.perf_counter()
+        while received < wanted:
+            ids = self._ids
+            *_, terminated, truncated, infos = self._envs.step(next(self._actions)[: len(ids)], ids)
+            self._ids = ids = np.array([info["env_id"] for info in infos])
+            ended = terminated | truncated
+            if ended.any():
+                self._envs.reset(ids[ended])
+            received += len(ids)
+        return time.perf_counter() - start
+
+
+def stepped_by(module: str, name: str, entry: Entry, **options: Any) -> Runner:
+    """Any class with Tianshou's interface, by its name; with ``wait_num`` in turns."""
+    envs = getattr(importlib.import_module(module), name)(entry.env_fns(), **options)
+    if not envs.is_async:
+        return _loop(envs, entry)
+    entry.stack.callback(envs.close)
+    envs.reset()
+    return Turns(envs, entry)
 
 
 def dummy(entry: Entry) -> StepLoop:
