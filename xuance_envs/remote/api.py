@@ -19,9 +19,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from xuance_envs._version import __version__
 from xuance_envs.remote import messages
-from xuance_envs.remote.failures import RefusedError, refusal_of
+from xuance_envs.remote.access.tokens import Owner
+from xuance_envs.remote.failures import EnvsFailedError, RefusedError, refusal_of
 from xuance_envs.remote.host import Host, Wanted
 from xuance_envs.remote.metrics import Metrics
+from xuance_envs.remote.observed import OWNER
 from xuance_envs.remote.openapi import REFUSALS, add_descriptions
 from xuance_envs.remote.sessions import Reply, Session, Sessions
 from xuance_envs.remote.settings import Settings
@@ -103,7 +105,8 @@ class Api:
         """
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            route = scope["type"] == "http" and self._posts.get(scope["path"])
+            root = scope.get("root_path", "")
+            route = scope["type"] == "http" and self._posts.get(scope["path"].removeprefix(root))
             if not route or scope["method"] != "POST":
                 await app(scope, receive, send)
                 return
@@ -126,9 +129,9 @@ class Api:
 
     async def create_session(self, request: Request) -> Response:
         """Opens a session."""
-        owner = self._owner(request)
+        owner = self.owner(request)
         message, form, _ = await self._received(request, messages.CreateSession)
-        session = self.sessions.open(owner, message.share_frames)
+        session = self.sessions.open(owner, message.share_frames, message.nonce)
         answer = {"session_id": session.id, "env_ids": self._settings.catalogue.ids}
         return _sent(Reply(200, form.value, dumps(answer, form)))
 
@@ -138,10 +141,8 @@ class Api:
         async def act(message: messages.CreateEpisodes, session: Session, form: Form) -> bytes:
             kwargs = {name: from_wire(value) for name, value in message.kwargs.items()}
             functions = self._settings.catalogue.functions(message.env_id, message.num_envs, kwargs)
-            first = session.environments
             wanted = Wanted(functions, message.seed, message.auto_reset)
-            host = await self.sessions.create_host(session, wanted)
-            ids = list(range(first, first + host.num_envs))
+            host, ids = await self.sessions.create_host(session, wanted)
             return dumps({"episode_ids": ids, **host.description}, form)
 
         return await self._in_session(request, messages.CreateEpisodes, act)
@@ -155,6 +156,7 @@ class Api:
                 raise RefusedError(
                     422, "seed", f"expected {len(envs)} seeds, got {len(message.seed)}"
                 )
+            self._settings.permissions.check_options(message.options)
             self._check_reply(host, len(envs))
             options = None if message.options is None else from_wire(message.options)
             return await host.reset(envs, message.seed, options, form)
@@ -194,14 +196,7 @@ class Api:
 
         async def act(message: messages.Call, session: Session, form: Form) -> bytes:
             host, envs = session.find(message.episode_ids)
-            allowed = self._settings.allowed_calls
-            if message.operation != "render" and message.name not in allowed:
-                raise RefusedError(
-                    403,
-                    "name",
-                    f"the name {message.name!a} is not allowed; the server's operator allows "
-                    "one with --allow-call NAME",
-                )
+            self._settings.permissions.check_operation(message.operation, message.name)
             if message.operation == "set_attr" and len(message.values) != len(envs):
                 raise RefusedError(
                     422, "values", f"expected {len(envs)} values, got {len(message.values)}"
@@ -213,23 +208,30 @@ class Api:
 
     async def statistics(self, request: Request) -> Response:
         """How long steps take, without waiting for the session's turn."""
-        owner = self._owner(request)
+        owner = self.owner(request)
         message, form, _ = await self._received(request, messages.Statistics)
         host, _ = self.sessions.get(message.session_id, owner).find(message.episode_ids)
         return _sent(Reply(200, form.value, dumps({"times": host.times()}, form)))
 
     async def delete_session(self, session_id: str, request: Request) -> Response:
         """Closes a session, and ends its environments."""
-        session = self.sessions.get(session_id, self._owner(request))
+        session = self.sessions.get(session_id, self.owner(request))
         await self.sessions.close(session, "its client closed it")
         form = _reply_form(request, Form.JSON)
         return _sent(Reply(200, form.value, dumps({"closed": True}, form)))
 
     # -- what they share --------------------------------------------------------------
 
-    def _owner(self, request: Request) -> bytes:
+    def owner(self, request: Request) -> Owner:
+        """Whom a request belongs to; the log says so, too.
+
+        Raises:
+            RefusedError: it has no token of the server's.
+        """
         header = request.headers.get("authorization")
-        return self._settings.tokens.owner(None if header is None else header.encode("latin-1"))
+        owner = self._settings.tokens.owner(None if header is None else header.encode("latin-1"))
+        request.scope[OWNER] = owner.name
+        return owner
 
     async def _in_session(
         self,
@@ -238,7 +240,7 @@ class Api:
         act: Callable[[S, Session, Form], Awaitable[bytes]],
     ) -> Response:
         """Does in a session what a request asks for, once, and sends what came of it."""
-        owner = self._owner(request)
+        owner = self.owner(request)
         message, form, digest = await self._received(request, model)
         session = self.sessions.get(message.session_id, owner)
 
@@ -246,12 +248,12 @@ class Api:
             try:
                 return Reply(200, form.value, await act(message, session, form))
             except Exception as error:
-                refusal = refusal_of(error)
+                refusal = refusal_of(error, self._settings.permissions.tracebacks)
                 if refusal is None:
                     raise
-                if refusal.status == 409:
-                    self.metrics.failures += 1
-                    logger.warning("session %d: %s", session.number, error)
+                if isinstance(refusal, EnvsFailedError):
+                    self.metrics.failures += refusal.is_ours
+                    logger.warning("session %d, error %s: %s", session.number, refusal.id, error)
                 return Reply(refusal.status, form.value, dumps(refusal.message(), form))
 
         return _sent(await session.in_turn(message.sequence, digest, reply))

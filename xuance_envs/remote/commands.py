@@ -20,6 +20,7 @@ from xuance_envs.remote.wire.infos import InfoTable
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.spaces import space_to_wire
 from xuance_envs.remote.wire.values import from_wire, to_wire
+from xuance_envs.vector_envs.actions import check_in_space
 from xuance_envs.vector_envs.vector_env import StepResult, VecEnv
 
 __all__ = ["describe", "reach", "repeat", "reset", "step_answer"]
@@ -85,25 +86,37 @@ def step_answer(
         "truncated": truncated,
         "infos": _batch_to_wire(batch, np.arange(len(infos)), "step"),
         "resets": {
-            "episode_ids": envs.tolist(),
+            "environments": envs.tolist(),
             "observations": first,
             "infos": _batch_to_wire(reset_batch, envs, "reset") if len(envs) else [],
         },
     }
 
 
-def repeat(vec_env: VecEnv, envs: Sequence[int], actions: Any, times: int) -> tuple[Answer, int]:
+def repeat(
+    vec_env: VecEnv, envs: Sequence[int], actions: Any, times: int, check: bool
+) -> tuple[Answer, int]:
     """Has some environments repeat their actions.
+
+    Args:
+        vec_env: the environments.
+        envs: which of them.
+        actions: one for each, as part of a message.
+        times: how often.
+        check: whether every action is checked to be in its space.
 
     Returns:
         The answer, and how many environment steps were made.
 
     Raises:
         WireError: the actions are not a batch of the action space.
+        ValueError: one is not in it.
     """
     count = len(envs)
     rows = SpaceRows.allocate(SpaceLayout(vec_env.action_space), count)
     rows.put(batch_from_wire(vec_env.action_space, actions, count), EVERY, count)
+    if check:
+        check_in_space(rows, envs)
     action_of = dict(zip(envs, rows.reader()(), strict=True))
     results = vec_env.call("repeat", action_of, times, env_ids=envs)
     space = vec_env.observation_space

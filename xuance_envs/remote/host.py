@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import SpaceLayout
-from xuance_envs.errors import WorkerDiedError
+from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.remote import commands
 from xuance_envs.remote.failures import RefusedError, no_session
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv
@@ -78,6 +78,7 @@ class Host:
         num_envs: how many they are.
         description: their spaces and other properties, as part of a message.
         frame: the last picture rendered of one of them; None where there is none.
+        steps: how many environment steps they have made.
     """
 
     def __init__(
@@ -86,14 +87,20 @@ class Host:
         self.auto_reset = wanted.auto_reset
         self.num_envs = len(wanted.functions)
         self.frame: NDArray[np.uint8] | None = None
+        self.steps = 0
         self._limits = limits = settings.limits
         self._metrics = metrics
         self._thread = thread
         self._running: Future[Any] | None = None
         self._current: asyncio.Future[None] | None = None
         self._closing = False
+        self._unready = set(range(self.num_envs))
+        repeating, permissions = not wanted.auto_reset, settings.permissions
+        self._checks_actions = not permissions.any_action
         functions = [
-            HostedFunction(function, index, not wanted.auto_reset, limits.memory)
+            HostedFunction(
+                function, index, repeating, limits.memory, permissions.infos_of(repeating)
+            )
             for index, function in enumerate(wanted.functions)
         ]
         self._vec_env = HostedVecEnv(
@@ -102,9 +109,13 @@ class Host:
             settings.context,
             step_timeout=limits.request,
             start_timeout=limits.start,
+            check_actions=self._checks_actions,
         )
         try:
-            self.description = commands.describe(self._vec_env)
+            self.description = {
+                **commands.describe(self._vec_env),
+                "checks_actions": self._checks_actions,
+            }
         except WireError as error:
             self.end()
             raise RefusedError(409, "space", f"these cannot be hosted: {error}") from None
@@ -174,9 +185,13 @@ class Host:
         form: Form,
     ) -> bytes:
         """Resets some environments; the answer as it is sent."""
-        return await self._in_thread(
-            lambda: dumps(commands.reset(self._vec_env, envs, seed, options), form)
-        )
+
+        def act() -> bytes:
+            answer = commands.reset(self._vec_env, envs, seed, options)
+            self._unready.difference_update(envs)
+            return dumps(answer, form)
+
+        return await self._in_thread(act)
 
     async def step(self, actions: Any, form: Form) -> bytes:
         """Steps every environment once; the answer as it is sent."""
@@ -193,7 +208,7 @@ class Host:
         with self._current_command():
             vec_env.step_async(batch)
             answered = await self._woken()
-            self._metrics.count_steps(self.num_envs, perf_counter() - start)
+            self._count(self.num_envs, start)
             quick = self.observation_bytes(self.num_envs) <= QUICK and form is Form.MSGPACK
             if not answered or not quick:
                 return await self._by_thread(written)
@@ -204,12 +219,31 @@ class Host:
                 raise
 
     async def repeat(self, envs: Sequence[int], actions: Any, times: int, form: Form) -> bytes:
-        """Has some environments repeat their actions; the answer as it is sent."""
+        """Has some environments repeat their actions; the answer as it is sent.
+
+        Raises:
+            RefusedError: one has not been reset, since it was made or since it failed.
+        """
+        if unready := sorted(self._unready.intersection(envs)):
+            raise RefusedError(
+                409, "reset", f"call reset first: environment {unready[0]} is in no episode"
+            )
 
         def act() -> bytes:
             start = perf_counter()
-            answer, steps = commands.repeat(self._vec_env, envs, actions, times)
-            self._metrics.count_steps(steps, perf_counter() - start)
+            try:
+                answer, steps = commands.repeat(
+                    self._vec_env, envs, actions, times, self._checks_actions
+                )
+            except EnvError as error:
+                self._unready.add(error.env_index)
+                raise EnvError(
+                    error.env_index, "step", error.reason, error.env_traceback
+                ) from error.__cause__
+            except (WorkerDiedError, WorkerTimeoutError) as error:
+                error.command = "step"  # the worker knows it as a call
+                raise
+            self._count(steps, start)
             return dumps(answer, form)
 
         return await self._in_thread(act)
@@ -245,6 +279,10 @@ class Host:
         running = self._thread.submit(act_and_end)
         self._running = running
         return await asyncio.wrap_future(running)
+
+    def _count(self, steps: int, start: float) -> None:
+        self.steps += steps
+        self._metrics.count_steps(steps, perf_counter() - start)
 
     def _end_if_closed(self) -> None:
         if self._vec_env.closed:  # after an error

@@ -36,6 +36,7 @@ class HostedVecEnv(GroupedVecEnv):
         context: how the worker starts.
         step_timeout: seconds it has to answer anything.
         start_timeout: seconds it has to make the environments.
+        check_actions: whether every action is checked to be in its space.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class HostedVecEnv(GroupedVecEnv):
         context: str,
         step_timeout: float | None,
         start_timeout: float | None,
+        check_actions: bool = False,
     ) -> None:
         groups = start_processes(
             *checked_functions(functions, env_seed),
@@ -56,7 +58,7 @@ class HostedVecEnv(GroupedVecEnv):
             spin=SPIN,
         )
         self._backend = groups.backend
-        super().__init__(groups, copy=False)
+        super().__init__(groups, copy=False, check_actions=check_actions)
         (self._driver,) = groups.drivers
 
     @property

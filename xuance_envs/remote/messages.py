@@ -11,9 +11,10 @@ from xuance_envs.remote.wire.protocol import MAX_SEED
 __all__ = ["Call", "CreateEpisodes", "CreateSession", "Request", "Reset", "SessionRequest", "Step"]
 
 MAX_ENVS = 100_000
+MAX_ID = 64
 
 EpisodeIds = Annotated[
-    list[Annotated[int, Field(ge=0, le=2**53)]] | None,
+    list[Annotated[str, Field(max_length=MAX_ID)]] | None,
     Field(
         min_length=1,
         max_length=MAX_ENVS,
@@ -44,12 +45,21 @@ class CreateSession(Request):
     share_frames: bool = Field(
         False, description="whether the status page may show what was rendered last"
     )
+    nonce: Annotated[
+        str | None,
+        Field(
+            min_length=16,
+            max_length=MAX_ID,
+            description="any text of the client's own: where an answer was lost, the same again is "
+            "answered with the session that was opened",
+        ),
+    ] = None
 
 
 class SessionRequest(Request):
     """A request within a session."""
 
-    session_id: Annotated[str, Field(max_length=64)]
+    session_id: Annotated[str, Field(max_length=MAX_ID)]
     sequence: Sequence = None
 
 

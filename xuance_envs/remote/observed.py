@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from xuance_envs.remote.metrics import Metrics
 
-__all__ = ["Observed"]
+__all__ = ["OWNER", "Observed"]
 
 logger = logging.getLogger("xuance_envs.access")
 
@@ -19,14 +19,21 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+OWNER = "xuance_envs.owner"
+"""Where a request's scope says whose it is, once that is known."""
+
+MANY = "/episode/vectorized_step"
+"""How the path of requests ends of which there are many: they are logged at DEBUG."""
+
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class Observed:
     """An ASGI application whose requests are counted, and logged.
 
-    The log has the client's address, the method, the path, the status and the time taken: no
-    header and no query, so no token.
+    The log has the client's address, the name of its token, the method, the path, the status and
+    the time taken: no header and no query, so no token. Steps are logged at DEBUG, the others at
+    INFO.
 
     Args:
         app: the application.
@@ -63,10 +70,13 @@ class Observed:
     def _note(self, scope: Message, status: int, seconds: float) -> None:
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.count_request(method, status)
-        if self._log:
-            logger.info(
-                "%s %s %s %d %.1f ms",
+        level = logging.DEBUG if scope["path"].endswith(MANY) else logging.INFO
+        if self._log and logger.isEnabledFor(level):
+            logger.log(
+                level,
+                "%s %s %s %s %d %.1f ms",
                 (scope.get("client") or ("-",))[0],
+                scope.get(OWNER, "-"),
                 method,
                 quote(scope["path"].encode(errors="replace"))[:200],
                 status,

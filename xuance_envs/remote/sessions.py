@@ -6,14 +6,16 @@ import asyncio
 import itertools
 import logging
 import secrets
+import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
+from xuance_envs.remote.access.tokens import Owner
 from xuance_envs.remote.failures import RefusedError, no_session
 from xuance_envs.remote.host import Host, Wanted
 from xuance_envs.remote.metrics import Metrics
-from xuance_envs.remote.settings import Settings
+from xuance_envs.remote.settings import Limits, Settings
 
 __all__ = ["Reply", "Session", "Sessions"]
 
@@ -33,28 +35,35 @@ class Session:
     """The environments of one client, and the order of its requests.
 
     Args:
-        owner: the token's digest.
+        owner: whose it is.
         number: counted up by the server; unlike the id it may be shown to anybody.
         share_frames: whether the status page may show what was rendered.
-        waiting: requests that may wait for their turn.
+        limits: what it may have.
+        nonce: the client's own name for its opening; None where it has none.
 
     Attributes:
         id: what the client calls it by.
         hosts: the environments, by creation.
         closed: whether it has been closed.
-        used: when it was last used, as :func:`time.monotonic` counts.
+        opened: when it was opened, as :func:`time.monotonic` counts.
+        used: when it was last used.
     """
 
-    def __init__(self, owner: bytes, number: int, share_frames: bool, waiting: int) -> None:
+    def __init__(
+        self, owner: Owner, number: int, share_frames: bool, limits: Limits, nonce: str | None
+    ) -> None:
         self.id = secrets.token_urlsafe(18)
         self.owner = owner
         self.number = number
         self.share_frames = share_frames
+        self.limits = limits
+        self.nonce = nonce
         self.hosts: list[Host] = []
         self.closed = False
-        self.used = monotonic()
+        self.opened = self.used = monotonic()
         self._waiting = 0
-        self._may_wait = waiting
+        self._may_wait = limits.requests_per_session
+        self._places: dict[str, tuple[Host, int]] = {}
         self._turn = asyncio.Lock()
         self._sequence = 0
         self._digest = b""
@@ -64,6 +73,11 @@ class Session:
     def environments(self) -> int:
         """How many there are."""
         return sum(host.num_envs for host in self.hosts)
+
+    @property
+    def steps(self) -> int:
+        """How many environment steps were made in it."""
+        return sum(host.steps for host in self.hosts)
 
     @property
     def idle_since(self) -> float | None:
@@ -116,7 +130,14 @@ class Session:
             )
         return self._reply
 
-    def find(self, episode_ids: Sequence[int] | None) -> tuple[Host, Sequence[int]]:
+    def add(self, host: Host) -> list[str]:
+        """Takes note of environments that were made; the ids of their episodes."""
+        ids = [str(uuid.uuid4()) for _ in range(host.num_envs)]
+        self.hosts.append(host)
+        self._places.update((episode, (host, place)) for place, episode in enumerate(ids))
+        return ids
+
+    def find(self, episode_ids: Sequence[str] | None) -> tuple[Host, Sequence[int]]:
         """The host of some episodes, and their places in it.
 
         Raises:
@@ -130,27 +151,25 @@ class Session:
             raise RefusedError(
                 422, "episodes", "say which episodes: they were created by several requests"
             )
-        bounds = [0, *itertools.accumulate(host.num_envs for host in self.hosts)]
-        for episode in episode_ids:
-            if not 0 <= episode < bounds[-1]:
-                raise RefusedError(
-                    404, "episodes", f"no episode {episode}: this session has {bounds[-1]}"
-                )
         if len(set(episode_ids)) != len(episode_ids):
             raise RefusedError(422, "episodes", "expected each episode at most once")
-        for host, (first, end) in zip(self.hosts, itertools.pairwise(bounds), strict=True):
-            if first <= episode_ids[0] < end:
-                places = [episode - first for episode in episode_ids]
-                if all(0 <= place < host.num_envs for place in places):
-                    return host, places
-        raise RefusedError(
-            422, "episodes", "expected episodes that were created by one and the same request"
-        )
+        found = []
+        for episode in episode_ids:
+            if episode not in self._places:
+                raise RefusedError(404, "episodes", f"this session has no episode {episode!a}")
+            found.append(self._places[episode])
+        host = found[0][0]
+        if any(other is not host for other, _ in found):
+            raise RefusedError(
+                422, "episodes", "expected episodes that were created by one and the same request"
+            )
+        return host, [place for _, place in found]
 
     async def close(self) -> None:
         """Closes its environments; again, it does nothing."""
         self.closed = True
         hosts, self.hosts = self.hosts, []
+        self._places = {}
         await asyncio.gather(*(host.close() for host in hosts))
 
 
@@ -174,15 +193,19 @@ class Sessions:
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._sessions.values()))
 
-    def open(self, owner: bytes, share_frames: bool) -> Session:
-        """Opens a session.
+    def open(self, owner: Owner, share_frames: bool, nonce: str | None = None) -> Session:
+        """Opens a session, or returns the one that was opened with the same nonce.
 
         Raises:
             RefusedError: there are too many.
         """
+        for session in self._sessions.values():
+            if nonce is not None and session.nonce == nonce and session.owner == owner:
+                return session
+        limits = self._settings.limits_of(owner)
         mine = sum(session.owner == owner for session in self._sessions.values())
         for count, limit, whose in (
-            (mine, self._limits.sessions_per_token, "of one token"),
+            (mine, limits.sessions_per_token, "of one token"),
             (len(self._sessions), self._limits.sessions, "at the same time"),
         ):
             if count >= limit:
@@ -192,15 +215,13 @@ class Sessions:
                     f"this server allows {limit} sessions {whose}: close one first; unused ones "
                     f"are closed after {self._limits.idle:g} s",
                 )
-        session = Session(
-            owner, next(self._numbers), share_frames, self._limits.requests_per_session
-        )
+        session = Session(owner, next(self._numbers), share_frames, limits, nonce)
         self._sessions[session.id] = session
         self._count()
-        logger.info("session %d opened", session.number)
+        logger.info("session %d of %s opened", session.number, owner.name)
         return session
 
-    def get(self, session_id: str, owner: bytes) -> Session:
+    def get(self, session_id: str, owner: Owner) -> Session:
         """A session, for its owner only.
 
         Raises:
@@ -211,8 +232,8 @@ class Sessions:
             raise no_session(self._limits.idle)
         return session
 
-    async def create_host(self, session: Session, wanted: Wanted) -> Host:
-        """Makes environments for a session.
+    async def create_host(self, session: Session, wanted: Wanted) -> tuple[Host, list[str]]:
+        """Makes environments for a session; their host, and the ids of their episodes.
 
         Raises:
             RefusedError: there are too many.
@@ -221,7 +242,7 @@ class Sessions:
         count = len(wanted.functions)
         existing = sum(each.environments for each in self._sessions.values()) + self._starting
         for have, limit, whose in (
-            (session.environments, self._limits.environments_per_session, "in a session"),
+            (session.environments, session.limits.environments_per_session, "in a session"),
             (existing, self._limits.environments, "at the same time"),
         ):
             if have + count > limit:
@@ -239,14 +260,14 @@ class Sessions:
         if session.closed:  # while the environments were being made
             await host.close()
             raise no_session(self._limits.idle)
-        session.hosts.append(host)
+        ids = session.add(host)
         self._count()
-        return host
+        return host, ids
 
     async def close(self, session: Session, why: str) -> None:
         """Closes a session, and waits until its processes have ended."""
         if self._sessions.pop(session.id, None) is not None:
-            logger.info("session %d closed: %s", session.number, why)
+            logger.info("session %d of %s closed: %s", session.number, session.owner.name, why)
         await session.close()
         self._count()
 
