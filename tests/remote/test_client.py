@@ -161,7 +161,7 @@ def test_spaces_with_parts_and_objects(serve: ServerMaker) -> None:
         observations, _ = env.reset()
         assert_same(observations["t"], (np.array([0, 0]), ["x", "x"]))
         actions = {"a": [[1, 2], [3, 4]], "t": ([1, 2], ["p", "q"])}
-        observations, _, _, _, infos = env.step(actions)
+        observations, *_ = env.step(actions)
         assert_same(observations[1]["a"], np.float32([[4, 5], [4, 5]]))
         assert_same(observations[1]["t"], (np.array([2, 2]), ["q", "q"]))
         assert env.reset_specific_envs([])[0]["t"][1] == []

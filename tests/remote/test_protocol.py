@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import msgpack
 import pytest
-from remote_envs import CountingEnv, ObjectEnv, SlowStartEnv
+from remote_envs import CountingEnv, SlowStartEnv
 from serving import API, Asking, ServerMaker, wait_until
 
 from xuance_envs.remote.server import Server

@@ -72,13 +72,6 @@ class AnyName(frozenset[str]):
         return True
 
 
-class AnyOption(frozenset[str]):
-    """Allows every option to be given."""
-
-    def __rsub__(self, names: object) -> frozenset[str]:
-        return frozenset()
-
-
 def serve(folder: str) -> None:
     """Runs the server, in a process of its own."""
     multiprocessing.set_forkserver_preload(
@@ -86,7 +79,7 @@ def serve(folder: str) -> None:
     )
     catalogue = FunctionsFromFiles(Path(folder))
     names = AnyName()
-    permissions = Permissions(names, names, names, AnyOption(), tracebacks=True, any_action=True)
+    permissions = Permissions(names, names, names, names, tracebacks=True, any_action=True)
     settings = Settings(catalogue, permissions=permissions, access_log=False)
     server = Server(settings, port=0)
     print(server.url, flush=True)

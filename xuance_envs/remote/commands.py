@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +15,7 @@ from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.errors import EnvError
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
-from xuance_envs.remote.wire.infos import InfoTable
+from xuance_envs.remote.wire.infos import InfoTable, what_travels
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.spaces import space_to_wire
 from xuance_envs.remote.wire.values import from_wire, to_wire
@@ -37,7 +36,7 @@ def describe(vec_env: VecEnv) -> Answer:
     return {
         "observation_space": space_to_wire(vec_env.observation_space),
         "action_space": space_to_wire(vec_env.action_space),
-        "metadata": to_wire(_what_travels(vec_env.metadata)),
+        "metadata": to_wire(what_travels(vec_env.metadata)),
         "render_mode": to_wire(vec_env.render_mode),
         "max_episode_steps": int(vec_env.max_episode_steps),
     }
@@ -56,7 +55,7 @@ def reset(
     )
     return {
         "observations": batch_to_wire(vec_env.observation_space, observations),
-        "infos": _infos_to_wire(envs, infos, "reset"),
+        "infos": _infos_to_wire(infos),
     }
 
 
@@ -84,11 +83,11 @@ def step_answer(
         "rewards": rewards,
         "terminated": terminated,
         "truncated": truncated,
-        "infos": _batch_to_wire(batch, np.arange(len(infos)), "step"),
+        "infos": _batch_to_wire(batch, np.arange(len(infos))),
         "resets": {
             "environments": envs.tolist(),
             "observations": first,
-            "infos": _batch_to_wire(reset_batch, envs, "reset") if len(envs) else [],
+            "infos": _batch_to_wire(reset_batch, envs) if len(envs) else [],
         },
     }
 
@@ -127,7 +126,7 @@ def repeat(
         "rewards": np.array([result.reward for result in results], np.float64),
         "terminated": np.array([result.terminated for result in results]),
         "truncated": np.array([result.truncated for result in results]),
-        "infos": _infos_to_wire(envs, [result.info for result in results], "step"),
+        "infos": _infos_to_wire([result.info for result in results]),
     }
     return answer, sum(steps)
 
@@ -159,36 +158,31 @@ def reach(
         keywords = {key: from_wire(value) for key, value in (kwargs or {}).items()}
         arguments = [from_wire(argument) for argument in args]
         results = vec_env.call(name, *arguments, env_ids=envs, **keywords)
-    return {"results": _each_to_wire(envs, results, operation, "what it returned")}, results
+    return {"results": _each_to_wire(envs, results, operation)}, results
 
 
-def _batch_to_wire(batch: InfoBatch, envs: NDArray[np.intp], command: str) -> Any:
+def _batch_to_wire(batch: InfoBatch, envs: NDArray[np.intp]) -> Any:
     """The infos of some environments, in columns where they are numbers, as most are."""
     columns = batch.columns(envs)
     if columns is None:
-        return _infos_to_wire(envs.tolist(), batch.dicts(envs, {}), command)
+        return _infos_to_wire(batch.dicts(envs, {}))
     return InfoTable(columns, len(envs))
 
 
-def _infos_to_wire(envs: Sequence[int], infos: Any, command: str) -> list[Any]:
-    return _each_to_wire(envs, infos, command, "its info")
+def _infos_to_wire(infos: Sequence[Any]) -> list[Any]:
+    """Infos without what of them cannot travel: the step that gave them has been made."""
+    try:
+        return [to_wire(info) for info in infos]
+    except WireError:
+        return [to_wire(what_travels(info)) for info in infos]
 
 
-def _each_to_wire(envs: Sequence[int], values: Any, command: str, what: str) -> list[Any]:
-    """One value per environment, naming the environment whose cannot travel."""
+def _each_to_wire(envs: Sequence[int], values: Any, command: str) -> list[Any]:
+    """One result per environment, naming the environment whose cannot travel."""
     nodes = []
     for env, value in zip(envs, values, strict=True):
         try:
             nodes.append(to_wire(value))
         except WireError as error:
-            raise EnvError(env, command, f"{what} cannot be sent: {error}") from None
+            raise EnvError(env, command, f"what it returned cannot be sent: {error}") from None
     return nodes
-
-
-def _what_travels(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    travels = {}
-    for key, value in metadata.items():
-        with suppress(WireError):
-            to_wire(value)
-            travels[key] = value
-    return travels

@@ -1,12 +1,10 @@
 """What lives in the process of a session's environments: they repeat actions, within a limit.
 
-What infos have that clients are not told, or that cannot travel, is left out here already: the rest
-of an environment's state never leaves its process, and no step that was made fails for it.
+What infos have that clients are not told is left out here already: it never leaves the process.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,24 +14,16 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.engine.data.space_layout import SpaceLayout, fit
-from xuance_envs.engine.group.single_env import check_distinct, checked_env
+from xuance_envs.engine.group.host import SparingFunction
+from xuance_envs.engine.group.single_env import checked_env
 from xuance_envs.engine.serialization import copy_of
-from xuance_envs.remote.wire.nodes import WireError
-from xuance_envs.remote.wire.values import to_wire
+from xuance_envs.remote.wire.infos import what_travels
 
-__all__ = ["HostedEnv", "HostedFunction", "Repeated", "RepeatingEnv"]
-
-logger = logging.getLogger("xuance_envs")
-
-_TRAVELS = frozenset({bool, float, int, str, type(None), np.float32, np.float64, np.int64})
-"""Types of which every value can travel."""
-
-_made: list[Any] = []
-"""The environments of this process, which has those of one session only."""
+__all__ = ["HostedFunction", "Repeated", "RepeatingEnv", "TellingEnv"]
 
 
 @dataclass(frozen=True)
-class HostedFunction:
+class HostedFunction(SparingFunction):
     """Makes one environment of a session, in the process where it will live.
 
     Attributes:
@@ -51,22 +41,16 @@ class HostedFunction:
     infos: frozenset[str] | None = None
 
     def __call__(self, **keywords: Any) -> Any:
-        """Makes it.
-
-        Raises:
-            ValueError: it has been made before.
-        """
+        """Makes it."""
         if self.index == 0:  # once is enough for the process
             _confine(self.memory_limit)
-        env = checked_env(self.make(**keywords))
-        check_distinct([*_made, env], 0)
-        _made.append(env)
+        env = self.make(**keywords)
         if self.repeating:
-            return RepeatingEnv(env, self.index, self.infos)
-        return HostedEnv(env, self.infos)
+            return RepeatingEnv(checked_env(env), self.index, self.infos)
+        return env if self.infos is None else TellingEnv(checked_env(env), self.infos)
 
 
-class HostedEnv:
+class TellingEnv:
     """An environment whose infos are what clients are told; all else is as it is.
 
     Args:
@@ -77,7 +61,6 @@ class HostedEnv:
     def __init__(self, env: Any, infos: frozenset[str] | None) -> None:
         self.env = env
         self._infos = infos
-        self._left_out: set[Any] = set()
 
     def __getattr__(self, name: str) -> Any:
         if name == "env":  # not there yet: while it is unpickled
@@ -100,25 +83,13 @@ class HostedEnv:
             return result  # whoever asked finds out what is wrong with it
         if not isinstance(info, dict):
             return result
-        if self._infos is None and _TRAVELS.issuperset(map(type, info.values())):
-            return result
         return observation, reward, terminated, truncated, self._told(info)
 
     def _told(self, info: dict[Any, Any]) -> dict[Any, Any]:
-        told = {}
-        for key, value in info.items():
-            if self._infos is None or key in self._infos:
-                try:
-                    if type(value) not in _TRAVELS:
-                        to_wire(value)
-                    if type(key) is not str:
-                        to_wire(key)
-                    told[key] = value
-                except WireError as error:
-                    if key not in self._left_out:
-                        self._left_out.add(key)
-                        logger.warning("infos go without %r, which cannot be sent: %s", key, error)
-        return told
+        names = self._infos
+        if names is not None:
+            info = {key: value for key, value in info.items() if key in names}
+        return what_travels(info)
 
 
 @dataclass(frozen=True)
@@ -142,7 +113,7 @@ class Repeated:
     info: dict[Any, Any]
 
 
-class RepeatingEnv(HostedEnv):
+class RepeatingEnv(TellingEnv):
     """An environment that repeats an action until its episode ends, and is not reset by itself.
 
     Args:

@@ -60,7 +60,8 @@ class Permissions:
         Raises:
             RefusedError: one may not.
         """
-        if refused := sorted((options or {}).keys() - self.options):
+        refused = [name for name in options or () if name not in self.options]
+        if refused:
             raise _not_allowed(
                 "options", f"the option {refused[0]!a}", "for resets", "--allow-option"
             )
