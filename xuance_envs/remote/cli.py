@@ -32,15 +32,36 @@ _LIMITS = (
     ("--max-sessions", "sessions", 1, "sessions at the same time"),
     ("--max-sessions-per-token", "sessions_per_token", 1, "of these, of one token"),
     ("--max-envs", "environments", 1, "environments at the same time"),
+    ("--max-envs-per-token", "environments_per_token", 1, "of these, of one token"),
     ("--max-envs-per-session", "environments_per_session", 1, "of these, in one session"),
+    ("--max-processes", "processes", 1, "processes for environments at the same time"),
+    ("--max-processes-per-token", "processes_per_token", 1, "of these, of one token"),
+    ("--max-processes-per-session", "processes_per_session", 1,
+     "of these, of one session; episodes created beyond share them"),
+    ("--max-requests-per-second-per-token", "requests_rate_per_token", 1,
+     "requests per second of one token; 0 for any, as below"),
+    ("--max-requests-per-second", "requests_rate_per_session", 1, "the same, of one session"),
+    ("--max-steps-per-second-per-token", "steps_rate_per_token", 1,
+     "environment steps per second of one token"),
+    ("--max-steps-per-second", "steps_rate_per_session", 1, "the same, of one session"),
+    ("--worker-memory", "memory", MIB, "MiB of data one process may have; 0 for any, as below"),
+    ("--max-memory-per-token", "memory_per_token", MIB, "MiB of all processes of one token"),
+    ("--max-memory", "memory_per_session", MIB, "MiB of all processes of one session"),
+    ("--max-cpu-per-token", "cpu_per_token", 1, "seconds of CPU that one token may take in all"),
+    ("--max-cpu", "cpu_per_session", 1, "seconds of CPU that one session may take"),
+    ("--max-connections", "connections", 1, "connections at the same time"),
     ("--max-repeats", "repeats", 1, "steps of one environment per request"),
     ("--max-body", "body", MIB, "MiB of a request"),
-    ("--max-reply", "reply", MIB, "MiB of observations in one answer"),
+    ("--max-reply", "reply", MIB, "MiB of one answer, in the form it is asked for"),
     ("--idle-timeout", "idle", 1, "seconds after which an unused session is closed"),
     ("--request-timeout", "request", 1, "seconds environments may take for one request"),
     ("--start-timeout", "start", 1, "seconds environments may take to be made"),
-    ("--worker-memory", "memory", MIB, "MiB of data a session's process may have; 0 for no limit"),
-)
+)  # fmt: skip
+
+
+_FIELDS = {limit.name: limit for limit in dataclasses.fields(Limits)}
+_OPTIONAL = {name for name, limit in _FIELDS.items() if "None" in str(limit.type)}
+_SECONDS = {name for name, limit in _FIELDS.items() if "float" in str(limit.type)}
 
 
 class ServeError(Exception):
@@ -64,15 +85,21 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add("--allow-call", action="append", default=[], metavar="NAME",
         help="a method or attribute of the environments that clients may reach; may be given "
         "more than once")  # fmt: skip
+    add("--allow-host", action="append", default=[], metavar="NAME",
+        help="a name that a server without tokens may be asked by, besides its own; may be given "
+        "more than once")  # fmt: skip
+    add("--pages-need-token", action="store_true",
+        help="the status page and /metrics ask for a token, too")  # fmt: skip
     add("--no-access-log", dest="access_log", action="store_false", help="log no requests")
     limits = parser.add_argument_group("limits, each answered with a 4xx beyond it")
     for option, name, unit, text in _LIMITS:
-        default = getattr(_DEFAULTS, name) // unit if unit > 1 else getattr(_DEFAULTS, name)
+        optional = name in _OPTIONAL
+        default = (getattr(_DEFAULTS, name) or 0) / unit
         limits.add_argument(
             option,
             dest=f"limit_{name}",
-            type=_at_least(0 if name == "memory" else 1, type(default)),
-            default=default,
+            type=_at_least(0 if optional else 1, float if name in _SECONDS else int),
+            default=default if name in _SECONDS else int(default),
             metavar="N",
             help=f"{text} (default: {default:g})",
         )
@@ -96,6 +123,8 @@ def run_serve(args: argparse.Namespace) -> None:
             _limits(args),
             frozenset(args.allow_call),
             access_log=args.access_log,
+            allowed_hosts=frozenset(args.allow_host),
+            pages_need_token=args.pages_need_token,
         )
         server = Server(settings, args.host, args.port)
     except (ImportError, OSError, ValueError) as error:
@@ -113,7 +142,7 @@ def run_serve(args: argparse.Namespace) -> None:
 
 def _limits(args: argparse.Namespace) -> Limits:
     given = {name: getattr(args, f"limit_{name}") * unit for _, name, unit, _ in _LIMITS}
-    given["memory"] = given["memory"] or None
+    given |= {name: given[name] or None for name in _OPTIONAL}
     return dataclasses.replace(_DEFAULTS, **given)
 
 
