@@ -29,9 +29,8 @@ def test_a_host_that_nobody_waits_for_any_more_is_ended_once_it_is_there() -> No
     settings = Settings(Catalogue({"Slow": SlowEnv}))
 
     async def give_up() -> None:
-        creating = asyncio.create_task(
-            Host.create(Wanted([SlowEnv], None, auto_reset=True), settings, Metrics())
-        )
+        host = Host(Wanted([SlowEnv], None, auto_reset=True), settings, Metrics())
+        creating = asyncio.create_task(host.make())
         while not multiprocessing.active_children():
             await asyncio.sleep(0.01)
         creating.cancel()

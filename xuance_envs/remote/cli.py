@@ -7,12 +7,13 @@ import dataclasses
 import logging
 import multiprocessing
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from xuance_envs.errors import EnvError, VecEnvError
 from xuance_envs.remote.access.permissions import Permissions, allowed_values
-from xuance_envs.remote.access.proxies import Network, network_of, root_path_of
+from xuance_envs.remote.access.proxies import Network, Proxies, network_of, root_path_of
+from xuance_envs.remote.access.tokens import ParseLimit
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.settings import (
     MIB,
@@ -35,15 +36,36 @@ _LIMITS = (
     ("--max-sessions", "sessions", 1, "sessions at the same time"),
     ("--max-sessions-per-token", "sessions_per_token", 1, "of these, of one token"),
     ("--max-envs", "environments", 1, "environments at the same time"),
+    ("--max-envs-per-token", "environments_per_token", 1, "of these, of one token"),
     ("--max-envs-per-session", "environments_per_session", 1, "of these, in one session"),
+    ("--max-processes", "processes", 1, "processes for environments at the same time"),
+    ("--max-processes-per-token", "processes_per_token", 1, "of these, of one token"),
+    ("--max-processes-per-session", "processes_per_session", 1,
+     "of these, of one session; episodes created beyond share them"),
+    ("--max-requests-per-second-per-token", "requests_rate_per_token", 1,
+     "requests per second of one token; 0 for any, as below"),
+    ("--max-requests-per-second", "requests_rate_per_session", 1, "the same, of one session"),
+    ("--max-steps-per-second-per-token", "steps_rate_per_token", 1,
+     "environment steps per second of one token"),
+    ("--max-steps-per-second", "steps_rate_per_session", 1, "the same, of one session"),
+    ("--worker-memory", "memory", MIB, "MiB of data one process may have; 0 for any, as below"),
+    ("--max-memory-per-token", "memory_per_token", MIB, "MiB of all processes of one token"),
+    ("--max-memory", "memory_per_session", MIB, "MiB of all processes of one session"),
+    ("--max-cpu-per-token", "cpu_per_token", 1, "seconds of CPU that one token may take in all"),
+    ("--max-cpu", "cpu_per_session", 1, "seconds of CPU that one session may take"),
+    ("--max-connections", "connections", 1, "connections at the same time"),
     ("--max-repeats", "repeats", 1, "steps of one environment per request"),
     ("--max-body", "body", MIB, "MiB of a request"),
-    ("--max-reply", "reply", MIB, "MiB of observations in one answer"),
+    ("--max-reply", "reply", MIB, "MiB of one answer, in the form it is asked for"),
     ("--idle-timeout", "idle", 1, "seconds after which an unused session is closed"),
     ("--request-timeout", "request", 1, "seconds environments may take for one request"),
     ("--start-timeout", "start", 1, "seconds environments may take to be made"),
-    ("--worker-memory", "memory", MIB, "MiB of data a session's process may have; 0 for no limit"),
-)
+)  # fmt: skip
+
+
+_FIELDS = {limit.name: limit for limit in dataclasses.fields(Limits)}
+_OPTIONAL = {name for name, limit in _FIELDS.items() if "None" in str(limit.type)}
+_SECONDS = {name for name, limit in _FIELDS.items() if "float" in str(limit.type)}
 
 
 _NAMES = (
@@ -88,6 +110,11 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         "request is, and the server listens on loopback addresses only. SIGHUP has the file read "
         "again")  # fmt: skip
     add("--reload", action="store_true", help="read the file of tokens again when it changes")
+    add("--allow-host", action="append", default=[], metavar="NAME",
+        help="a name that a server without tokens may be asked by, besides its own; may be given "
+        "more than once")  # fmt: skip
+    add("--pages-need-token", action="store_true",
+        help="the status page and /metrics ask for a token, too")  # fmt: skip
     add("--no-access-log", dest="access_log", action="store_false", help="log no requests")
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info",
         help="what is logged; requests for steps are at debug, the others at info "
@@ -101,12 +128,13 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="hand environments also actions that are not in their space")  # fmt: skip
     limits = parser.add_argument_group("limits, each answered with a 4xx beyond it")
     for option, name, unit, text in _LIMITS:
-        default = getattr(_DEFAULTS, name) // unit if unit > 1 else getattr(_DEFAULTS, name)
+        optional = name in _OPTIONAL
+        default = (getattr(_DEFAULTS, name) or 0) / unit
         limits.add_argument(
             option,
             dest=f"limit_{name}",
-            type=_at_least(0 if name == "memory" else 1, type(default)),
-            default=default,
+            type=_at_least(0 if optional else 1, float if name in _SECONDS else int),
+            default=default if name in _SECONDS else int(default),
             metavar="N",
             help=f"{text} (default: {default:g})",
         )
@@ -132,6 +160,8 @@ def run_serve(args: argparse.Namespace) -> None:
             _limits(args),
             _permissions(args),
             access_log=args.access_log,
+            allowed_hosts=frozenset(args.allow_host),
+            pages_need_token=args.pages_need_token,
             watch_tokens=args.reload,
         )
         server = Server(
@@ -141,8 +171,7 @@ def run_serve(args: argparse.Namespace) -> None:
             unix=args.unix,
             certfile=args.certfile,
             keyfile=args.keyfile,
-            root_path=args.root_path,
-            trusted_proxies=args.trusted_proxy,
+            proxies=Proxies(args.root_path, args.trusted_proxy),
         )
     except (ImportError, OSError, ValueError) as error:
         raise ServeError(str(error)) from error
@@ -177,7 +206,7 @@ def _permissions(args: argparse.Namespace) -> Permissions:
 
 def _limits(args: argparse.Namespace) -> Limits:
     given = {name: getattr(args, f"limit_{name}") * unit for _, name, unit, _ in _LIMITS}
-    given["memory"] = given["memory"] or None
+    given |= {name: given[name] or None for name in _OPTIONAL}
     return dataclasses.replace(_DEFAULTS, **given)
 
 
@@ -228,15 +257,16 @@ def _at_least(least: int, kind: type[int] | type[float]) -> Callable[[str], floa
     return parse
 
 
-def _own_limit(name: str, unit: int) -> Callable[[str], Mapping[str, float]]:
+def _own_limit(name: str, unit: int) -> ParseLimit:
     """What reads a limit of one token's own."""
-    parse = _at_least(1, type(getattr(_DEFAULTS, name)))
+    parse = _at_least(0 if name in _OPTIONAL else 1, float if name in _SECONDS else int)
 
-    def own(text: str) -> Mapping[str, float]:
+    def own(text: str) -> dict[str, float | None]:
         try:
-            return {name: parse(text) * unit}
+            value = parse(text) * unit
         except argparse.ArgumentTypeError as error:
             raise ValueError(str(error)) from None
+        return {name: value or None}
 
     return own
 

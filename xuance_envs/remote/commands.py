@@ -18,7 +18,7 @@ from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.infos import InfoTable, what_travels
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.spaces import space_to_wire
-from xuance_envs.remote.wire.values import from_wire, to_wire
+from xuance_envs.remote.wire.values import from_client, to_wire
 from xuance_envs.vector_envs.actions import check_in_space
 from xuance_envs.vector_envs.vector_env import StepResult, VecEnv
 
@@ -113,7 +113,7 @@ def repeat(
     """
     count = len(envs)
     rows = SpaceRows.allocate(SpaceLayout(vec_env.action_space), count)
-    rows.put(batch_from_wire(vec_env.action_space, actions, count), EVERY, count)
+    rows.put(batch_from_wire(vec_env.action_space, actions, count, from_client), EVERY, count)
     if check:
         check_in_space(rows, envs)
     action_of = dict(zip(envs, rows.reader()(), strict=True))
@@ -152,11 +152,11 @@ def reach(
     elif operation == "get_attr":
         results = vec_env.get_attr(name, envs)
     elif operation == "set_attr":
-        vec_env.set_attr(name, [from_wire(value) for value in values], envs)
+        vec_env.set_attr(name, [from_client(value) for value in values], envs)
         results = [None] * len(envs)
     else:
-        keywords = {key: from_wire(value) for key, value in (kwargs or {}).items()}
-        arguments = [from_wire(argument) for argument in args]
+        keywords = {key: from_client(value) for key, value in (kwargs or {}).items()}
+        arguments = [from_client(argument) for argument in args]
         results = vec_env.call(name, *arguments, env_ids=envs, **keywords)
     return {"results": _each_to_wire(envs, results, operation)}, results
 

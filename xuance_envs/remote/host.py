@@ -10,8 +10,12 @@ What it guarantees:
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import math
 import os
 import signal
+import sys
+import termios
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -20,20 +24,24 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
+from gymnasium import Space
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.engine.process.processes import Processes
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.remote import commands
 from xuance_envs.remote.failures import RefusedError, no_session
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.repeating_env import HostedFunction
+from xuance_envs.remote.serving.admission import Tally
 from xuance_envs.remote.settings import Settings
 from xuance_envs.remote.wire.batches import batch_from_wire
+from xuance_envs.remote.wire.bounds import TooLargeError, size_of
 from xuance_envs.remote.wire.forms import Form, dumps
 from xuance_envs.remote.wire.nodes import WireError
-from xuance_envs.remote.wire.values import to_wire
+from xuance_envs.remote.wire.values import from_client, to_wire
 
 __all__ = ["Host", "Wanted"]
 
@@ -44,6 +52,12 @@ PATIENCE = 5.0
 
 QUICK = 256 * 2**10
 """Bytes of observations up to which a step's answer is written without a thread."""
+
+QUICK_READ = 16 * 2**10
+"""Bytes of infos up to which it is also read without one."""
+
+FEW = 16
+"""Environments that are rendered, or read from, at a time: what comes may be large."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +85,7 @@ class Host:
         wanted: the environments.
         settings: the server's.
         metrics: where steps are counted.
-        thread: of its own; it is in this one, because its worker takes long to start.
+        tallies: where they and their process count from now on until they are closed.
 
     Attributes:
         auto_reset: whether they are stepped together, and reset by themselves.
@@ -81,34 +95,70 @@ class Host:
         steps: how many environment steps they have made.
     """
 
+    description: dict[str, Any]
+
     def __init__(
-        self, wanted: Wanted, settings: Settings, metrics: Metrics, thread: ThreadPoolExecutor
+        self, wanted: Wanted, settings: Settings, metrics: Metrics, tallies: Sequence[Tally] = ()
     ) -> None:
         self.auto_reset = wanted.auto_reset
         self.num_envs = len(wanted.functions)
         self.frame: NDArray[np.uint8] | None = None
         self.steps = 0
-        self._limits = limits = settings.limits
+        self._checks_actions = not settings.permissions.any_action
+        self._unready = set(range(self.num_envs))
+        self._limits = settings.limits
+        self._settings = settings
+        self._wanted = wanted
         self._metrics = metrics
-        self._thread = thread
+        self._tallies = tallies
+        self._counted = self.num_envs, 1
+        for tally in tallies:
+            tally.add(*self._counted)
+        self._thread = ThreadPoolExecutor(1, "xuance_envs-host")
         self._running: Future[Any] | None = None
         self._current: asyncio.Future[None] | None = None
         self._closing = False
-        self._unready = set(range(self.num_envs))
-        repeating, permissions = not wanted.auto_reset, settings.permissions
-        self._checks_actions = not permissions.any_action
+        self._listening: tuple[int, ...] = ()
+        self._woken: asyncio.Future[bool] | None = None
+        self._making: Future[None] | None = None
+        self._backend: Processes | None = None
+        self._vec_env: HostedVecEnv
+
+    async def make(self) -> None:
+        """Starts the worker, and has it make the environments.
+
+        Raises:
+            EnvError: an environment could not be made.
+            WorkerDiedError: the worker ended while it made them.
+            WorkerTimeoutError: it took too long.
+            RuntimeError: their spaces differ.
+            RefusedError: their spaces cannot travel.
+        """
+        making = self._making = self._thread.submit(self._make)
+        try:
+            await asyncio.shield(asyncio.wrap_future(making))
+        except BaseException:
+            self._kill()
+            self._thread.submit(self._end_unwanted, making)
+            self._thread.shutdown(wait=False)
+            self._count(0, 0)
+            raise
+
+    def _make(self) -> None:
+        limits, wanted = self._limits, self._wanted
+        repeating = not wanted.auto_reset
+        infos = self._settings.permissions.infos_of(repeating)
         functions = [
-            HostedFunction(
-                function, index, repeating, limits.memory, permissions.infos_of(repeating)
-            )
+            HostedFunction(function, index, repeating, limits.memory, infos)
             for index, function in enumerate(wanted.functions)
         ]
         self._vec_env = HostedVecEnv(
             functions,
             wanted.seed,
-            settings.context,
+            self._settings.context,
             step_timeout=limits.request,
             start_timeout=limits.start,
+            prepared=self._prepared,
             check_actions=self._checks_actions,
         )
         try:
@@ -119,37 +169,37 @@ class Host:
         except WireError as error:
             self.end()
             raise RefusedError(409, "space", f"these cannot be hosted: {error}") from None
-        self._observation_bytes = sum(
-            int(np.prod(leaf.shape, dtype=np.int64)) * leaf.dtype.itemsize
-            for leaf in SpaceLayout(self._vec_env.observation_space).leaves
-            if leaf.dtype is not None
-        )
+        self._sizes = _sizes_of(self._vec_env.observation_space)
 
-    @classmethod
-    async def create(cls, wanted: Wanted, settings: Settings, metrics: Metrics) -> Host:
-        """Starts the worker, and has it make the environments.
+    def _prepared(self, backend: Processes) -> None:
+        self._backend = backend
+        if self._closing:
+            raise no_session()
 
-        Raises:
-            EnvError: an environment could not be made.
-            WorkerDiedError: the worker ended while it made them.
-            WorkerTimeoutError: it took too long.
-            RuntimeError: their spaces differ.
-            RefusedError: their spaces cannot travel.
-        """
-        thread = ThreadPoolExecutor(1, "xuance_envs-host")
-        created = thread.submit(cls, wanted, settings, metrics, thread)
-        try:
-            return await asyncio.shield(asyncio.wrap_future(created))
-        except BaseException:
-            thread.submit(_end_unwanted, created)
-            thread.shutdown(wait=False)
-            raise
+    async def give_up(self) -> None:
+        """Ends the process while it makes the environments, and waits for its end."""
+        self._closing = True
+        while self._making is not None and not self._making.done():
+            self._kill()  # again, because it may have been about to start
+            await asyncio.sleep(0.02)
+
+    def _end_unwanted(self, making: Future[None]) -> None:
+        """Ends what nobody waits for any more, now that it is there, if it ever came to be."""
+        if making.exception() is None:
+            self.end()
+
+    def _count(self, environments: int, processes: int) -> None:
+        """Has that many environments and processes of it be counted, and no more."""
+        before, self._counted = self._counted, (environments, processes)
+        for tally in self._tallies:
+            tally.add(environments - before[0], processes - before[1])
 
     async def close(self) -> None:
         """Closes the environments and ends their process; again, it does nothing."""
         if self._closing:
             return
         self._closing = True
+        self._count(0, self._counted[1])
         if self._current is not None:
             await asyncio.wait({self._current}, timeout=PATIENCE)
         running = self._running is not None and not self._running.done()
@@ -157,8 +207,10 @@ class Host:
             self._kill()  # also where nobody waits for it any more
         if self._current is not None:  # descriptors must not be closed while they are waited for
             await asyncio.wait({self._current}, timeout=self._limits.request)
+        self._stop_listening()
         await asyncio.get_running_loop().run_in_executor(self._thread, self.end)
         self._thread.shutdown(wait=False)
+        self._count(0, 0)
 
     def end(self) -> None:
         """Ends the environments and their process; in its thread, because that takes a while."""
@@ -187,30 +239,39 @@ class Host:
         """Resets some environments; the answer as it is sent."""
 
         def act() -> bytes:
-            answer = commands.reset(self._vec_env, envs, seed, options)
+            chosen = None if options is None else from_client(options)
+            answer = commands.reset(self._vec_env, envs, seed, chosen)
             self._unready.difference_update(envs)
-            return dumps(answer, form)
+            return self._written(answer, form)
 
         return await self._in_thread(act)
 
-    async def step(self, actions: Any, form: Form) -> bytes:
-        """Steps every environment once; the answer as it is sent."""
+    async def step(self, actions: Any, form: Form, large: bool = False) -> bytes:
+        """Steps every environment once; the answer as it is sent.
+
+        Args:
+            actions: a batch of them, as a part of a message.
+            form: of the answer.
+            large: whether it may take long to decode them.
+        """
         vec_env = self._vec_env
+
+        def decoded() -> Any:
+            return batch_from_wire(vec_env.action_space, actions, self.num_envs, from_client)
 
         def written() -> bytes:
             result = vec_env.step_wait()
             space, rewards = vec_env.observation_space, vec_env.full_rewards
             answer = commands.step_answer(space, result, rewards, vec_env.first_observations)
-            return dumps(answer, form)
+            return self._written(answer, form)
 
-        batch = batch_from_wire(vec_env.action_space, actions, self.num_envs)
-        start = perf_counter()
         with self._current_command():
+            batch = await self._by_thread(decoded) if large else decoded()
+            start = perf_counter()
             vec_env.step_async(batch)
-            answered = await self._woken()
-            self._count(self.num_envs, start)
-            quick = self.observation_bytes(self.num_envs) <= QUICK and form is Form.MSGPACK
-            if not answered or not quick:
+            answered = await self._answered()
+            self._step_took(self.num_envs, perf_counter() - start)
+            if not answered or self._is_large(form):
                 return await self._by_thread(written)
             try:
                 return written()
@@ -229,7 +290,7 @@ class Host:
                 409, "reset", f"call reset first: environment {unready[0]} is in no episode"
             )
 
-        def act() -> bytes:
+        def act() -> tuple[bytes, int, float]:
             start = perf_counter()
             try:
                 answer, steps = commands.repeat(
@@ -243,27 +304,63 @@ class Host:
             except (WorkerDiedError, WorkerTimeoutError) as error:
                 error.command = "step"  # the worker knows it as a call
                 raise
-            self._count(steps, start)
-            return dumps(answer, form)
+            seconds = perf_counter() - start
+            return self._written(answer, form), steps, seconds
 
-        return await self._in_thread(act)
+        body, steps, seconds = await self._in_thread(act)
+        self._step_took(steps, seconds)
+        return body
 
     async def reach(self, envs: Sequence[int], form: Form, **request: Any) -> bytes:
         """Calls, reads, sets or renders some environments; the answer as it is sent."""
 
         def act() -> bytes:
-            answer, results = commands.reach(self._vec_env, envs, **request)
-            if request["operation"] == "render":
-                self.frame = next(filter(_is_picture, results), self.frame)
-            return dumps(answer, form)
+            at_a_time = len(envs) if request["operation"] in ("call", "set_attr") else FEW
+            answer: dict[str, list[Any]] = {"results": []}
+            size = 0
+            for first in range(0, len(envs), at_a_time):
+                some, results = commands.reach(
+                    self._vec_env, envs[first : first + at_a_time], **request
+                )
+                answer["results"] += some["results"]
+                size += sum(map(size_of, some["results"]))
+                if size > self._limits.reply:
+                    raise RefusedError(413, "reply", str(TooLargeError(self._limits.reply)))
+                if request["operation"] == "render":
+                    self.frame = next(filter(_is_picture, results), self.frame)
+            return self._written(answer, form)
 
         return await self._in_thread(act)
 
-    def observation_bytes(self, count: int) -> int:
-        """How large so many observations are, objects among them aside."""
-        return self._observation_bytes * count
+    def answer_bytes(self, count: int, form: Form) -> int:
+        """How large so many observations can be in an answer, objects among them aside."""
+        return self._sizes[form] * count
+
+    def _written(self, answer: Any, form: Form) -> bytes:
+        """An answer as it is sent.
+
+        Raises:
+            RefusedError: it is too large.
+        """
+        try:
+            return dumps(answer, form, self._limits.reply)
+        except TooLargeError as error:
+            raise RefusedError(413, "reply", str(error)) from None
+
+    def _step_took(self, steps: int, seconds: float) -> None:
+        self.steps += steps
+        self._metrics.count_steps(steps, seconds)
+        for tally in self._tallies:
+            tally.steps.charge(steps)
 
     # -- waiting ----------------------------------------------------------------------
+
+    def _is_large(self, form: Form) -> bool:
+        """Whether it takes a while to read the worker's answer, and to write it."""
+        if form is not Form.MSGPACK or self._sizes[form] * self.num_envs > QUICK:
+            return True
+        fcntl.ioctl(self._vec_env.wakers[0], termios.FIONREAD, waiting := bytearray(4))
+        return int.from_bytes(waiting, sys.byteorder) > QUICK_READ
 
     async def _in_thread(self, act: Callable[[], T]) -> T:
         with self._current_command():
@@ -276,37 +373,47 @@ class Host:
             finally:
                 self._end_if_closed()
 
+        self._stop_listening()
         running = self._thread.submit(act_and_end)
         self._running = running
-        return await asyncio.wrap_future(running)
-
-    def _count(self, steps: int, start: float) -> None:
-        self.steps += steps
-        self._metrics.count_steps(steps, perf_counter() - start)
+        try:
+            return await asyncio.wrap_future(running)
+        finally:
+            if self._vec_env.closed and running.done():
+                self._count(self._counted[0], 0)
 
     def _end_if_closed(self) -> None:
         if self._vec_env.closed:  # after an error
             self._vec_env.end_worker()
 
-    async def _woken(self) -> bool:
+    async def _answered(self) -> bool:
         """Waits until the worker has answered, or has ended, or should have by now."""
         loop = asyncio.get_running_loop()
-        woken = loop.create_future()
-
-        def wake(answered: bool) -> None:
-            if not woken.done():
-                woken.set_result(answered)
-
-        wakers = self._vec_env.wakers
-        late = loop.call_later(self._limits.request, wake, False)
-        for fd in wakers:
-            loop.add_reader(fd, wake, True)
+        woken = self._woken = loop.create_future()
+        if not self._listening:
+            self._listening = self._vec_env.wakers
+            for fd in self._listening:
+                loop.add_reader(fd, self._wake, True)
+        late = loop.call_later(self._limits.request, self._wake, False)
         try:
             return bool(await woken)
         finally:
             late.cancel()
-            for fd in wakers:
-                loop.remove_reader(fd)
+            self._woken = None
+
+    def _wake(self, answered: bool) -> None:
+        woken = self._woken
+        if woken is None:  # it has ended while nothing was asked of it
+            self._stop_listening()
+        elif not woken.done():
+            woken.set_result(answered)
+
+    def _stop_listening(self) -> None:
+        """Leaves what the worker says to a thread, or to nobody."""
+        loop = asyncio.get_running_loop()
+        for fd in self._listening:
+            loop.remove_reader(fd)
+        self._listening = ()
 
     @contextmanager
     def _current_command(self) -> Iterator[None]:
@@ -324,15 +431,29 @@ class Host:
 
     def _kill(self) -> None:
         # The process is ours: whoever waits for its answer is who will notice its end.
-        if (pid := self._vec_env.pid) is not None:
+        workers = () if self._backend is None else tuple(self._backend.workers)
+        for driver in workers:
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(driver.worker.pid, signal.SIGKILL)
 
 
-def _end_unwanted(created: Future[Host]) -> None:
-    """Ends a host that nobody waits for any more, now that it is there, if it ever came to be."""
-    if created.exception() is None:
-        created.result().end()
+def _sizes_of(space: Space[Any]) -> dict[Form, int]:
+    """The most bytes that an observation takes in each form, objects in it aside."""
+    raw = spelled = 0
+    for leaf in SpaceLayout(space).leaves:
+        if leaf.dtype is not None:
+            count = math.prod(leaf.shape)
+            raw += count * leaf.dtype.itemsize
+            spelled += count * _longest(leaf.dtype)
+    return {Form.MSGPACK: raw, Form.JSON: spelled}
+
+
+def _longest(dtype: np.dtype[Any]) -> int:
+    """The most characters of a number in JSON, with what separates it from the next."""
+    if dtype.kind in "iu":
+        bounds = np.iinfo(dtype)
+        return max(len(str(bounds.min)), len(str(bounds.max))) + 1
+    return 6 if dtype.kind == "b" else 25
 
 
 def _is_picture(frame: Any) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.group.step_clock import StepTimes
+from xuance_envs.engine.process.processes import Processes
 from xuance_envs.vector_envs.arguments import checked_functions
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
@@ -37,6 +38,7 @@ class HostedVecEnv(GroupedVecEnv):
         step_timeout: seconds it has to answer anything.
         start_timeout: seconds it has to make the environments.
         check_actions: whether every action is checked to be in its space.
+        prepared: is given what starts the worker, before it does.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class HostedVecEnv(GroupedVecEnv):
         step_timeout: float | None,
         start_timeout: float | None,
         check_actions: bool = False,
+        prepared: Callable[[Processes], None] | None = None,
     ) -> None:
         groups = start_processes(
             *checked_functions(functions, env_seed),
@@ -56,6 +59,7 @@ class HostedVecEnv(GroupedVecEnv):
             start_timeout=start_timeout,
             pin_workers=False,
             spin=SPIN,
+            prepared=prepared,
         )
         self._backend = groups.backend
         super().__init__(groups, copy=False, check_actions=check_actions)

@@ -8,66 +8,80 @@ import logging
 import secrets
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from time import monotonic
 
 from xuance_envs.remote.access.tokens import Owner
 from xuance_envs.remote.failures import RefusedError, no_session
 from xuance_envs.remote.host import Host, Wanted
 from xuance_envs.remote.metrics import Metrics
-from xuance_envs.remote.settings import Limits, Settings
+from xuance_envs.remote.serving.admission import Account, Tally, slowed
+from xuance_envs.remote.serving.replies import LARGE, Replies
+from xuance_envs.remote.serving.requests import Reply
+from xuance_envs.remote.settings import Settings
 
-__all__ = ["Reply", "Session", "Sessions"]
+__all__ = ["Session", "Sessions"]
 
 logger = logging.getLogger("xuance_envs")
-
-
-@dataclass(frozen=True)
-class Reply:
-    """An answer as it is sent: it can be sent again."""
-
-    status: int
-    content_type: str
-    body: bytes
 
 
 class Session:
     """The environments of one client, and the order of its requests.
 
     Args:
-        owner: whose it is.
+        account: of its token.
         number: counted up by the server; unlike the id it may be shown to anybody.
         share_frames: whether the status page may show what was rendered.
-        limits: what it may have.
-        nonce: the client's own name for its opening; None where it has none.
+        replies: keeps its last answer, where it is large.
+        nonce: what the client calls its opening; None where it does not.
 
     Attributes:
         id: what the client calls it by.
+        account: see above.
+        nonce: see above.
+        tally: what it has.
         hosts: the environments, by creation.
+        making: those that are being made.
         closed: whether it has been closed.
         opened: when it was opened, as :func:`time.monotonic` counts.
         used: when it was last used.
     """
 
     def __init__(
-        self, owner: Owner, number: int, share_frames: bool, limits: Limits, nonce: str | None
+        self,
+        account: Account,
+        number: int,
+        share_frames: bool,
+        replies: Replies,
+        nonce: str | None = None,
     ) -> None:
+        limits = account.limits
         self.id = secrets.token_urlsafe(18)
-        self.owner = owner
+        self.account = account
+        self.nonce = nonce
+        self.tally = Tally(
+            "in a session",
+            environments=limits.environments_per_session,
+            processes=limits.processes_per_session,
+            memory=limits.memory_per_session,
+            cpu=limits.cpu_per_session,
+            requests=limits.requests_rate_per_session,
+            steps=limits.steps_rate_per_session,
+        )
         self.number = number
         self.share_frames = share_frames
-        self.limits = limits
-        self.nonce = nonce
         self.hosts: list[Host] = []
+        self.making: Host | None = None
         self.closed = False
         self.opened = self.used = monotonic()
+        self._places: dict[str, tuple[Host, int]] = {}
+        self._replies = replies
+        self._rates = self.tally.requests, self.tally.steps, account.tally.steps
         self._waiting = 0
         self._may_wait = limits.requests_per_session
-        self._places: dict[str, tuple[Host, int]] = {}
         self._turn = asyncio.Lock()
         self._sequence = 0
         self._digest = b""
-        self._reply: Reply | None = None
+        self._reply: Reply | None = None  # unless it is large
 
     @property
     def environments(self) -> int:
@@ -115,20 +129,36 @@ class Session:
                         f"expected a sequence number of {self._sequence} or more, got {sequence}: "
                         "only the last request can be repeated",
                     )
+                await slowed(self._rates)
+                self.tally.requests.charge()
                 reply = await act()
                 if sequence is not None:
-                    self._sequence, self._digest, self._reply = sequence, digest, reply
+                    self._sequence, self._digest = sequence, digest
+                    self._keep(reply)
                 return reply
         finally:
             self._waiting -= 1
             self.used = monotonic()
 
+    def _keep(self, reply: Reply) -> None:
+        self._replies.forget(self.id)
+        if len(reply.body) < LARGE:
+            self._reply = reply
+        elif not self.closed:
+            self._reply = None
+            self._replies.keep(self.id, reply)
+
     def _again(self, digest: bytes) -> Reply:
-        if self._reply is None or digest != self._digest:
+        if digest != self._digest:
             raise RefusedError(
                 409, "sequence", "this sequence number was given to another request before"
             )
-        return self._reply
+        reply = self._reply or self._replies.kept(self.id)
+        if reply is None:
+            raise RefusedError(
+                409, "gone", "the answer to this request was sent, and is not kept any more"
+            )
+        return reply
 
     def add(self, host: Host) -> list[str]:
         """Takes note of environments that were made; the ids of their episodes."""
@@ -168,8 +198,12 @@ class Session:
     async def close(self) -> None:
         """Closes its environments; again, it does nothing."""
         self.closed = True
+        self._replies.forget(self.id)
+        self._reply = None
         hosts, self.hosts = self.hosts, []
         self._places = {}
+        if self.making is not None:
+            await self.making.give_up()
         await asyncio.gather(*(host.close() for host in hosts))
 
 
@@ -179,33 +213,37 @@ class Sessions:
     Args:
         settings: the server's.
         metrics: where they are counted.
+        replies: keeps their last answers, where these are large.
     """
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, replies: Replies) -> None:
         self._settings = settings
         self._limits = settings.limits
         self._metrics = metrics
         self._sessions: dict[str, Session] = {}
         self._numbers = itertools.count(1)
-        self._starting = 0
+        self._replies = replies
+        limits = settings.limits
+        self._tally = Tally(
+            "at the same time", environments=limits.environments, processes=limits.processes
+        )
         self._closing: set[asyncio.Task[None]] = set()
 
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._sessions.values()))
 
-    def open(self, owner: Owner, share_frames: bool, nonce: str | None = None) -> Session:
+    def open(self, account: Account, share_frames: bool, nonce: str | None = None) -> Session:
         """Opens a session, or returns the one that was opened with the same nonce.
 
         Raises:
             RefusedError: there are too many.
         """
-        for session in self._sessions.values():
-            if nonce is not None and session.nonce == nonce and session.owner == owner:
-                return session
-        limits = self._settings.limits_of(owner)
-        mine = sum(session.owner == owner for session in self._sessions.values())
+        if nonce is not None:
+            for session in self._sessions.values():
+                if session.nonce == nonce and session.account is account:
+                    return session
         for count, limit, whose in (
-            (mine, limits.sessions_per_token, "of one token"),
+            (account.sessions, account.limits.sessions_per_token, "of one token"),
             (len(self._sessions), self._limits.sessions, "at the same time"),
         ):
             if count >= limit:
@@ -215,10 +253,11 @@ class Sessions:
                     f"this server allows {limit} sessions {whose}: close one first; unused ones "
                     f"are closed after {self._limits.idle:g} s",
                 )
-        session = Session(owner, next(self._numbers), share_frames, limits, nonce)
+        session = Session(account, next(self._numbers), share_frames, self._replies, nonce)
+        account.sessions += 1
         self._sessions[session.id] = session
         self._count()
-        logger.info("session %d of %s opened", session.number, owner.name)
+        logger.info("session %d of %s opened", session.number, account.owner.name)
         return session
 
     def get(self, session_id: str, owner: Owner) -> Session:
@@ -228,7 +267,7 @@ class Sessions:
             RefusedError: there is none of that id, or it is another token's, which nobody tells.
         """
         session = self._sessions.get(session_id)
-        if session is None or session.owner != owner:
+        if session is None or session.account.owner != owner:
             raise no_session(self._limits.idle)
         return session
 
@@ -239,24 +278,20 @@ class Sessions:
             RefusedError: there are too many.
             Exception: as :meth:`~xuance_envs.remote.host.Host.create` does.
         """
-        count = len(wanted.functions)
-        existing = sum(each.environments for each in self._sessions.values()) + self._starting
-        for have, limit, whose in (
-            (session.environments, session.limits.environments_per_session, "in a session"),
-            (existing, self._limits.environments, "at the same time"),
-        ):
-            if have + count > limit:
-                raise RefusedError(
-                    429,
-                    "environments",
-                    f"this server allows {limit} environments {whose}: there are {have}, "
-                    f"and {count} more were asked for",
-                )
-        self._starting += count
+        more = {"environments": len(wanted.functions), "processes": 1}
+        tallies = session.tally, session.account.tally, self._tally
+        for tally in tallies:
+            tally.check(**more)
+        host = Host(wanted, self._settings, self._metrics, tallies)
+        session.making = host
         try:
-            host = await Host.create(wanted, self._settings, self._metrics)
+            await host.make()
+        except Exception:
+            if session.closed:
+                raise no_session(self._limits.idle) from None
+            raise
         finally:
-            self._starting -= count
+            session.making = None
         if session.closed:  # while the environments were being made
             await host.close()
             raise no_session(self._limits.idle)
@@ -267,7 +302,9 @@ class Sessions:
     async def close(self, session: Session, why: str) -> None:
         """Closes a session, and waits until its processes have ended."""
         if self._sessions.pop(session.id, None) is not None:
-            logger.info("session %d of %s closed: %s", session.number, session.owner.name, why)
+            session.account.sessions -= 1
+            name = session.account.owner.name
+            logger.info("session %d of %s closed: %s", session.number, name, why)
         await session.close()
         self._count()
 

@@ -32,35 +32,75 @@ MIB = 2**20
 class Limits:
     """What clients may ask for. A request for more is refused with a 4xx that says so.
 
+    Rates are an exception: who is faster is slowed, and refused only where it would wait too long.
+
     Attributes:
         sessions: sessions at the same time.
         sessions_per_token: of these, of one token.
         environments: environments at the same time.
+        environments_per_token: of these, of one token; None for any number, here and below.
         environments_per_session: of these, in one session.
+        processes: processes for environments at the same time.
+        processes_per_token: of these, of one token.
+        processes_per_session: of these, of one session; episodes created beyond share them.
         requests_per_session: requests of one session that wait for their turn.
+        requests_rate_per_token: requests per second.
+        requests_rate_per_session: requests per second.
+        steps_rate_per_token: environment steps per second.
+        steps_rate_per_session: environment steps per second.
+        memory: bytes of data one process of environments may have.
+        memory_per_token: bytes that all processes of a token's sessions may have together.
+        memory_per_session: bytes that all processes of a session may have together.
+        cpu_per_token: seconds of CPU that a token's sessions may take in all.
+        cpu_per_session: seconds of CPU that one session may take.
+        connections: connections at the same time, as far as descriptors allow.
         body: bytes of a request.
-        reply: bytes of the observations in one reply.
+        bodies: bytes that all large requests under way may take, decoded.
+        nodes: values, lists and dicts in a request.
+        reply: bytes of one answer, in the form it is asked for.
+        replies: bytes of large answers under way.
+        kept: bytes of large answers that are kept in case they are asked for again.
         repeats: steps of one environment per request.
         idle: seconds after which a session that is not used is closed.
         request: seconds the environments may take for one request before their process is killed.
         start: seconds they may take to be made.
+        head: seconds the head of a request may take to arrive.
         upload: seconds the body of a request may take to arrive.
-        memory: bytes of data the process of a session's environments may have; None for no limit.
+        write: seconds a client may take for a MiB of its answer, or all that is left of it.
     """
 
     sessions: int = 64
     sessions_per_token: int = 8
     environments: int = 1024
+    environments_per_token: int | None = 512
     environments_per_session: int = 256
+    processes: int = 256
+    processes_per_token: int | None = 64
+    processes_per_session: int = 16
     requests_per_session: int = 8
+    requests_rate_per_token: float | None = None
+    requests_rate_per_session: float | None = None
+    steps_rate_per_token: float | None = None
+    steps_rate_per_session: float | None = None
+    memory: int | None = 4096 * MIB
+    memory_per_token: int | None = None
+    memory_per_session: int | None = 8192 * MIB
+    cpu_per_token: float | None = None
+    cpu_per_session: float | None = None
+    connections: int = 1024
     body: int = 16 * MIB
-    reply: int = 256 * MIB
+    bodies: int = 128 * MIB
+    nodes: int = 500_000
+    reply: int = 64 * MIB
+    replies: int = 64 * MIB
+    kept: int = 64 * MIB
     repeats: int = 1000
     idle: float = 600.0
     request: float = 60.0
     start: float = 60.0
+    head: float = 10.0
     upload: float = 30.0
-    memory: int | None = 4096 * MIB
+    write: float = 30.0
 
 
 class Catalogue:
@@ -142,6 +182,8 @@ class Settings:
         permissions: what clients may do with the environments, and are told of them.
         context: how the processes of environments start.
         access_log: whether requests are logged.
+        allowed_hosts: names it may be asked by, besides its own, where it has no tokens.
+        pages_need_token: whether the pages for people and monitors ask for a token.
         watch_tokens: whether the file of tokens is read again when it changes; it is at SIGHUP in
             any case.
     """
@@ -152,6 +194,8 @@ class Settings:
     permissions: Permissions = field(default_factory=Permissions)
     context: str = field(default_factory=lambda: quickest_context())
     access_log: bool = True
+    allowed_hosts: frozenset[str] = frozenset()
+    pages_need_token: bool = False
     watch_tokens: bool = False
 
     def limits_of(self, owner: Owner) -> Limits:

@@ -165,6 +165,7 @@ def start_processes(
     spin: float = SPIN,
     autoreset: Autoreset = Autoreset.SAME_STEP,
     describe: Describe = common_description,
+    prepared: Callable[[Processes], None] | None = None,
 ) -> WorkerGroups:
     """Starts worker processes, which make their environments.
 
@@ -186,6 +187,7 @@ def start_processes(
         spin: the longest a worker spins before it blocks, in seconds, where there are CPUs for it.
         autoreset: when an environment whose episode ended is reset.
         describe: makes one description of the environments'.
+        prepared: is given the workers' backend before it starts them.
     """
     if not hasattr(select, "poll"):
         raise RuntimeError(
@@ -215,6 +217,8 @@ def start_processes(
         autoreset=autoreset,
     )
     backend = Processes(settings, split, functions, keywords, pin_workers, caller_steps)
+    if prepared is not None:
+        prepared(backend)
     groups = WorkerGroups(backend, own, describe, restarts)
     where = " and in this process" if own else ""
     pids = [driver.worker.pid for driver in backend.workers]

@@ -56,7 +56,7 @@ def _told(session: Session) -> dict[str, Any]:
     since = session.idle_since
     return {
         "session": session.number,
-        "name": session.owner.name,
+        "name": session.account.owner.name,
         "environments": session.environments,
         "steps": session.steps,
         "age_seconds": round(monotonic() - session.opened, 1),

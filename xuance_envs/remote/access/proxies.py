@@ -5,18 +5,25 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = ["BehindProxies", "Network", "network_of", "root_path_of", "unix_socket"]
+__all__ = [
+    "BehindProxies",
+    "Network",
+    "Proxies",
+    "network_of",
+    "root_path_of",
+    "unix_socket",
+]
 
+Address = tuple[str, int]
+Headers = Iterable[tuple[bytes, bytes]]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-SCHEMES = ("http", "https")
 
 
 def network_of(address: str) -> Network:
@@ -75,54 +82,85 @@ def _is_left_over(path: Path) -> bool:
     return False
 
 
+class Proxies:
+    """What a server knows of the proxies in front of it.
+
+    Args:
+        root_path: the path they have it below, whether they take it off or leave it; may be empty.
+        trusted: the networks of those whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are
+            believed. So are those of whoever comes by a unix socket.
+
+    Attributes:
+        root_path: see above.
+    """
+
+    def __init__(self, root_path: str = "", trusted: Sequence[Network] = ()) -> None:
+        self.root_path = root_path
+        self._trusted = tuple(trusted)
+
+    def client(self, peer: Address | None, headers: Headers) -> Address | None:
+        """The address of a client.
+
+        Args:
+            peer: the address that a request came from; None by a unix socket.
+            headers: the request's.
+        """
+        if peer is not None and not self.trusts(peer):
+            return peer
+        hops = [
+            hop.strip()
+            for name, value in headers
+            if name == b"x-forwarded-for"
+            for hop in value.decode("latin-1").split(",")
+        ]
+        # Each proxy adds whom it was asked by; what comes before the first stranger anybody wrote.
+        for hop in reversed(hops):
+            try:
+                peer = str(ipaddress.ip_address(hop)), 0
+            except ValueError:
+                break
+            if not self.trusts(peer):
+                break
+        return peer
+
+    def trusts(self, peer: Address) -> bool:
+        """Whether a request comes from one of the proxies."""
+        if not self._trusted:
+            return False
+        try:
+            found = ipaddress.ip_address(peer[0])
+        except ValueError:
+            return False
+        return any(found in network for network in self._trusted)
+
+
 class BehindProxies:
-    """An ASGI application that takes from its proxies, and from nobody else, who a client is.
+    """An ASGI application that sees what a client would have sent, had there been no proxies.
 
     Args:
         app: the application.
-        root_path: the path the proxies have it below, whether they take it off or leave it.
-        trusted: the networks of proxies whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are
-            believed. So are those of whoever comes by a unix socket.
+        proxies: those in front of it.
     """
 
-    def __init__(self, app: ASGIApp, root_path: str, trusted: Sequence[Network]) -> None:
+    def __init__(self, app: ASGIApp, proxies: Proxies) -> None:
         self._app = app
-        self._root_path = root_path
-        self._trusted = trusted
+        self._proxies = proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, as ASGI has it."""
         if scope["type"] == "http":
-            root, path = self._root_path, scope["path"]
+            root, path = self._proxies.root_path, scope["path"]
             if root:
                 scope["root_path"] = root
                 if path != root and not path.startswith(f"{root}/"):
                     scope["path"] = root + path
                     scope["raw_path"] = root.encode() + scope["raw_path"]
-            client = scope.get("client")
-            if client is None or self._trusts(client[0]):
-                self._believe(scope)
+            peer, headers = scope.get("client"), scope["headers"]
+            if peer is None or self._proxies.trusts(peer):
+                proto = next(
+                    (value for name, value in headers if name == b"x-forwarded-proto"), b""
+                )
+                if proto in (b"http", b"https"):
+                    scope["scheme"] = proto.decode()
+                scope["client"] = self._proxies.client(peer, headers)
         await self._app(scope, receive, send)
-
-    def _trusts(self, address: str) -> bool:
-        try:
-            found = ipaddress.ip_address(address)
-        except ValueError:
-            return False
-        return any(found in network for network in self._trusted)
-
-    def _believe(self, scope: Scope) -> None:
-        hops: list[str] = []
-        for name, value in scope["headers"]:
-            if name == b"x-forwarded-for":
-                hops += [hop.strip() for hop in value.decode("latin-1").split(",")]
-            elif name == b"x-forwarded-proto" and value.decode("latin-1") in SCHEMES:
-                scope["scheme"] = value.decode("latin-1")
-        # Each proxy adds whom it was asked by; what comes before the first stranger anybody wrote.
-        for hop in reversed(hops):
-            try:
-                scope["client"] = str(ipaddress.ip_address(hop)), 0
-            except ValueError:
-                return
-            if not self._trusts(hop):
-                return

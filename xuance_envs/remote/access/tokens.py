@@ -24,7 +24,7 @@ from pathlib import Path
 
 from xuance_envs.remote.failures import RefusedError
 
-__all__ = ["TOKENS_VARIABLE", "Owner", "Tokens"]
+__all__ = ["TOKENS_VARIABLE", "Owner", "ParseLimit", "Tokens"]
 
 logger = logging.getLogger("xuance_envs")
 

@@ -8,6 +8,7 @@ import signal
 from contextlib import suppress
 
 from xuance_envs.remote.access.tokens import Tokens
+from xuance_envs.remote.serving.admission import Accounts
 from xuance_envs.remote.sessions import Sessions
 
 __all__ = ["TokenWatch"]
@@ -23,11 +24,13 @@ class TokenWatch:
 
     Args:
         tokens: the server's.
+        accounts: the server's.
         sessions: the server's.
     """
 
-    def __init__(self, tokens: Tokens, sessions: Sessions) -> None:
+    def __init__(self, tokens: Tokens, accounts: Accounts, sessions: Sessions) -> None:
         self._tokens = tokens
+        self._accounts = accounts
         self._sessions = sessions
         self._reloading: asyncio.Task[None] | None = None
 
@@ -52,8 +55,9 @@ class TokenWatch:
             return
         logger.info("read the tokens again: %d", len(self._tokens))
         for session in self._sessions:
-            if not self._tokens.knows(session.owner):
+            if not self._tokens.knows(session.account.owner):
                 await self._sessions.close(session, "its token is none of the server's any more")
+        self._accounts.forget_idle()  # the others' limits change when their sessions have ended
 
     async def watch(self) -> None:
         """Looks after the file, for ever."""
