@@ -91,7 +91,8 @@ class Asking:
 
     def ask(self, path: str, **message: Any) -> httpx.Response:
         answer = self.post(f"episode/{path}", session_id=self.id, **message)
-        if path == "create" and answer.status_code == 200:
+        is_json = answer.headers["content-type"] == "application/json"
+        if path == "create" and answer.status_code == 200 and is_json:
             self.episodes += answer.json()["episode_ids"]
         return answer
 
