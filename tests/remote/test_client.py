@@ -26,7 +26,7 @@ import numpy as np
 import pytest
 from comparing import assert_same
 from gymnasium import spaces
-from remote_envs import CountingEnv
+from remote_envs import CountingEnv, SlowStepEnv
 from serving import ServerMaker, wait_until
 
 from xuance_envs import errors
@@ -350,9 +350,9 @@ def test_a_server_that_never_answers_is_given_up() -> None:
 def test_something_else_that_answers_is_told_apart(
     status: int, content_type: str, body: bytes, told: str
 ) -> None:
-    with answering([(status, {"Content-Type": content_type}, body)]) as url:
-        with pytest.raises(errors.RemoteVersionError, match=told):
-            create_student_gym_env_vectorized(1, 1, None, base_url=url)
+    answer = status, {"Content-Type": content_type}, body
+    with answering([answer]) as url, pytest.raises(errors.RemoteVersionError, match=told):
+        create_student_gym_env_vectorized(1, 1, None, base_url=url)
 
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -363,7 +363,7 @@ def answering(answers: list[Answer], asked: list[str] | None = None) -> Iterator
     """A server that answers with one after another, and the last again; where it is asked."""
 
     class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
+        def do_GET(self) -> None:  # as the base class has it
             if asked is not None:
                 asked.append(f"{self.command} {self.path} {self.headers['Authorization']}")
             status, headers, body = answers.pop(0) if len(answers) > 1 else answers[0]
@@ -374,7 +374,7 @@ def answering(answers: list[Answer], asked: list[str] | None = None) -> Iterator
             self.end_headers()
             self.wfile.write(body)
 
-        do_GET = do_POST = do_DELETE = answer
+        do_POST = do_GET  # noqa: N815  # as above
 
         def log_message(self, *args: Any) -> None:
             pass
@@ -410,20 +410,18 @@ def test_a_proxy_that_does_not_reach_the_server_is_asked_again(status: int) -> N
 
 def test_a_server_that_is_elsewhere_says_where() -> None:
     place = {"Location": "https://user:secret@example.org/envs/api/v1/version"}
-    with (
-        answering([(301, place, b"")]) as url,
-        pytest.raises(errors.RemoteVersionError, match=r"to https://example\.org/envs/api") as e,
-    ):
+    with answering([(301, place, b"")]) as url, pytest.raises(errors.RemoteVersionError) as caught:
         create_student_gym_env_vectorized(1, 1, None, base_url=url)
-    assert "secret" not in str(e.value)
+    assert "to https://example.org/envs/api/v1/version: give that" in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("body", [gzip.compress(bytes(10**8)), b"no gzip at all"])
 def test_an_answer_that_cannot_be_read_is_an_error_of_the_server(body: bytes) -> None:
     headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-    with answering([(200, headers, body)]) as url:
-        with pytest.raises(errors.RemoteError, match="not encoded, got one in 'gzip'"):
-            create_student_gym_env_vectorized(1, 1, None, base_url=url)
+    with answering([(200, headers, body)]) as url, pytest.raises(errors.RemoteError) as caught:
+        create_student_gym_env_vectorized(1, 1, None, base_url=url)
+    assert "not encoded, got one in 'gzip'" in str(caught.value)
 
 
 def test_a_password_in_the_address_is_sent_and_never_said() -> None:
@@ -522,25 +520,25 @@ def test_a_step_whose_answer_is_lost_is_not_made_twice(server: Server) -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to a thread")
-def test_ctrl_c_loses_no_step(make: Made) -> None:
-    env, main, interrupted = make(1, 1, "CartPole"), threading.get_ident(), 0
-    hand = gymnasium.make("CartPole-v1")
-    env.reset(seed=0)
-    hand.reset(seed=0)
-    for step in range(8):
-        timer = threading.Timer(0.0005 * step, signal.pthread_kill, (main, signal.SIGINT))
-        result = None
-        try:
-            timer.start()
-            result = env.step([step % 2])
-            sleep(1)
-        except KeyboardInterrupt:
-            interrupted += env.waiting
-        timer.join()
-        if result is None:  # the same cell again
-            result = env.step([step % 2])
-        assert_same(result[0][0][0], hand.step(step % 2)[0])
-    assert interrupted > 0
+def test_ctrl_c_loses_no_step(serve: ServerMaker) -> None:
+    server, main, interrupted = serve({"Slow": SlowStepEnv}), threading.get_ident(), 0
+    with create_student_gym_env_vectorized(1, 1, None, base_url=server.url) as env:
+        env.reset(seed=0)
+        for step in range(1, 9):
+            timer = threading.Timer(0.01 * step, signal.pthread_kill, (main, signal.SIGINT))
+            observations = None
+            try:
+                timer.start()
+                observations = env.step([1])[0]
+                timer.join()
+                sleep(1)
+            except KeyboardInterrupt:
+                interrupted += env.waiting
+            timer.join()
+            if observations is None:  # the same cell again
+                observations = env.step([1])[0]
+            assert observations[0].tolist() == [[0, 0, step]]
+    assert interrupted > 2
 
 
 @pytest.fixture
@@ -603,8 +601,10 @@ def test_a_failure_is_told_when_it_is_asked_for(make: Made, monkeypatch: Any) ->
         env.step([0, 1])
     with pytest.raises(errors.EnvError, match="failed in 'step': ValueError: as told"):
         env.step_wait()
-    env.reset()  # whose answer does not come, the first time
+    with pytest.raises(errors.RemoteUnreachableError):
+        env.reset(seed=3)
     assert not env.waiting
+    assert env.reset(seed=3)[0].tolist() == [[3, 1, 0], [4, 1, 0]], "it was made once"
 
 
 def test_the_processes_that_fork_from_it_have_no_share_in_it(make: Made) -> None:
@@ -639,7 +639,7 @@ def test_a_session_whose_answer_is_lost_is_opened_once(server: Server) -> None:
     before = sessions(server)
     url = f"http://127.0.0.1:{proxy.port}"
     with create_student_gym_env_vectorized(1, 1, None, base_url=url, env_id="Counting"):
-        assert proxy.cuts == 1
+        assert proxy.cuts > 0
         assert sessions(server) == before + 1
     assert sessions(server) == before
     proxy.close()
