@@ -11,6 +11,7 @@ from pathlib import Path
 
 from xuance_envs.errors import EnvError, VecEnvError
 from xuance_envs.remote.server import Server
+from xuance_envs.remote.serving.logs import BackgroundHandler
 from xuance_envs.remote.settings import (
     MIB,
     TOKENS_VARIABLE,
@@ -111,7 +112,11 @@ def run_serve(args: argparse.Namespace) -> None:
     Raises:
         ServeError: it cannot, for a reason the user can mend.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+        handlers=[BackgroundHandler()],
+    )
     if "forkserver" in multiprocessing.get_all_start_methods():
         # Workers are then copies of a process that has loaded what they need.
         rooms = ("engine.process.worker", "gym.gym_env", "remote.repeating_env")

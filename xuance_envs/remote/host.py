@@ -12,13 +12,11 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import math
-import os
-import signal
 import sys
 import termios
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeVar
@@ -36,6 +34,7 @@ from xuance_envs.remote.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.repeating_env import HostedFunction
 from xuance_envs.remote.serving.admission import Tally
+from xuance_envs.remote.serving.usage import Usage
 from xuance_envs.remote.settings import Settings
 from xuance_envs.remote.wire.batches import batch_from_wire
 from xuance_envs.remote.wire.bounds import TooLargeError, size_of
@@ -92,6 +91,7 @@ class Host:
         num_envs: how many they are.
         description: their spaces and other properties, as part of a message.
         frame: the last picture rendered of one of them; None where there is none.
+        usage: what their processes took when last looked at.
     """
 
     description: dict[str, Any]
@@ -115,6 +115,8 @@ class Host:
         self._current: asyncio.Future[None] | None = None
         self._closing = False
         self._listening: tuple[int, ...] = ()
+        self._reason: RefusedError | None = None
+        self.usage = Usage(0.0, 0)
         self._woken: asyncio.Future[bool] | None = None
         self._making: Future[None] | None = None
         self._backend: Processes | None = None
@@ -166,6 +168,17 @@ class Host:
         if self._closing:
             raise no_session()
 
+    @property
+    def pid(self) -> int | None:
+        """The id of the process that all others of theirs come from, as long as it is there."""
+        workers = () if self._backend is None else self._backend.workers
+        return next((driver.worker.pid for driver in workers), None)
+
+    def end_for(self, reason: RefusedError) -> None:
+        """Ends the process; what is being done in it fails for this reason."""
+        self._reason = reason
+        self._kill()
+
     async def give_up(self) -> None:
         """Ends the process while it makes the environments, and waits for its end."""
         self._closing = True
@@ -201,6 +214,9 @@ class Host:
         await asyncio.get_running_loop().run_in_executor(self._thread, self.end)
         self._thread.shutdown(wait=False)
         self._count(0, 0)
+        for tally in self._tallies:
+            tally.cpu += self.usage.cpu
+        self.usage = Usage(0.0, 0)
 
     def end(self) -> None:
         """Ends the environments and their process; in its thread, because that takes a while."""
@@ -390,6 +406,8 @@ class Host:
         try:
             yield
         except WorkerDiedError:
+            if self._reason is not None:
+                raise self._reason from None
             if self._closing:
                 raise no_session() from None
             raise
@@ -401,8 +419,7 @@ class Host:
         # The process is ours: whoever waits for its answer is who will notice its end.
         workers = () if self._backend is None else tuple(self._backend.workers)
         for driver in workers:
-            with suppress(ProcessLookupError):
-                os.kill(driver.worker.pid, signal.SIGKILL)
+            driver.worker.kill()
 
 
 def _sizes_of(space: Space[Any]) -> dict[Form, int]:

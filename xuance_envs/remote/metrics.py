@@ -7,6 +7,8 @@ import threading
 import time
 from collections import Counter, deque
 
+from xuance_envs.remote.serving.logs import dropped_lines
+
 __all__ = ["Metrics"]
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -81,6 +83,12 @@ class Metrics:
         lines = [
             *_metric("sessions", "gauge", "Sessions there are.", self.sessions),
             *_metric("environments", "gauge", "Environments there are.", self.environments),
+            *_metric(
+                "log_lines_dropped_total",
+                "counter",
+                "Lines of the log that nobody read in time.",
+                dropped_lines(),
+            ),
             *_metric("steps_total", "counter", "Environment steps.", steps),
             *_metric(
                 "failures_total",

@@ -142,7 +142,9 @@ def _app(api: Api, observer: Observer, guard: Guard, need_token: bool) -> ASGIAp
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(look()), asyncio.create_task(api.sessions.expire())]
+        tasks = [
+            asyncio.create_task(act()) for act in (look, api.sessions.expire, api.sessions.watch)
+        ]
         try:
             yield
         finally:

@@ -15,11 +15,15 @@ from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.serving.admission import Account, Tally, slowed
 from xuance_envs.remote.serving.replies import LARGE, Replies
 from xuance_envs.remote.serving.requests import Reply
+from xuance_envs.remote.serving.usage import usage_of
 from xuance_envs.remote.settings import Settings
 
 __all__ = ["Session", "Sessions"]
 
 logger = logging.getLogger("xuance_envs")
+
+WATCH = 2.0
+"""Seconds between two looks at what processes take."""
 
 
 class Session:
@@ -38,6 +42,7 @@ class Session:
         hosts: the environments, by creation.
         making: those that are being made.
         closed: whether it has been closed.
+        over: why nothing can be done in it any more, where it took too much.
         used: when it was last used, as :func:`time.monotonic` counts.
     """
 
@@ -59,6 +64,7 @@ class Session:
         self.hosts: list[Host] = []
         self.making: Host | None = None
         self.closed = False
+        self.over: RefusedError | None = None
         self.used = monotonic()
         self._replies = replies
         self._rates = self.tally.requests, self.tally.steps, account.tally.steps
@@ -101,6 +107,8 @@ class Session:
             async with self._turn:
                 if self.closed:
                     raise no_session()
+                if self.over is not None:
+                    raise self.over
                 if sequence is not None and sequence == self._sequence:
                     return self._again(digest)
                 if sequence is not None and sequence < self._sequence:
@@ -171,6 +179,12 @@ class Session:
         raise RefusedError(
             422, "episodes", "expected episodes that were created by one and the same request"
         )
+
+    def end_for(self, reason: RefusedError) -> None:
+        """Ends its processes; every request is told the reason."""
+        self.over = reason
+        for host in self.hosts:
+            host.end_for(reason)
 
     async def close(self) -> None:
         """Closes its environments; again, it does nothing."""
@@ -278,6 +292,36 @@ class Sessions:
             logger.info("session %d closed: %s", session.number, why)
         await session.close()
         self._count()
+
+    async def watch(self) -> None:
+        """Ends sessions whose processes take too much together, whoever started them; for ever."""
+        while True:
+            await asyncio.sleep(WATCH)
+            pids = {pid: host for each in self for host in each.hosts if (pid := host.pid)}
+            if not pids:
+                continue
+            for pid, usage in (await asyncio.to_thread(usage_of, list(pids))).items():
+                pids[pid].usage = usage
+            for session in self:
+                self._check_usage(session)
+
+    def _check_usage(self, session: Session) -> None:
+        account = session.account
+        for tally, sessions in (
+            (session.tally, [session]),
+            (account.tally, [each for each in self if each.account is account]),
+        ):
+            usages = [host.usage for each in sessions for host in each.hosts]
+            cpu = tally.cpu + sum(usage.cpu for usage in usages)
+            memory = sum(usage.memory for usage in usages)
+            for took, most, what in (
+                (cpu, tally.most_cpu, "seconds of CPU"),
+                (memory, tally.most_memory, "bytes of memory"),
+            ):
+                if most is not None and took > most and not session.over:
+                    text = f"this server allows {most:g} {what} {tally.whose}, they took {took:g}"
+                    logger.warning("session %d ended: %s", session.number, text)
+                    session.end_for(RefusedError(429, "usage", text))
 
     async def expire(self) -> None:
         """Closes sessions as they fall idle, for ever."""

@@ -113,11 +113,17 @@ class Tally:
         self._most = {"environments": environments, "processes": processes}
 
     def check(self, **more: int) -> None:
-        """Raises where there would be too many.
+        """Raises where there would be too many, or too much has been taken already.
 
         Raises:
-            RefusedError: there would be.
+            RefusedError: that is so.
         """
+        if self.most_cpu is not None and self.cpu > self.most_cpu:
+            raise RefusedError(
+                429,
+                "cpu",
+                f"this server allows {self.most_cpu:g} seconds of CPU {self.whose}: they are over",
+            )
         for name, count in more.items():
             have, most = getattr(self, name), self._most[name]
             if most is not None and have + count > most:
