@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -82,7 +82,7 @@ def nobody_waits(served: ServedProcess) -> Iterator[None]:
 
 
 COLLIDING = [k * (2**61 - 1) for k in range(4000)]
-"""Integers of one hash: 80,000 of them in a set took 28 s, and 20 times as many would fit a body."""
+"""Integers of one hash: 80,000 of them in a set took 28 s, and a body holds 20 times as many."""
 
 
 @pytest.mark.parametrize(
@@ -178,20 +178,16 @@ def connect(url: str) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=20)
 
 
+def is_closed(connection: socket.socket) -> bool:
+    """Waits for what comes next: whether it is the end."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
 def status_of(connection: socket.socket) -> int:
     return int(connection.recv(1000).split()[1])
-
-
-def send_until_refused(connection: socket.socket, data: bytes, times: int) -> int:
-    """Sends something over and over; how many bytes were taken."""
-    sent = 0
-    try:
-        for _ in range(times):
-            connection.sendall(data)
-            sent += len(data)
-    except OSError:
-        pass
-    return sent
 
 
 @pytest.mark.parametrize(
@@ -207,11 +203,9 @@ def send_until_refused(connection: socket.socket, data: bytes, times: int) -> in
 def test_a_head_is_bounded(serve: ServerMaker, start: bytes, more: bytes) -> None:
     server = serve()
     with closing(connect(server.url)) as connection:
-        connection.sendall(start)
-        assert send_until_refused(connection, more, 2**24 // len(more)) < 2**23
-    with closing(connect(server.url)) as connection:
-        send_until_refused(connection, start + more * (2**16 // len(more) + 200), 1)
+        connection.sendall(start + more * (2**16 // len(more) + 200))
         assert status_of(connection) == 431
+        connection.sendall(more * 10)  # nobody listens
     assert httpx.get(f"{server.url}/healthz").status_code == 200
 
 
@@ -227,9 +221,7 @@ def test_a_head_has_its_time(serve: ServerMaker, caplog: pytest.LogCaptureFixtur
         assert status_of(second) == 200
         second.sendall(b"\r\n\r\n")  # no head, but something
         for connection in (silent, half, second):
-            with pytest.raises(OSError, match="reset"):
-                assert connection.recv(100) == b""
-                raise OSError("reset")
+            assert is_closed(connection)
     assert "no whole head came within 0.2 s" in caplog.text
 
 
@@ -241,7 +233,8 @@ def test_connections_that_do_nothing_make_room(
         assert client.get("/healthz").status_code == 200
         half_open = [connect(server.url) for _ in range(60)]
         for connection in half_open:
-            send_until_refused(connection, b"GET / HT", 1)
+            with suppress(OSError):  # it had to make room already
+                connection.sendall(b"GET / HT")
         assert httpx.get(f"{server.url}/healthz", timeout=20).status_code == 200
         for connection in half_open:
             connection.close()
