@@ -101,8 +101,9 @@ class Api:
         account = None
         try:
             account = self.accounts.begin(self._settings.tokens.owner(request.authorization))
-            await slowed((account.tally.requests,))
-            account.tally.requests.charge()
+            if (rate := account.tally.requests).is_limited:
+                await slowed((rate,))
+                rate.charge()
             return await self.posts[request.path][0](request, account)
         except RefusedError as error:
             return refused(error, request.reply_form)

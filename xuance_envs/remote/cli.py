@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import gc
 import logging
 import multiprocessing
 from collections.abc import Callable, Sequence
@@ -142,6 +143,8 @@ def run_serve(args: argparse.Namespace) -> None:
     count = len(settings.tokens)
     whom = f"{count} tokens" if count else "no tokens: anybody on this machine may use it"
     print(f"serving {', '.join(settings.catalogue.ids)} at {server.url} ({whom})", flush=True)
+    gc.collect()
+    gc.freeze()  # what is there now stays; it need not be looked at again
     server.run()
 
 

@@ -14,9 +14,8 @@ import fcntl
 import math
 import sys
 import termios
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeVar
@@ -45,6 +44,9 @@ from xuance_envs.remote.wire.values import from_client, to_wire
 __all__ = ["Host", "Wanted"]
 
 T = TypeVar("T")
+
+LOOK = 0.005
+"""Seconds between two looks whether a command has been done, when the environments are closed."""
 
 PATIENCE = 5.0
 """Seconds that a command has to end when the environments are to be closed."""
@@ -92,6 +94,7 @@ class Host:
         description: their spaces and other properties, as part of a message.
         frame: the last picture rendered of one of them; None where there is none.
         usage: what their processes took when last looked at.
+        busy: whether a command is being done.
     """
 
     description: dict[str, Any]
@@ -112,7 +115,7 @@ class Host:
             tally.add(*self._counted)
         self._thread = ThreadPoolExecutor(1, "xuance_envs-host")
         self._running: Future[Any] | None = None
-        self._current: asyncio.Future[None] | None = None
+        self.busy = False
         self._closing = False
         self._listening: tuple[int, ...] = ()
         self._reason: RefusedError | None = None
@@ -203,13 +206,11 @@ class Host:
             return
         self._closing = True
         self._count(0, self._counted[1])
-        if self._current is not None:
-            await asyncio.wait({self._current}, timeout=PATIENCE)
+        await self._idle(PATIENCE)
         running = self._running is not None and not self._running.done()
         if running or self._vec_env.waiting:
             self._kill()  # also where nobody waits for it any more
-        if self._current is not None:  # descriptors must not be closed while they are waited for
-            await asyncio.wait({self._current}, timeout=self._limits.request)
+        await self._idle(self._limits.request)  # its descriptors are still waited for
         self._stop_listening()
         await asyncio.get_running_loop().run_in_executor(self._thread, self.end)
         self._thread.shutdown(wait=False)
@@ -217,6 +218,13 @@ class Host:
         for tally in self._tallies:
             tally.cpu += self.usage.cpu
         self.usage = Usage(0.0, 0)
+
+    async def _idle(self, seconds: float) -> None:
+        """Waits until no command is being done, at most so long."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while self.busy and loop.time() < until:
+            await asyncio.sleep(LOOK)
 
     def end(self) -> None:
         """Ends the environments and their process; in its thread, because that takes a while."""
@@ -269,7 +277,7 @@ class Host:
             answer = commands.step_answer(space, result, rewards, vec_env.first_observations)
             return self._written(answer, form)
 
-        with self._current_command():
+        with _Current(self):
             batch = await self._by_thread(decoded) if large else decoded()
             start = perf_counter()
             vec_env.step_async(batch)
@@ -347,7 +355,7 @@ class Host:
         return int.from_bytes(waiting, sys.byteorder) > QUICK_READ
 
     async def _in_thread(self, act: Callable[[], T]) -> T:
-        with self._current_command():
+        with _Current(self):
             return await self._by_thread(act)
 
     async def _by_thread(self, act: Callable[[], T]) -> T:
@@ -399,27 +407,39 @@ class Host:
             loop.remove_reader(fd)
         self._listening = ()
 
-    @contextmanager
-    def _current_command(self) -> Iterator[None]:
-        """Lets :meth:`close` wait for the end of what is being done."""
-        done = self._current = asyncio.get_running_loop().create_future()
-        try:
-            yield
-        except WorkerDiedError:
-            if self._reason is not None:
-                raise self._reason from None
-            if self._closing:
-                raise no_session() from None
-            raise
-        finally:
-            done.set_result(None)
-            self._current = None
+    def explain(self) -> None:
+        """Says why the worker died, where it was ended on purpose.
+
+        Raises:
+            RefusedError: that is so.
+        """
+        if self._reason is not None:
+            raise self._reason from None
+        if self._closing:
+            raise no_session() from None
 
     def _kill(self) -> None:
         # The process is ours: whoever waits for its answer is who will notice its end.
         workers = () if self._backend is None else tuple(self._backend.workers)
         for driver in workers:
             driver.worker.kill()
+
+
+class _Current:
+    """The command that is being done."""
+
+    __slots__ = ("_host",)
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def __enter__(self) -> None:
+        self._host.busy = True
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._host.busy = False
+        if kind is not None and issubclass(kind, WorkerDiedError):
+            self._host.explain()
 
 
 def _sizes_of(space: Space[Any]) -> dict[Form, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import threading
 import time
@@ -45,7 +46,7 @@ class Metrics:
     def count_steps(self, steps: int, seconds: float) -> None:
         """Counts the environment steps of one request, and the time they took."""
         now = time.monotonic()
-        place = next((k for k, bound in enumerate(BUCKETS) if seconds <= bound), len(BUCKETS))
+        place = bisect.bisect_left(BUCKETS, seconds)
         with self._lock:
             self._steps += steps
             self._step_seconds += seconds

@@ -67,7 +67,8 @@ class Session:
         self.over: RefusedError | None = None
         self.used = monotonic()
         self._replies = replies
-        self._rates = self.tally.requests, self.tally.steps, account.tally.steps
+        rates = self.tally.requests, self.tally.steps, account.tally.steps
+        self._rates = [rate for rate in rates if rate.is_limited]
         self._waiting = 0
         self._may_wait = limits.requests_per_session
         self._turn = asyncio.Lock()
@@ -118,7 +119,8 @@ class Session:
                         f"expected a sequence number of {self._sequence} or more, got {sequence}: "
                         "only the last request can be repeated",
                     )
-                await slowed(self._rates)
+                if self._rates:
+                    await slowed(self._rates)
                 self.tally.requests.charge()
                 reply = await act()
                 if sequence is not None:

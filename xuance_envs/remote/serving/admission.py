@@ -8,7 +8,7 @@ and what its sessions hold.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from time import monotonic
 
@@ -44,6 +44,11 @@ class Rate:
         self._per_second = per_second
         self._what = what
         self._free = 0.0
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it is one."""
+        return self._per_second is not None
 
     def charge(self, amount: float = 1.0) -> None:
         """Takes note of what was done."""
@@ -246,7 +251,7 @@ class Accounts:
             yield
 
 
-async def slowed(rates: Sequence[Rate]) -> None:
+async def slowed(rates: Iterable[Rate]) -> None:
     """Waits until more may be done, where it has been too much.
 
     Raises:
