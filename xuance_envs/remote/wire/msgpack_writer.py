@@ -17,6 +17,9 @@ __all__ = ["msgpack_library", "pack"]
 FEW = 4096
 """Forms of arrays whose heads are kept."""
 
+SHORT = 4
+"""Items of a list up to which it is put together here: a column of infos has as many."""
+
 LARGE = 2**20
 """Bytes of a message for which memory is not kept."""
 
@@ -87,6 +90,12 @@ class _Writer:
                 self._add(item)
         elif kind is np.ndarray:
             self._array(node)
+        elif kind is list and len(node) <= SHORT:
+            self._pieces.append(bytes((0x90 + len(node),)))
+            for item in node:
+                self._add(item)
+        elif kind is str:
+            self._pieces.append(self._known.get(node) or self._name(node))
         elif kind is InfoTable:
             self._add(node.as_columns())
         else:
