@@ -33,6 +33,7 @@ from xuance_envs.remote.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.repeating_env import HostedFunction
 from xuance_envs.remote.serving.admission import Tally
+from xuance_envs.remote.serving.turnstile import Turnstile
 from xuance_envs.remote.serving.usage import Usage
 from xuance_envs.remote.settings import Settings
 from xuance_envs.remote.wire.batches import batch_from_wire
@@ -56,6 +57,9 @@ QUICK = 256 * 2**10
 
 QUICK_READ = 16 * 2**10
 """Bytes of infos up to which it is also read without one."""
+
+LONG = 0.01
+"""Seconds after which a step counts as one that takes long."""
 
 FEW = 16
 """Environments that are rendered, or read from, at a time: what comes may be large."""
@@ -87,6 +91,7 @@ class Host:
         settings: the server's.
         metrics: where steps are counted.
         tallies: where they and their process count from now on until they are closed.
+        turnstile: what each step goes through; None for nothing.
 
     Attributes:
         auto_reset: whether they are stepped together, and reset by themselves.
@@ -100,7 +105,12 @@ class Host:
     description: dict[str, Any]
 
     def __init__(
-        self, wanted: Wanted, settings: Settings, metrics: Metrics, tallies: Sequence[Tally] = ()
+        self,
+        wanted: Wanted,
+        settings: Settings,
+        metrics: Metrics,
+        tallies: Sequence[Tally] = (),
+        turnstile: Turnstile | None = None,
     ) -> None:
         self.auto_reset = wanted.auto_reset
         self.num_envs = len(wanted.functions)
@@ -110,6 +120,9 @@ class Host:
         self._wanted = wanted
         self._metrics = metrics
         self._tallies = tallies
+        self._turnstile = turnstile
+        self._inside: Turnstile | None = None
+        self._late: asyncio.TimerHandle
         self._counted = self.num_envs, 1
         for tally in tallies:
             tally.add(*self._counted)
@@ -279,6 +292,9 @@ class Host:
 
         with _Current(self):
             batch = await self._by_thread(decoded) if large else decoded()
+            if self._turnstile is not None and not self._turnstile.enter_at_once():
+                await self._turnstile.enter()
+            self._inside = self._turnstile
             start = perf_counter()
             vec_env.step_async(batch)
             answered = await self._answered()
@@ -386,12 +402,24 @@ class Host:
             self._listening = self._vec_env.wakers
             for fd in self._listening:
                 loop.add_reader(fd, self._wake, True)
-        late = loop.call_later(self._limits.request, self._wake, False)
+        self._late = loop.call_later(LONG, self._take_long)
         try:
             return bool(await woken)
         finally:
-            late.cancel()
+            self._late.cancel()
             self._woken = None
+            self._leave()
+
+    def _take_long(self) -> None:
+        """Whoever takes long may be waiting, and keeps nobody else from stepping."""
+        self._leave()
+        loop = asyncio.get_running_loop()
+        self._late = loop.call_later(self._limits.request - LONG, self._wake, False)
+
+    def _leave(self) -> None:
+        inside, self._inside = self._inside, None
+        if inside is not None:
+            inside.leave()
 
     def _wake(self, answered: bool) -> None:
         woken = self._woken

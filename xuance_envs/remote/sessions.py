@@ -9,18 +9,23 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from time import monotonic
 
+from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.remote.failures import RefusedError, no_session
 from xuance_envs.remote.host import Host, Wanted
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.serving.admission import Account, Tally, slowed
 from xuance_envs.remote.serving.replies import LARGE, Replies
 from xuance_envs.remote.serving.requests import Reply
+from xuance_envs.remote.serving.turnstile import Turnstile
 from xuance_envs.remote.serving.usage import usage_of
 from xuance_envs.remote.settings import Settings
 
 __all__ = ["Session", "Sessions"]
 
 logger = logging.getLogger("xuance_envs")
+
+AT_A_TIME = 4
+"""Sessions that step at the same time, for each CPU."""
 
 WATCH = 2.0
 """Seconds between two looks at what processes take."""
@@ -215,6 +220,7 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._numbers = itertools.count(1)
         self._replies = replies
+        self._turnstile = Turnstile(AT_A_TIME * available_cpus())
         limits = settings.limits
         self._tally = Tally(
             "at the same time", environments=limits.environments, processes=limits.processes
@@ -270,7 +276,7 @@ class Sessions:
         tallies = session.tally, session.account.tally, self._tally
         for tally in tallies:
             tally.check(**more)
-        host = Host(wanted, self._settings, self._metrics, tallies)
+        host = Host(wanted, self._settings, self._metrics, tallies, self._turnstile)
         session.making = host
         try:
             await host.make()
