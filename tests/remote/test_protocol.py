@@ -360,11 +360,9 @@ def test_a_request_that_does_not_arrive_is_given_up(serve: ServerMaker) -> None:
     server = serve(upload=0.3)
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
-        head = (
-            f"POST {API}/session/create HTTP/1.1\r\nHost: localhost\r\n"
-            "Content-Type: application/json\r\n"
-        )
-        connection.sendall(f"{head}Content-Length: 10\r\n\r\n{{".encode())
+        head = f"POST {API}/session/create HTTP/1.1\r\nHost: localhost\r\n"
+        head += "Content-Type: application/json\r\nContent-Length: 10\r\n\r\n"
+        connection.sendall(f"{head}{{".encode())
         assert connection.recv(100).startswith(b"HTTP/1.1 408")
 
 

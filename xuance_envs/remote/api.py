@@ -105,8 +105,9 @@ class Api:
             owner = self._settings.tokens.owner(request.authorization)
             request.owner = owner.name
             account = self.accounts.begin(owner)
-            await slowed((account.tally.requests,))
-            account.tally.requests.charge()
+            if (rate := account.tally.requests).is_limited:
+                await slowed((rate,))
+                rate.charge()
             return await self.posts[request.path][0](request, account)
         except RefusedError as error:
             return refused(error, request.reply_form)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import gc
 import logging
 import multiprocessing
 import signal
@@ -15,6 +16,7 @@ from xuance_envs.remote.access.permissions import Permissions, allowed_values
 from xuance_envs.remote.access.proxies import Network, Proxies, network_of, root_path_of
 from xuance_envs.remote.access.tokens import ParseLimit
 from xuance_envs.remote.server import Server
+from xuance_envs.remote.serving.logs import BackgroundHandler
 from xuance_envs.remote.settings import (
     MIB,
     TOKENS_VARIABLE,
@@ -183,11 +185,15 @@ def run_serve(args: argparse.Namespace) -> None:
     count = len(settings.tokens)
     whom = f"{count} tokens" if count else "no tokens: anybody on this machine may use it"
     print(f"serving {', '.join(settings.catalogue.ids)} at {server.url} ({whom})", flush=True)
+    gc.collect()
+    gc.freeze()  # what is there now stays; it need not be looked at again
     server.run()
 
 
 def _log(level: str) -> None:
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(message)s", handlers=[BackgroundHandler()]
+    )
     for name in ("xuance_envs", "uvicorn"):
         logging.getLogger(name).setLevel(level.upper())
 

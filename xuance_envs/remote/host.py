@@ -12,13 +12,10 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import math
-import os
-import signal
 import sys
 import termios
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeVar
@@ -36,6 +33,8 @@ from xuance_envs.remote.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.repeating_env import HostedFunction
 from xuance_envs.remote.serving.admission import Tally
+from xuance_envs.remote.serving.turnstile import Turnstile
+from xuance_envs.remote.serving.usage import Usage
 from xuance_envs.remote.settings import Settings
 from xuance_envs.remote.wire.batches import batch_from_wire
 from xuance_envs.remote.wire.bounds import TooLargeError, size_of
@@ -47,6 +46,9 @@ __all__ = ["Host", "Wanted"]
 
 T = TypeVar("T")
 
+LOOK = 0.005
+"""Seconds between two looks whether a command has been done, when the environments are closed."""
+
 PATIENCE = 5.0
 """Seconds that a command has to end when the environments are to be closed."""
 
@@ -55,6 +57,9 @@ QUICK = 256 * 2**10
 
 QUICK_READ = 16 * 2**10
 """Bytes of infos up to which it is also read without one."""
+
+LONG = 0.01
+"""Seconds after which a step counts as one that takes long."""
 
 FEW = 16
 """Environments that are rendered, or read from, at a time: what comes may be large."""
@@ -86,6 +91,7 @@ class Host:
         settings: the server's.
         metrics: where steps are counted.
         tallies: where they and their process count from now on until they are closed.
+        turnstile: what each step goes through; None for nothing.
 
     Attributes:
         auto_reset: whether they are stepped together, and reset by themselves.
@@ -93,12 +99,19 @@ class Host:
         description: their spaces and other properties, as part of a message.
         frame: the last picture rendered of one of them; None where there is none.
         steps: how many environment steps they have made.
+        usage: what their processes took when last looked at.
+        busy: whether a command is being done.
     """
 
     description: dict[str, Any]
 
     def __init__(
-        self, wanted: Wanted, settings: Settings, metrics: Metrics, tallies: Sequence[Tally] = ()
+        self,
+        wanted: Wanted,
+        settings: Settings,
+        metrics: Metrics,
+        tallies: Sequence[Tally] = (),
+        turnstile: Turnstile | None = None,
     ) -> None:
         self.auto_reset = wanted.auto_reset
         self.num_envs = len(wanted.functions)
@@ -111,14 +124,19 @@ class Host:
         self._wanted = wanted
         self._metrics = metrics
         self._tallies = tallies
+        self._turnstile = turnstile
+        self._inside: Turnstile | None = None
+        self._late: asyncio.TimerHandle
         self._counted = self.num_envs, 1
         for tally in tallies:
             tally.add(*self._counted)
         self._thread = ThreadPoolExecutor(1, "xuance_envs-host")
         self._running: Future[Any] | None = None
-        self._current: asyncio.Future[None] | None = None
+        self.busy = False
         self._closing = False
         self._listening: tuple[int, ...] = ()
+        self._reason: RefusedError | None = None
+        self.usage = Usage(0.0, 0)
         self._woken: asyncio.Future[bool] | None = None
         self._making: Future[None] | None = None
         self._backend: Processes | None = None
@@ -176,6 +194,17 @@ class Host:
         if self._closing:
             raise no_session()
 
+    @property
+    def pid(self) -> int | None:
+        """The id of the process that all others of theirs come from, as long as it is there."""
+        workers = () if self._backend is None else self._backend.workers
+        return next((driver.worker.pid for driver in workers), None)
+
+    def end_for(self, reason: RefusedError) -> None:
+        """Ends the process; what is being done in it fails for this reason."""
+        self._reason = reason
+        self._kill()
+
     async def give_up(self) -> None:
         """Ends the process while it makes the environments, and waits for its end."""
         self._closing = True
@@ -200,17 +229,25 @@ class Host:
             return
         self._closing = True
         self._count(0, self._counted[1])
-        if self._current is not None:
-            await asyncio.wait({self._current}, timeout=PATIENCE)
+        await self._idle(PATIENCE)
         running = self._running is not None and not self._running.done()
         if running or self._vec_env.waiting:
             self._kill()  # also where nobody waits for it any more
-        if self._current is not None:  # descriptors must not be closed while they are waited for
-            await asyncio.wait({self._current}, timeout=self._limits.request)
+        await self._idle(self._limits.request)  # its descriptors are still waited for
         self._stop_listening()
         await asyncio.get_running_loop().run_in_executor(self._thread, self.end)
         self._thread.shutdown(wait=False)
         self._count(0, 0)
+        for tally in self._tallies:
+            tally.cpu += self.usage.cpu
+        self.usage = Usage(0.0, 0)
+
+    async def _idle(self, seconds: float) -> None:
+        """Waits until no command is being done, at most so long."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while self.busy and loop.time() < until:
+            await asyncio.sleep(LOOK)
 
     def end(self) -> None:
         """Ends the environments and their process; in its thread, because that takes a while."""
@@ -265,8 +302,11 @@ class Host:
             answer = commands.step_answer(space, result, rewards, vec_env.first_observations)
             return self._written(answer, form)
 
-        with self._current_command():
+        with _Current(self):
             batch = await self._by_thread(decoded) if large else decoded()
+            if self._turnstile is not None and not self._turnstile.enter_at_once():
+                await self._turnstile.enter()
+            self._inside = self._turnstile
             start = perf_counter()
             vec_env.step_async(batch)
             answered = await self._answered()
@@ -363,7 +403,7 @@ class Host:
         return int.from_bytes(waiting, sys.byteorder) > QUICK_READ
 
     async def _in_thread(self, act: Callable[[], T]) -> T:
-        with self._current_command():
+        with _Current(self):
             return await self._by_thread(act)
 
     async def _by_thread(self, act: Callable[[], T]) -> T:
@@ -394,12 +434,24 @@ class Host:
             self._listening = self._vec_env.wakers
             for fd in self._listening:
                 loop.add_reader(fd, self._wake, True)
-        late = loop.call_later(self._limits.request, self._wake, False)
+        self._late = loop.call_later(LONG, self._take_long)
         try:
             return bool(await woken)
         finally:
-            late.cancel()
+            self._late.cancel()
             self._woken = None
+            self._leave()
+
+    def _take_long(self) -> None:
+        """Whoever takes long may be waiting, and keeps nobody else from stepping."""
+        self._leave()
+        loop = asyncio.get_running_loop()
+        self._late = loop.call_later(self._limits.request - LONG, self._wake, False)
+
+    def _leave(self) -> None:
+        inside, self._inside = self._inside, None
+        if inside is not None:
+            inside.leave()
 
     def _wake(self, answered: bool) -> None:
         woken = self._woken
@@ -415,26 +467,39 @@ class Host:
             loop.remove_reader(fd)
         self._listening = ()
 
-    @contextmanager
-    def _current_command(self) -> Iterator[None]:
-        """Lets :meth:`close` wait for the end of what is being done."""
-        done = self._current = asyncio.get_running_loop().create_future()
-        try:
-            yield
-        except WorkerDiedError:
-            if self._closing:
-                raise no_session() from None
-            raise
-        finally:
-            done.set_result(None)
-            self._current = None
+    def explain(self) -> None:
+        """Says why the worker died, where it was ended on purpose.
+
+        Raises:
+            RefusedError: that is so.
+        """
+        if self._reason is not None:
+            raise self._reason from None
+        if self._closing:
+            raise no_session() from None
 
     def _kill(self) -> None:
         # The process is ours: whoever waits for its answer is who will notice its end.
         workers = () if self._backend is None else tuple(self._backend.workers)
         for driver in workers:
-            with suppress(ProcessLookupError):
-                os.kill(driver.worker.pid, signal.SIGKILL)
+            driver.worker.kill()
+
+
+class _Current:
+    """The command that is being done."""
+
+    __slots__ = ("_host",)
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def __enter__(self) -> None:
+        self._host.busy = True
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._host.busy = False
+        if kind is not None and issubclass(kind, WorkerDiedError):
+            self._host.explain()
 
 
 def _sizes_of(space: Space[Any]) -> dict[Form, int]:

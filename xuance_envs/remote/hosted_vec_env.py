@@ -60,6 +60,7 @@ class HostedVecEnv(GroupedVecEnv):
             pin_workers=False,
             spin=SPIN,
             prepared=prepared,
+            guarded=True,
         )
         self._backend = groups.backend
         super().__init__(groups, copy=False, check_actions=check_actions)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import threading
 import time
 from collections import Counter, deque
+
+from xuance_envs.remote.serving.logs import dropped_lines
 
 __all__ = ["Metrics"]
 
@@ -43,7 +46,7 @@ class Metrics:
     def count_steps(self, steps: int, seconds: float) -> None:
         """Counts the environment steps of one request, and the time they took."""
         now = time.monotonic()
-        place = next((k for k, bound in enumerate(BUCKETS) if seconds <= bound), len(BUCKETS))
+        place = bisect.bisect_left(BUCKETS, seconds)
         with self._lock:
             self._steps += steps
             self._step_seconds += seconds
@@ -81,6 +84,12 @@ class Metrics:
         lines = [
             *_metric("sessions", "gauge", "Sessions there are.", self.sessions),
             *_metric("environments", "gauge", "Environments there are.", self.environments),
+            *_metric(
+                "log_lines_dropped_total",
+                "counter",
+                "Lines of the log that nobody read in time.",
+                dropped_lines(),
+            ),
             *_metric("steps_total", "counter", "Environment steps.", steps),
             *_metric(
                 "failures_total",

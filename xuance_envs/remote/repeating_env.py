@@ -5,6 +5,7 @@ What infos have that clients are not told is left out here already: it never lea
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -195,6 +196,7 @@ class RepeatingEnv(TellingEnv):
 
 def _confine(memory_limit: int | None) -> None:
     """Keeps an environment that allocates without end from taking the server with it."""
+    os.nice(5)  # who asks and who answers goes before those who step
     with suppress(OSError):  # where memory runs out all the same, this process goes first
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     if memory_limit is None:

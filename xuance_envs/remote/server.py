@@ -176,7 +176,9 @@ def _app(api: Api, observer: Observer, guard: Guard, settings: Settings) -> ASGI
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(look()), asyncio.create_task(api.sessions.expire())]
+        tasks = [
+            asyncio.create_task(act()) for act in (look, api.sessions.expire, api.sessions.watch)
+        ]
         tokens = TokenWatch(settings.tokens, api.accounts, api.sessions)
         tokens.obey()
         if settings.watch_tokens:

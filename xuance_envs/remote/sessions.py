@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from time import monotonic
 
+from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.remote.access.tokens import Owner
 from xuance_envs.remote.failures import RefusedError, no_session
 from xuance_envs.remote.host import Host, Wanted
@@ -17,11 +18,19 @@ from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.serving.admission import Account, Tally, slowed
 from xuance_envs.remote.serving.replies import LARGE, Replies
 from xuance_envs.remote.serving.requests import Reply
+from xuance_envs.remote.serving.turnstile import Turnstile
+from xuance_envs.remote.serving.usage import usage_of
 from xuance_envs.remote.settings import Settings
 
 __all__ = ["Session", "Sessions"]
 
 logger = logging.getLogger("xuance_envs")
+
+AT_A_TIME = 4
+"""Sessions that step at the same time, for each CPU."""
+
+WATCH = 2.0
+"""Seconds between two looks at what processes take."""
 
 
 class Session:
@@ -42,6 +51,7 @@ class Session:
         hosts: the environments, by creation.
         making: those that are being made.
         closed: whether it has been closed.
+        over: why nothing can be done in it any more, where it took too much.
         opened: when it was opened, as :func:`time.monotonic` counts.
         used: when it was last used.
     """
@@ -72,10 +82,12 @@ class Session:
         self.hosts: list[Host] = []
         self.making: Host | None = None
         self.closed = False
+        self.over: RefusedError | None = None
         self.opened = self.used = monotonic()
         self._places: dict[str, tuple[Host, int]] = {}
         self._replies = replies
-        self._rates = self.tally.requests, self.tally.steps, account.tally.steps
+        rates = self.tally.requests, self.tally.steps, account.tally.steps
+        self._rates = [rate for rate in rates if rate.is_limited]
         self._waiting = 0
         self._may_wait = limits.requests_per_session
         self._turn = asyncio.Lock()
@@ -120,6 +132,8 @@ class Session:
             async with self._turn:
                 if self.closed:
                     raise no_session()
+                if self.over is not None:
+                    raise self.over
                 if sequence is not None and sequence == self._sequence:
                     return self._again(digest)
                 if sequence is not None and sequence < self._sequence:
@@ -129,7 +143,8 @@ class Session:
                         f"expected a sequence number of {self._sequence} or more, got {sequence}: "
                         "only the last request can be repeated",
                     )
-                await slowed(self._rates)
+                if self._rates:
+                    await slowed(self._rates)
                 self.tally.requests.charge()
                 reply = await act()
                 if sequence is not None:
@@ -195,6 +210,12 @@ class Session:
             )
         return host, [place for _, place in found]
 
+    def end_for(self, reason: RefusedError) -> None:
+        """Ends its processes; every request is told the reason."""
+        self.over = reason
+        for host in self.hosts:
+            host.end_for(reason)
+
     async def close(self) -> None:
         """Closes its environments; again, it does nothing."""
         self.closed = True
@@ -223,6 +244,7 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._numbers = itertools.count(1)
         self._replies = replies
+        self._turnstile = Turnstile(AT_A_TIME * available_cpus())
         limits = settings.limits
         self._tally = Tally(
             "at the same time", environments=limits.environments, processes=limits.processes
@@ -282,7 +304,7 @@ class Sessions:
         tallies = session.tally, session.account.tally, self._tally
         for tally in tallies:
             tally.check(**more)
-        host = Host(wanted, self._settings, self._metrics, tallies)
+        host = Host(wanted, self._settings, self._metrics, tallies, self._turnstile)
         session.making = host
         try:
             await host.make()
@@ -307,6 +329,36 @@ class Sessions:
             logger.info("session %d of %s closed: %s", session.number, name, why)
         await session.close()
         self._count()
+
+    async def watch(self) -> None:
+        """Ends sessions whose processes take too much together, whoever started them; for ever."""
+        while True:
+            await asyncio.sleep(WATCH)
+            pids = {pid: host for each in self for host in each.hosts if (pid := host.pid)}
+            if not pids:
+                continue
+            for pid, usage in (await asyncio.to_thread(usage_of, list(pids))).items():
+                pids[pid].usage = usage
+            for session in self:
+                self._check_usage(session)
+
+    def _check_usage(self, session: Session) -> None:
+        account = session.account
+        for tally, sessions in (
+            (session.tally, [session]),
+            (account.tally, [each for each in self if each.account is account]),
+        ):
+            usages = [host.usage for each in sessions for host in each.hosts]
+            cpu = tally.cpu + sum(usage.cpu for usage in usages)
+            memory = sum(usage.memory for usage in usages)
+            for took, most, what in (
+                (cpu, tally.most_cpu, "seconds of CPU"),
+                (memory, tally.most_memory, "bytes of memory"),
+            ):
+                if most is not None and took > most and not session.over:
+                    text = f"this server allows {most:g} {what} {tally.whose}, they took {took:g}"
+                    logger.warning("session %d ended: %s", session.number, text)
+                    session.end_for(RefusedError(429, "usage", text))
 
     async def expire(self) -> None:
         """Closes sessions as they fall idle, for ever."""

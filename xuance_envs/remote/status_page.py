@@ -21,7 +21,7 @@ __all__ = ["add_status_page", "png"]
 
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'"
+    "img-src blob:; connect-src 'self'; base-uri 'none'; form-action 'none'"
 )
 
 

@@ -166,6 +166,7 @@ def start_processes(
     autoreset: Autoreset = Autoreset.SAME_STEP,
     describe: Describe = common_description,
     prepared: Callable[[Processes], None] | None = None,
+    guarded: bool = False,
 ) -> WorkerGroups:
     """Starts worker processes, which make their environments.
 
@@ -188,6 +189,7 @@ def start_processes(
         autoreset: when an environment whose episode ended is reset.
         describe: makes one description of the environments'.
         prepared: is given the workers' backend before it starts them.
+        guarded: whether all that the environments start ends with them, where the system can.
     """
     if not hasattr(select, "poll"):
         raise RuntimeError(
@@ -215,6 +217,7 @@ def start_processes(
         timeout=step_timeout,
         start_timeout=start_timeout,
         autoreset=autoreset,
+        guarded=guarded,
     )
     backend = Processes(settings, split, functions, keywords, pin_workers, caller_steps)
     if prepared is not None:

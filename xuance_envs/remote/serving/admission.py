@@ -8,7 +8,7 @@ and what its sessions hold.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from time import monotonic
 
@@ -45,6 +45,11 @@ class Rate:
         self._per_second = per_second
         self._what = what
         self._free = 0.0
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it is one."""
+        return self._per_second is not None
 
     def charge(self, amount: float = 1.0) -> None:
         """Takes note of what was done."""
@@ -114,11 +119,17 @@ class Tally:
         self._most = {"environments": environments, "processes": processes}
 
     def check(self, **more: int) -> None:
-        """Raises where there would be too many.
+        """Raises where there would be too many, or too much has been taken already.
 
         Raises:
-            RefusedError: there would be.
+            RefusedError: that is so.
         """
+        if self.most_cpu is not None and self.cpu > self.most_cpu:
+            raise RefusedError(
+                429,
+                "cpu",
+                f"this server allows {self.most_cpu:g} seconds of CPU {self.whose}: they are over",
+            )
         for name, count in more.items():
             have, most = getattr(self, name), self._most[name]
             if most is not None and have + count > most:
@@ -246,7 +257,7 @@ class Accounts:
             yield
 
 
-async def slowed(rates: Sequence[Rate]) -> None:
+async def slowed(rates: Iterable[Rate]) -> None:
     """Waits until more may be done, where it has been too much.
 
     Raises:

@@ -173,6 +173,7 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._head_since: float | None = self.idle_since
         self._refusal: RefusedError | None = None
+        self._refused = False
         self._written = 0
         self._mark = 0, self.idle_since
 
@@ -183,6 +184,7 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         if not self.guard.admit(self):
             self._refuse(RefusedError(503, "connections", "too many connections: try again later"))
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See :class:`asyncio.Protocol`."""
@@ -226,7 +228,7 @@ class Connection(HttpToolsProtocol):
             self._note_head(len(data))
             return
         view = memoryview(data)
-        while view and not self.transport.is_closing():
+        while view and not self._refused:
             piece = bytes(view[: HEAD - self._head])
             view = view[len(piece) :]
             super().data_received(piece)
@@ -302,14 +304,15 @@ class Connection(HttpToolsProtocol):
         self._refuse(self._refusal or RefusedError(400, "http", msg))
 
     def _refuse(self, refusal: RefusedError) -> None:
-        """Says so, and closes."""
-        if self.transport.is_closing():
+        """Says so, listens to nothing more, and closes."""
+        if self._refused or self.transport.is_closing():
             return
+        self._refused, self._head = True, HEAD
+        self._in_head, self._head_since = False, None
         self.guard.say("refused a request", str(refusal))
         reply = refused(refusal)
         self.write(head_of(reply, kept=False) + reply.body)
-        self._in_head, self._head_since = False, None
-        self.transport.close()
+        self.linger()
 
 
 class Exchange:

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
 from enum import Enum
 from typing import Any
 
-import numpy as np
-
-from xuance_envs.remote.wire.arrays import Tagged, as_raw_bytes
-from xuance_envs.remote.wire.bounds import TooLargeError, check_json_nodes, check_nodes
-from xuance_envs.remote.wire.infos import InfoTable
+from xuance_envs.remote.wire.bounds import check_json_nodes, check_nodes
 from xuance_envs.remote.wire.json_writer import JsonWriter, encode_json
+from xuance_envs.remote.wire.msgpack_writer import msgpack_library, pack
 from xuance_envs.remote.wire.nodes import WireError
 
 __all__ = ["Form", "dumps", "loads"]
-
-
-LARGE = 2**20
-"""Bytes of a message for which memory is not kept."""
 
 
 class Form(Enum):
@@ -45,12 +37,7 @@ def dumps(message: Any, form: Form, limit: int | None = None) -> bytes:
         if limit is None:
             return encode_json(message).encode()
         return JsonWriter(limit).written(message)
-    packer = _packer()
-    packer.room = limit
-    packed: bytes = packer.pack(message)
-    if limit is not None and len(packed) > limit:
-        raise TooLargeError(limit)
-    return packed
+    return pack(message, limit)
 
 
 def loads(data: bytes, form: Form, max_nodes: int | None = None) -> Any:
@@ -69,7 +56,7 @@ def loads(data: bytes, form: Form, max_nodes: int | None = None) -> Any:
     try:
         if form is Form.JSON:
             return json.loads(data, parse_constant=_refused_constant)
-        return _msgpack().unpackb(
+        return msgpack_library().unpackb(
             data, raw=False, unicode_errors="surrogatepass", ext_hook=_refused_extension
         )
     except RecursionError:
@@ -78,65 +65,6 @@ def loads(data: bytes, form: Form, max_nodes: int | None = None) -> Any:
         raise
     except Exception as error:  # msgpack's own are many, and not all of one kind
         raise WireError(f"the message is not {form.name}: {error}") from None
-
-
-class _Packer:
-    """Writes msgpack; one per thread, because making one takes as long as writing a message."""
-
-    def __init__(self) -> None:
-        self.room: int | None = None
-        self._pack = self._new()
-
-    def _new(self) -> Any:
-        return (
-            _msgpack()
-            .Packer(default=self._part, unicode_errors="surrogatepass", use_bin_type=True)
-            .pack
-        )
-
-    def pack(self, message: Any) -> bytes:
-        self._size = 0
-        try:
-            packed = bytes(self._pack(message))
-        except BaseException:
-            self._pack = self._new()  # it may keep what it had written
-            raise
-        if len(packed) > LARGE:
-            self._pack = self._new()  # it keeps its memory
-        return packed
-
-    def _part(self, value: Any) -> Any:
-        if isinstance(value, InfoTable):
-            return value.as_columns()
-        array = value.array if isinstance(value, Tagged) else value
-        if not isinstance(array, np.ndarray):
-            raise TypeError(f"a {type(value).__name__} in a message")
-        if self.room is not None:
-            self._size += array.nbytes
-            if self._size > self.room:
-                raise TooLargeError(self.room)
-        return as_raw_bytes(array)
-
-
-_of_thread = threading.local()
-
-
-def _packer() -> _Packer:
-    try:
-        packer: _Packer = _of_thread.packer
-    except AttributeError:
-        packer = _of_thread.packer = _Packer()
-    return packer
-
-
-def _msgpack() -> Any:
-    try:
-        import msgpack
-    except ImportError as error:
-        raise ImportError(
-            'messages in msgpack need the package of that name: pip install "xuance_envs[remote]"'
-        ) from error
-    return msgpack
 
 
 def _refused_constant(name: str) -> Any:
