@@ -126,6 +126,12 @@ class ServedProcess:
         except httpx.TransportError:
             return False
 
+    def status_for(self, token: str) -> int:
+        """What it answers somebody with a token."""
+        headers = {"Authorization": f"Bearer {token}"}
+        answer = httpx.delete(f"{self.url}{API}/session/none", headers=headers)
+        return 200 if answer.status_code == 404 else answer.status_code
+
     def close(self, sign: int = signal.SIGTERM) -> int:
         """Tells it to end, and waits for that; its exit status."""
         self._process.send_signal(sign)
