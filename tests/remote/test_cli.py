@@ -103,7 +103,7 @@ def test_help_explains_every_option() -> None:
 
 def test_limits_and_names_reach_the_server() -> None:
     served = ServedProcess(
-        *("--env", "CartPole-v1", "--allow-kwarg", "render_mode", "--allow-call", "gravity"),
+        *("--env", "CartPole-v1", "--allow-kwarg", "render_mode", "--allow-get", "gravity"),
         *("--max-envs-per-session", "3", "--max-repeats", "7", "--worker-memory", "0"),
     )
     settings: dict[str, Any] = {"env_kwargs": {"render_mode": "rgb_array"}}

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -60,7 +61,7 @@ def test_the_exchange(make: Made) -> None:
     assert env.action_space == spaces.Discrete(10)
     observations, infos = env.reset(seed=7)
     assert_same(observations, np.float32([[7, 0, 0], [8, 0, 0], [9, 0, 0]]))
-    assert infos == [{"options": None}] * 3
+    assert infos == [{}] * 3
     assert (env.get_active_count(), env.get_terminated_env_indices()) == (3, [])
 
     observations, rewards, terminateds, truncateds, infos = env.step([1, 2, 3])
@@ -70,14 +71,14 @@ def test_the_exchange(make: Made) -> None:
     assert_same(rewards, np.float32([2, 4, 6]))
     assert_same(terminateds, np.zeros(3, bool))
     assert_same(truncateds, np.zeros(3, bool))
-    assert infos == [{"x": 1, "step": 1, "terminated": False, "truncated": False}] * 3
+    assert infos == [{"step": 1, "terminated": False, "truncated": False}] * 3
 
     observations, rewards, terminateds, truncateds, infos = env.step(np.array([1, 2, 3]))
     assert [each.shape for each in observations] == [(1, 3)] * 3, "the episode ended"
     assert_same(rewards, np.float32([1, 2, 3]))
     assert terminateds.all()
     assert truncateds.all()
-    assert infos == [{"x": 1, "step": 2, "terminated": True, "truncated": True}] * 3
+    assert infos == [{"step": 2, "terminated": True, "truncated": True}] * 3
     assert (env.get_active_count(), env.get_terminated_env_indices()) == (0, [0, 1, 2])
 
 
@@ -160,10 +161,9 @@ def test_spaces_with_parts_and_objects(serve: ServerMaker) -> None:
         observations, _ = env.reset()
         assert_same(observations["t"], (np.array([0, 0]), ["x", "x"]))
         actions = {"a": [[1, 2], [3, 4]], "t": ([1, 2], ["p", "q"])}
-        observations, _, _, _, infos = env.step(actions)
+        observations, *_ = env.step(actions)
         assert_same(observations[1]["a"], np.float32([[4, 5], [4, 5]]))
         assert_same(observations[1]["t"], (np.array([2, 2]), ["q", "q"]))
-        assert infos[0]["text"] == "p"
         assert env.reset_specific_envs([])[0]["t"][1] == []
 
 
@@ -181,10 +181,10 @@ def test_one_request_steps_all_of_them(make: Made, monkeypatch: pytest.MonkeyPat
 
 def test_episodes_are_logged(make: Made, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "xuance_envs")
-    make(2, 1)
-    text = caplog.text
-    assert "environment 0 of 2 is episode 0" in text
-    assert "environment 1 of 2 is episode 1" in text
+    env = make(2, 1)
+    for index, episode in enumerate(env.episode_ids):
+        assert uuid.UUID(episode).version == 4
+        assert f"environment {index} of 2 is episode {episode}" in caplog.text
 
 
 def test_rendering(make: Made) -> None:
@@ -264,13 +264,14 @@ def test_refusals_of_the_server_are_exceptions_of_their_own(serve: ServerMaker) 
     env = make(1, 5, "good", env_id="Counting")
     with pytest.raises(errors.RemoteLimitError, match="1 sessions of one token"):
         make(1, 1, "good", env_id="Counting")
-    with pytest.raises(errors.EnvError, match="reset the environment first"):
+    with pytest.raises(errors.RemoteConflictError, match="call reset first"):
         env.step([0])
+    env.reset()
     env.step_size = 6
     with pytest.raises(errors.RemoteRequestError, match="at most 5 steps"):
         env.step([0])
     with pytest.raises(errors.RemoteTooLargeError):
-        env._session.request("vectorized_reset", {"options": {"a": "x" * 3000}})
+        env._session.request("vectorized_reset", {"options": {"a": "x" * 3000}}, dict)
     env.close()
 
 

@@ -85,7 +85,9 @@ def ask(
     request = httpx.Request(
         "POST", url, headers={"X-Two": "2"}, content=content, extensions=extensions
     )
-    return transport.handle_request(request)
+    response = transport.handle_request(request)
+    response.read()
+    return response
 
 
 def test_a_request_and_its_response(script: Script) -> None:

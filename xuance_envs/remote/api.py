@@ -20,9 +20,11 @@ from starlette.routing import Route
 
 from xuance_envs._version import __version__
 from xuance_envs.remote import messages
-from xuance_envs.remote.failures import RefusedError, refusal_of
+from xuance_envs.remote.access.tokens import Owner
+from xuance_envs.remote.failures import EnvsFailedError, RefusedError, refusal_of
 from xuance_envs.remote.host import Host, Wanted
 from xuance_envs.remote.metrics import Metrics
+from xuance_envs.remote.observed import OWNER
 from xuance_envs.remote.openapi import REFUSALS, add_descriptions
 from xuance_envs.remote.serving.admission import Account, Accounts, slowed
 from xuance_envs.remote.serving.replies import LARGE, Replies
@@ -64,7 +66,7 @@ class Api:
         self._limits = settings.limits
         self.metrics = Metrics()
         self.replies = Replies(settings.limits)
-        self.accounts = Accounts(settings.limits)
+        self.accounts = Accounts(settings)
         self.sessions = Sessions(settings, self.metrics, self.replies)
         self.posts: dict[str, tuple[Answering, type[messages.Request]]] = {
             f"{API}/session/create": (self.create_session, messages.CreateSession),
@@ -100,7 +102,9 @@ class Api:
         """Answers a request for a route that takes messages."""
         account = None
         try:
-            account = self.accounts.begin(self._settings.tokens.owner(request.authorization))
+            owner = self._settings.tokens.owner(request.authorization)
+            request.owner = owner.name
+            account = self.accounts.begin(owner)
             if (rate := account.tally.requests).is_limited:
                 await slowed((rate,))
                 rate.charge()
@@ -142,8 +146,11 @@ class Api:
                     400, "disconnected", "the request did not arrive whole"
                 ) from None
 
-        path = http.scope["path"]
-        return _sent(await self.answer(Request(path, http.scope["headers"], read)))
+        path = http.scope["path"].removeprefix(http.scope.get("root_path", ""))
+        request = Request(path, http.scope["headers"], read)
+        reply = await self.answer(request)
+        http.scope[OWNER] = request.owner
+        return _sent(reply)
 
     # -- routes -----------------------------------------------------------------------
 
@@ -154,7 +161,7 @@ class Api:
     async def create_session(self, request: Request, account: Account) -> Reply:
         """Opens a session."""
         message, _, _ = await self._received(request, messages.CreateSession)
-        session = self.sessions.open(account, message.share_frames)
+        session = self.sessions.open(account, message.share_frames, message.nonce)
         answer = {"session_id": session.id, "env_ids": self._settings.catalogue.ids}
         return _done(dumps(answer, request.reply_form), request.reply_form)
 
@@ -164,10 +171,8 @@ class Api:
         async def act(message: messages.CreateEpisodes, session: Session, form: Form) -> bytes:
             kwargs = await self._by_thread(request, _from_clients, message.kwargs)
             functions = self._settings.catalogue.functions(message.env_id, message.num_envs, kwargs)
-            first = session.environments
             wanted = Wanted(functions, message.seed, message.auto_reset)
-            host = await self.sessions.create_host(session, wanted)
-            ids = list(range(first, first + host.num_envs))
+            host, ids = await self.sessions.create_host(session, wanted)
             return dumps({"episode_ids": ids, **host.description}, form)
 
         return await self._in_session(request, account, messages.CreateEpisodes, act)
@@ -181,6 +186,7 @@ class Api:
                 raise RefusedError(
                     422, "seed", f"expected {len(envs)} seeds, got {len(message.seed)}"
                 )
+            self._settings.permissions.check_options(message.options)
             async with self._room_for_reply(host, len(envs), form):
                 return await host.reset(envs, message.seed, message.options, form)
 
@@ -192,11 +198,11 @@ class Api:
         async def act(message: messages.Step, session: Session, form: Form) -> bytes:
             host, envs = session.find(message.episode_ids)
             actions, steps = message.actions, message.steps
-            if steps > self._limits.repeats:
+            if steps > account.limits.repeats:
                 raise RefusedError(
                     422,
                     "steps",
-                    f"this server takes at most {self._limits.repeats} steps a request, "
+                    f"this server takes at most {account.limits.repeats} steps a request, "
                     f"got {steps}",
                 )
             room = self._room_for_reply(host, len(envs) * steps, form)
@@ -221,14 +227,7 @@ class Api:
 
         async def act(message: messages.Call, session: Session, form: Form) -> bytes:
             host, envs = session.find(message.episode_ids)
-            allowed = self._settings.allowed_calls
-            if message.operation != "render" and message.name not in allowed:
-                raise RefusedError(
-                    403,
-                    "name",
-                    f"the name {message.name!a} is not allowed; the server's operator allows "
-                    "one with --allow-call NAME",
-                )
+            self._settings.permissions.check_operation(message.operation, message.name)
             if message.operation == "set_attr" and len(message.values) != len(envs):
                 raise RefusedError(
                     422, "values", f"expected {len(envs)} values, got {len(message.values)}"
@@ -252,14 +251,16 @@ class Api:
         form = _reply_form(request)
         return _sent(_done(dumps({"closed": True}, form), form))
 
-    def owner(self, request: HttpRequest) -> bytes:
-        """Whom a request belongs to that came by way of ASGI.
+    def owner(self, request: HttpRequest) -> Owner:
+        """Whom a request belongs to that came by way of ASGI; the log says so, too.
 
         Raises:
             RefusedError: it has no token of the server's.
         """
         header = request.headers.get("authorization")
-        return self._settings.tokens.owner(None if header is None else header.encode("latin-1"))
+        owner = self._settings.tokens.owner(None if header is None else header.encode("latin-1"))
+        request.scope[OWNER] = owner.name
+        return owner
 
     # -- what they share --------------------------------------------------------------
 
@@ -290,12 +291,12 @@ class Api:
             try:
                 return _done(await act(message, session, form), form)
             except Exception as error:
-                refusal = refusal_of(error)
+                refusal = refusal_of(error, self._settings.permissions.tracebacks)
                 if refusal is None:
                     raise
-                if refusal.status == 409:
-                    self.metrics.failures += 1
-                    logger.warning("session %d: %s", session.number, error)
+                if isinstance(refusal, EnvsFailedError):
+                    self.metrics.failures += refusal.is_ours
+                    logger.warning("session %d, error %s: %s", session.number, refusal.id, error)
                 return refused(refusal, form)
 
         return await session.in_turn(message.sequence, digest, reply)

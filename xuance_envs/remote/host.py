@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.process.processes import Processes
-from xuance_envs.errors import WorkerDiedError
+from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.remote import commands
 from xuance_envs.remote.failures import RefusedError, no_session
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv
@@ -100,6 +100,7 @@ class Host:
         frame: the last picture rendered of one of them; None where there is none.
         usage: what their processes took when last looked at.
         busy: whether a command is being done.
+        steps: how many environment steps they have made.
     """
 
     description: dict[str, Any]
@@ -115,6 +116,9 @@ class Host:
         self.auto_reset = wanted.auto_reset
         self.num_envs = len(wanted.functions)
         self.frame: NDArray[np.uint8] | None = None
+        self.steps = 0
+        self._checks_actions = not settings.permissions.any_action
+        self._unready = set(range(self.num_envs))
         self._limits = settings.limits
         self._settings = settings
         self._wanted = wanted
@@ -160,8 +164,10 @@ class Host:
 
     def _make(self) -> None:
         limits, wanted = self._limits, self._wanted
+        repeating = not wanted.auto_reset
+        infos = self._settings.permissions.infos_of(repeating)
         functions = [
-            HostedFunction(function, index, not wanted.auto_reset, limits.memory)
+            HostedFunction(function, index, repeating, limits.memory, infos)
             for index, function in enumerate(wanted.functions)
         ]
         self._vec_env = HostedVecEnv(
@@ -171,9 +177,13 @@ class Host:
             step_timeout=limits.request,
             start_timeout=limits.start,
             prepared=self._prepared,
+            check_actions=self._checks_actions,
         )
         try:
-            self.description = commands.describe(self._vec_env)
+            self.description = {
+                **commands.describe(self._vec_env),
+                "checks_actions": self._checks_actions,
+            }
         except WireError as error:
             self.end()
             raise RefusedError(409, "space", f"these cannot be hosted: {error}") from None
@@ -267,7 +277,9 @@ class Host:
 
         def act() -> bytes:
             chosen = None if options is None else from_client(options)
-            return self._written(commands.reset(self._vec_env, envs, seed, chosen), form)
+            answer = commands.reset(self._vec_env, envs, seed, chosen)
+            self._unready.difference_update(envs)
+            return self._written(answer, form)
 
         return await self._in_thread(act)
 
@@ -308,11 +320,30 @@ class Host:
                 raise
 
     async def repeat(self, envs: Sequence[int], actions: Any, times: int, form: Form) -> bytes:
-        """Has some environments repeat their actions; the answer as it is sent."""
+        """Has some environments repeat their actions; the answer as it is sent.
+
+        Raises:
+            RefusedError: one has not been reset, since it was made or since it failed.
+        """
+        if unready := sorted(self._unready.intersection(envs)):
+            raise RefusedError(
+                409, "reset", f"call reset first: environment {unready[0]} is in no episode"
+            )
 
         def act() -> tuple[bytes, int, float]:
             start = perf_counter()
-            answer, steps = commands.repeat(self._vec_env, envs, actions, times)
+            try:
+                answer, steps = commands.repeat(
+                    self._vec_env, envs, actions, times, self._checks_actions
+                )
+            except EnvError as error:
+                self._unready.add(error.env_index)
+                raise EnvError(
+                    error.env_index, "step", error.reason, error.env_traceback
+                ) from error.__cause__
+            except (WorkerDiedError, WorkerTimeoutError) as error:
+                error.command = "step"  # the worker knows it as a call
+                raise
             seconds = perf_counter() - start
             return self._written(answer, form), steps, seconds
 
@@ -357,6 +388,7 @@ class Host:
             raise RefusedError(413, "reply", str(error)) from None
 
     def _step_took(self, steps: int, seconds: float) -> None:
+        self.steps += steps
         self._metrics.count_steps(steps, seconds)
         for tally in self._tallies:
             tally.steps.charge(steps)

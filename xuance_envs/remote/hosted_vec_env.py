@@ -37,6 +37,7 @@ class HostedVecEnv(GroupedVecEnv):
         context: how the worker starts.
         step_timeout: seconds it has to answer anything.
         start_timeout: seconds it has to make the environments.
+        check_actions: whether every action is checked to be in its space.
         prepared: is given what starts the worker, before it does.
     """
 
@@ -47,6 +48,7 @@ class HostedVecEnv(GroupedVecEnv):
         context: str,
         step_timeout: float | None,
         start_timeout: float | None,
+        check_actions: bool = False,
         prepared: Callable[[Processes], None] | None = None,
     ) -> None:
         groups = start_processes(
@@ -61,7 +63,7 @@ class HostedVecEnv(GroupedVecEnv):
             guarded=True,
         )
         self._backend = groups.backend
-        super().__init__(groups, copy=False)
+        super().__init__(groups, copy=False, check_actions=check_actions)
         (self._driver,) = groups.drivers
 
     @property

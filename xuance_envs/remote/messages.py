@@ -24,6 +24,7 @@ __all__ = [
 ]
 
 MAX_ENVS = 100_000
+MAX_ID = 64
 MAX_NAMES = 1000
 """The most keyword arguments, options or arguments of one request."""
 
@@ -46,8 +47,8 @@ def _at_most(length: int, is_item: Callable[[Any], bool] | None = None) -> Befor
     return BeforeValidator(check)
 
 
-def _is_index(item: Any) -> bool:
-    return type(item) is int and 0 <= item <= 2**53
+def _is_id(item: Any) -> bool:
+    return type(item) is str and len(item) <= MAX_ID
 
 
 def _is_seed(item: Any) -> bool:
@@ -55,13 +56,13 @@ def _is_seed(item: Any) -> bool:
 
 
 EpisodeIds = Annotated[
-    list[Annotated[int, Field(ge=0, le=2**53)]] | None,
+    list[Annotated[str, Field(max_length=MAX_ID)]] | None,
     Field(
         min_length=1,
         max_length=MAX_ENVS,
         description="which episodes, all created by one request; null for all there are",
     ),
-    _at_most(MAX_ENVS, _is_index),
+    _at_most(MAX_ENVS, _is_id),
 ]
 Seed = Annotated[int, Field(ge=0, lt=MAX_SEED)]
 Seeds = Annotated[Seed | list[Seed | None] | None, _at_most(MAX_ENVS, _is_seed)]
@@ -91,12 +92,21 @@ class CreateSession(Request):
     share_frames: bool = Field(
         False, description="whether the status page may show what was rendered last"
     )
+    nonce: Annotated[
+        str | None,
+        Field(
+            min_length=16,
+            max_length=MAX_ID,
+            description="any text of the client's own: where an answer was lost, the same again is "
+            "answered with the session that was opened",
+        ),
+    ] = None
 
 
 class SessionRequest(Request):
     """A request within a session."""
 
-    session_id: Annotated[str, Field(max_length=64)]
+    session_id: Annotated[str, Field(max_length=MAX_ID)]
     sequence: Sequence = None
 
 

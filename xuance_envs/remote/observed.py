@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from xuance_envs.remote.metrics import Metrics
 
-__all__ = ["Observed", "Observer"]
+__all__ = ["OWNER", "Observed", "Observer"]
 
 logger = logging.getLogger("xuance_envs.access")
 
@@ -19,14 +19,21 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+OWNER = "xuance_envs.owner"
+"""Where a request's scope has the name of whose it is, once that is known."""
+
+MANY = "/episode/vectorized_step"
+"""How the path of requests ends of which there are many."""
+
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class Observer:
     """Counts requests, and logs them.
 
-    The log has the client's address, the method, the path, the status and the time taken: no
-    header and no query, so no token.
+    The log has the client's address, the name of its token, the method, the path, the status and
+    the time taken: no header and no query, so no token. Steps are logged at DEBUG, because they are
+    many, the others at INFO.
 
     Args:
         metrics: where requests are counted.
@@ -37,11 +44,14 @@ class Observer:
         self._metrics = metrics
         self._log = log
 
-    def note(self, client: Any, method: str, path: str, status: int, start: float) -> None:
+    def note(
+        self, client: Any, owner: str, method: str, path: str, status: int, start: float
+    ) -> None:
         """Takes note of a request that was answered.
 
         Args:
             client: its address and port, where they are known.
+            owner: the name of whose it is.
             method: of the request.
             path: of the request.
             status: of the answer.
@@ -49,16 +59,23 @@ class Observer:
         """
         seconds = perf_counter() - start
         # Soon: what was sent leaves when this turn of the event loop ends.
-        asyncio.get_running_loop().call_soon(self._note, client, method, path, status, seconds)
+        asyncio.get_running_loop().call_soon(
+            self._note, client, owner, method, path, status, seconds
+        )
 
-    def _note(self, client: Any, method: str, path: str, status: int, seconds: float) -> None:
+    def _note(
+        self, client: Any, owner: str, method: str, path: str, status: int, seconds: float
+    ) -> None:
         if method not in METHODS:
             method = "other"
         self._metrics.count_request(method, status)
-        if self._log:
-            logger.info(
-                "%s %s %s %d %.1f ms",
+        level = logging.DEBUG if path.endswith(MANY) else logging.INFO
+        if self._log and logger.isEnabledFor(level):
+            logger.log(
+                level,
+                "%s %s %s %s %d %.1f ms",
                 (client or ("-",))[0],
+                owner,
                 method,
                 quote(path.encode(errors="replace"))[:200],
                 status,
@@ -92,7 +109,17 @@ class Observed:
                 status = message["status"]
             await send(message)
 
+        method = scope["method"]
+        if method == "HEAD":  # uvicorn leaves out the body
+            scope = {**scope, "method": "GET"}
         try:
             await self._app(scope, receive, watched)
         finally:
-            self._observer.note(scope.get("client"), scope["method"], scope["path"], status, start)
+            self._observer.note(
+                scope.get("client"),
+                scope.get(OWNER, "-"),
+                method,
+                scope["path"],
+                status,
+                start,
+            )

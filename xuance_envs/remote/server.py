@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from xuance_envs._version import __version__
+from xuance_envs.remote.access.proxies import BehindProxies, Proxies, unix_socket
 from xuance_envs.remote.settings import TOKENS_VARIABLE, Settings, is_loopback
 
 if TYPE_CHECKING:
@@ -46,13 +49,17 @@ class Server:
         settings: what it hosts, for whom, and how much of it.
         host: the address to listen on.
         port: the port; 0 for any that is free.
+        unix: the path of a unix socket to listen on instead; None for none.
+        certfile: a certificate, with which it speaks TLS; None for plain HTTP.
+        keyfile: its private key; None where that is in the same file.
+        proxies: those in front of it; None for none.
 
     Attributes:
         url (str): where it is to be reached.
 
     Raises:
         ValueError: it would listen beyond this machine and has no tokens.
-        OSError: it cannot listen there.
+        OSError: it cannot listen there, or the certificate cannot be read.
         ImportError: a package it needs is not installed.
 
     Example:
@@ -65,9 +72,19 @@ class Server:
         (2, 4)
     """
 
-    def __init__(self, settings: Settings, host: str = "127.0.0.1", port: int = 8001) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        host: str = "127.0.0.1",
+        port: int = 8001,
+        *,
+        unix: Path | None = None,
+        certfile: Path | None = None,
+        keyfile: Path | None = None,
+        proxies: Proxies | None = None,
+    ) -> None:
         _require_packages()
-        if not settings.tokens and not is_loopback(host):
+        if unix is None and not settings.tokens and not is_loopback(host):
             raise ValueError(
                 f"without tokens anybody could use this server: expected a loopback address such "
                 f"as 127.0.0.1, got {host}. Give it --tokens FILE or {TOKENS_VARIABLE}"
@@ -76,11 +93,22 @@ class Server:
         from xuance_envs.remote.observed import Observer
         from xuance_envs.remote.serving.protocol import Guard
 
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        self._socket = socket.create_server((host, port), family=family, backlog=1024)
-        bound = self._socket.getsockname()
-        shown = f"[{bound[0]}]" if family == socket.AF_INET6 else bound[0]
-        self.url = f"http://{shown}:{bound[1]}"
+        if certfile is not None:  # uvicorn would find out when it runs
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile)
+        self._unix = unix
+        hosts = None
+        if unix is not None:
+            self._socket = unix_socket(unix)
+            self.url = f"unix:{unix}"
+        else:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            self._socket = socket.create_server((host, port), family=family, backlog=1024)
+            bound = self._socket.getsockname()
+            shown = f"[{bound[0]}]" if family == socket.AF_INET6 else bound[0]
+            self.url = f"{'http' if certfile is None else 'https'}://{shown}:{bound[1]}"
+            if not settings.tokens:
+                hosts = _hosts({host, shown, *settings.allowed_hosts})
+        proxies = proxies or Proxies()
         api = Api(settings)
         observer = Observer(api.metrics, settings.access_log)
         guard = Guard(
@@ -90,9 +118,11 @@ class Server:
             api.posts,
             observer,
             api.replies,
-            None if settings.tokens else _hosts({host, shown, *settings.allowed_hosts}),
+            hosts,
+            proxies,
         )
-        self._server = _uvicorn(_app(api, observer, guard, settings.pages_need_token), guard)
+        app = BehindProxies(_app(api, observer, guard, settings), proxies)
+        self._server = _uvicorn(app, guard, certfile, keyfile)
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
@@ -114,6 +144,8 @@ class Server:
         if self._thread is not None:
             self._thread.join()
         self._socket.close()
+        if self._unix is not None:
+            self._unix.unlink(missing_ok=True)
 
     def __enter__(self) -> Server:
         self.start()
@@ -128,10 +160,12 @@ class Server:
         self.close()
 
 
-def _app(api: Api, observer: Observer, guard: Guard, need_token: bool) -> ASGIApp:
+def _app(api: Api, observer: Observer, guard: Guard, settings: Settings) -> ASGIApp:
     """All that connections do not answer themselves; sessions live as long as its lifespan."""
     from fastapi import FastAPI
 
+    from xuance_envs.remote.access.admin import add_admin_routes
+    from xuance_envs.remote.access.watch import TokenWatch
     from xuance_envs.remote.observed import Observed
     from xuance_envs.remote.status_page import add_status_page
 
@@ -145,6 +179,10 @@ def _app(api: Api, observer: Observer, guard: Guard, need_token: bool) -> ASGIAp
         tasks = [
             asyncio.create_task(act()) for act in (look, api.sessions.expire, api.sessions.watch)
         ]
+        tokens = TokenWatch(settings.tokens, api.accounts, api.sessions)
+        tokens.obey()
+        if settings.watch_tokens:
+            tasks.append(asyncio.create_task(tokens.watch()))
         try:
             yield
         finally:
@@ -160,15 +198,20 @@ def _app(api: Api, observer: Observer, guard: Guard, need_token: bool) -> ASGIAp
         lifespan=lifespan,
     )
     api.add_to(app)
-    add_status_page(app, api, need_token)
+    add_admin_routes(app, api)
+    add_status_page(app, api, settings.pages_need_token)
     return Observed(app, observer)
 
 
-def _uvicorn(app: ASGIApp, guard: Guard) -> uvicorn.Server:
+def _uvicorn(
+    app: ASGIApp, guard: Guard, certfile: Path | None, keyfile: Path | None
+) -> uvicorn.Server:
     import uvicorn
 
     config = uvicorn.Config(
         app,
+        ssl_certfile=certfile,
+        ssl_keyfile=keyfile,
         http=guard.protocol,  # type: ignore[arg-type]  # what makes one is as good as a class
         log_config=None,
         access_log=False,  # it would log query strings

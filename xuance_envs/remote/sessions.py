@@ -6,10 +6,12 @@ import asyncio
 import itertools
 import logging
 import secrets
+import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from time import monotonic
 
 from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.remote.access.tokens import Owner
 from xuance_envs.remote.failures import RefusedError, no_session
 from xuance_envs.remote.host import Host, Wanted
 from xuance_envs.remote.metrics import Metrics
@@ -39,22 +41,33 @@ class Session:
         number: counted up by the server; unlike the id it may be shown to anybody.
         share_frames: whether the status page may show what was rendered.
         replies: keeps its last answer, where it is large.
+        nonce: what the client calls its opening; None where it does not.
 
     Attributes:
         id: what the client calls it by.
         account: see above.
+        nonce: see above.
         tally: what it has.
         hosts: the environments, by creation.
         making: those that are being made.
         closed: whether it has been closed.
         over: why nothing can be done in it any more, where it took too much.
-        used: when it was last used, as :func:`time.monotonic` counts.
+        opened: when it was opened, as :func:`time.monotonic` counts.
+        used: when it was last used.
     """
 
-    def __init__(self, account: Account, number: int, share_frames: bool, replies: Replies) -> None:
+    def __init__(
+        self,
+        account: Account,
+        number: int,
+        share_frames: bool,
+        replies: Replies,
+        nonce: str | None = None,
+    ) -> None:
         limits = account.limits
         self.id = secrets.token_urlsafe(18)
         self.account = account
+        self.nonce = nonce
         self.tally = Tally(
             "in a session",
             environments=limits.environments_per_session,
@@ -70,7 +83,8 @@ class Session:
         self.making: Host | None = None
         self.closed = False
         self.over: RefusedError | None = None
-        self.used = monotonic()
+        self.opened = self.used = monotonic()
+        self._places: dict[str, tuple[Host, int]] = {}
         self._replies = replies
         rates = self.tally.requests, self.tally.steps, account.tally.steps
         self._rates = [rate for rate in rates if rate.is_limited]
@@ -85,6 +99,11 @@ class Session:
     def environments(self) -> int:
         """How many there are."""
         return sum(host.num_envs for host in self.hosts)
+
+    @property
+    def steps(self) -> int:
+        """How many environment steps were made in it."""
+        return sum(host.steps for host in self.hosts)
 
     @property
     def idle_since(self) -> float | None:
@@ -156,7 +175,14 @@ class Session:
             )
         return reply
 
-    def find(self, episode_ids: Sequence[int] | None) -> tuple[Host, Sequence[int]]:
+    def add(self, host: Host) -> list[str]:
+        """Takes note of environments that were made; the ids of their episodes."""
+        ids = [str(uuid.uuid4()) for _ in range(host.num_envs)]
+        self.hosts.append(host)
+        self._places.update((episode, (host, place)) for place, episode in enumerate(ids))
+        return ids
+
+    def find(self, episode_ids: Sequence[str] | None) -> tuple[Host, Sequence[int]]:
         """The host of some episodes, and their places in it.
 
         Raises:
@@ -170,22 +196,19 @@ class Session:
             raise RefusedError(
                 422, "episodes", "say which episodes: they were created by several requests"
             )
-        bounds = [0, *itertools.accumulate(host.num_envs for host in self.hosts)]
-        for episode in episode_ids:
-            if not 0 <= episode < bounds[-1]:
-                raise RefusedError(
-                    404, "episodes", f"no episode {episode}: this session has {bounds[-1]}"
-                )
         if len(set(episode_ids)) != len(episode_ids):
             raise RefusedError(422, "episodes", "expected each episode at most once")
-        for host, (first, end) in zip(self.hosts, itertools.pairwise(bounds), strict=True):
-            if first <= episode_ids[0] < end:
-                places = [episode - first for episode in episode_ids]
-                if all(0 <= place < host.num_envs for place in places):
-                    return host, places
-        raise RefusedError(
-            422, "episodes", "expected episodes that were created by one and the same request"
-        )
+        found = []
+        for episode in episode_ids:
+            if episode not in self._places:
+                raise RefusedError(404, "episodes", f"this session has no episode {episode!a}")
+            found.append(self._places[episode])
+        host = found[0][0]
+        if any(other is not host for other, _ in found):
+            raise RefusedError(
+                422, "episodes", "expected episodes that were created by one and the same request"
+            )
+        return host, [place for _, place in found]
 
     def end_for(self, reason: RefusedError) -> None:
         """Ends its processes; every request is told the reason."""
@@ -199,6 +222,7 @@ class Session:
         self._replies.forget(self.id)
         self._reply = None
         hosts, self.hosts = self.hosts, []
+        self._places = {}
         if self.making is not None:
             await self.making.give_up()
         await asyncio.gather(*(host.close() for host in hosts))
@@ -230,12 +254,16 @@ class Sessions:
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._sessions.values()))
 
-    def open(self, account: Account, share_frames: bool) -> Session:
-        """Opens a session.
+    def open(self, account: Account, share_frames: bool, nonce: str | None = None) -> Session:
+        """Opens a session, or returns the one that was opened with the same nonce.
 
         Raises:
             RefusedError: there are too many.
         """
+        if nonce is not None:
+            for session in self._sessions.values():
+                if session.nonce == nonce and session.account is account:
+                    return session
         for count, limit, whose in (
             (account.sessions, account.limits.sessions_per_token, "of one token"),
             (len(self._sessions), self._limits.sessions, "at the same time"),
@@ -247,14 +275,14 @@ class Sessions:
                     f"this server allows {limit} sessions {whose}: close one first; unused ones "
                     f"are closed after {self._limits.idle:g} s",
                 )
-        session = Session(account, next(self._numbers), share_frames, self._replies)
+        session = Session(account, next(self._numbers), share_frames, self._replies, nonce)
         account.sessions += 1
         self._sessions[session.id] = session
         self._count()
-        logger.info("session %d opened", session.number)
+        logger.info("session %d of %s opened", session.number, account.owner.name)
         return session
 
-    def get(self, session_id: str, owner: bytes) -> Session:
+    def get(self, session_id: str, owner: Owner) -> Session:
         """A session, for its owner only.
 
         Raises:
@@ -265,8 +293,8 @@ class Sessions:
             raise no_session(self._limits.idle)
         return session
 
-    async def create_host(self, session: Session, wanted: Wanted) -> Host:
-        """Makes environments for a session.
+    async def create_host(self, session: Session, wanted: Wanted) -> tuple[Host, list[str]]:
+        """Makes environments for a session; their host, and the ids of their episodes.
 
         Raises:
             RefusedError: there are too many.
@@ -289,15 +317,16 @@ class Sessions:
         if session.closed:  # while the environments were being made
             await host.close()
             raise no_session(self._limits.idle)
-        session.hosts.append(host)
+        ids = session.add(host)
         self._count()
-        return host
+        return host, ids
 
     async def close(self, session: Session, why: str) -> None:
         """Closes a session, and waits until its processes have ended."""
         if self._sessions.pop(session.id, None) is not None:
             session.account.sessions -= 1
-            logger.info("session %d closed: %s", session.number, why)
+            name = session.account.owner.name
+            logger.info("session %d of %s closed: %s", session.number, name, why)
         await session.close()
         self._count()
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 import multiprocessing
-import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from xuance_envs.gym.gym_env import Gym_Env
+from xuance_envs.remote.access.permissions import Permissions, check_keyword
+from xuance_envs.remote.access.tokens import TOKENS_VARIABLE, Owner, Tokens
 from xuance_envs.remote.failures import RefusedError
 
-__all__ = ["TOKENS_VARIABLE", "Catalogue", "Limits", "Settings", "Tokens", "is_loopback"]
-
-TOKENS_VARIABLE = "XUANCE_ENVS_TOKENS"
+__all__ = [
+    "TOKENS_VARIABLE",
+    "Catalogue",
+    "Limits",
+    "Permissions",
+    "Settings",
+    "Tokens",
+    "is_loopback",
+]
 
 MIB = 2**20
 
@@ -105,19 +109,30 @@ class Catalogue:
     Args:
         environments: by the id that clients use, what makes one environment. It is called with
             the keyword arguments a client gave, and with ``env_seed`` if it gave a seed.
-        allowed_kwargs: the keyword arguments a client may give.
+        allowed_kwargs: the keyword arguments a client may give; as a mapping, with the values that
+            each may have, None for any.
     """
 
     def __init__(
-        self, environments: Mapping[str, Callable[..., Any]], allowed_kwargs: Iterable[str] = ()
+        self,
+        environments: Mapping[str, Callable[..., Any]],
+        allowed_kwargs: Iterable[str] | Mapping[str, tuple[Any, ...] | None] = (),
     ) -> None:
         if not environments:
             raise ValueError("expected at least one environment to serve, got none")
         self._environments = dict(environments)
-        self._allowed_kwargs = frozenset(allowed_kwargs)
+        self._allowed_kwargs: dict[str, tuple[Any, ...] | None] = (
+            dict(allowed_kwargs)
+            if isinstance(allowed_kwargs, Mapping)
+            else dict.fromkeys(allowed_kwargs)
+        )
 
     @classmethod
-    def of_ids(cls, ids: Iterable[str], allowed_kwargs: Iterable[str] = ()) -> Catalogue:
+    def of_ids(
+        cls,
+        ids: Iterable[str],
+        allowed_kwargs: Iterable[str] | Mapping[str, tuple[Any, ...] | None] = (),
+    ) -> Catalogue:
         """A catalogue of Gymnasium's ids, each made as a ``Gym_Env``."""
         return cls({env_id: partial(_make_gym_env, env_id) for env_id in ids}, allowed_kwargs)
 
@@ -132,7 +147,7 @@ class Catalogue:
         """What makes so many environments of an id; None stands for the only one there is.
 
         Raises:
-            RefusedError: there is no such id, or a keyword argument is not allowed.
+            RefusedError: there is no such id, or a keyword argument or its value is not allowed.
         """
         if env_id is None:
             if len(self._environments) > 1:
@@ -144,13 +159,8 @@ class Catalogue:
             raise RefusedError(
                 404, "env_id", f"no environment {env_id!a}: this server has {self._listed()}"
             )
-        if refused := sorted(kwargs.keys() - self._allowed_kwargs):
-            raise RefusedError(
-                403,
-                "kwargs",
-                f"the keyword argument {refused[0]!a} is not allowed; the server's operator "
-                "allows one with --allow-kwarg NAME",
-            )
+        for name in sorted(kwargs):
+            check_keyword(name, kwargs[name], self._allowed_kwargs)
         return [partial(self._environments[env_id], **kwargs)] * num_envs
 
     def _listed(self) -> str:
@@ -161,71 +171,6 @@ def _make_gym_env(env_id: str, *, env_seed: int | None = None, **kwargs: Any) ->
     return Gym_Env(env_id, seed=env_seed, **kwargs)
 
 
-class Tokens:
-    """Who may use a server.
-
-    Args:
-        tokens: the tokens that are accepted; with none, everybody is.
-
-    Raises:
-        ValueError: one is empty, or has characters that do not fit an HTTP header.
-    """
-
-    def __init__(self, tokens: Iterable[str] = ()) -> None:
-        tokens = list(tokens)
-        for number, token in enumerate(tokens, start=1):
-            if not token or not token.isascii() or not token.isprintable() or " " in token:
-                raise ValueError(
-                    f"token {number} of {len(tokens)}: expected visible ASCII characters only"
-                )
-        # Digests are of one length, so that comparing takes the same time for any token.
-        self._digests = [_digest(token.encode()) for token in tokens]
-
-    @classmethod
-    def load(cls, file: Path | None = None) -> Tokens:
-        """The tokens of a file, one a line, and of the variable ``XUANCE_ENVS_TOKENS``.
-
-        Raises:
-            OSError: the file cannot be read.
-            ValueError: there is no token in it.
-        """
-        listed = os.environ.get(TOKENS_VARIABLE, "").split(",")
-        tokens = [token.strip() for token in listed if token.strip()]
-        if file is not None:
-            lines = file.read_text(encoding="utf-8").splitlines()
-            found = [line.strip() for line in lines if line.strip()]
-            if not found:
-                raise ValueError(f"{file}: expected one token a line, got none")
-            tokens += found
-        return cls(tokens)
-
-    def __len__(self) -> int:
-        return len(self._digests)
-
-    def owner(self, authorization: bytes | None) -> bytes:
-        """Whom a request belongs to, by its ``Authorization`` header.
-
-        Raises:
-            RefusedError: it has no token, or not one of these.
-        """
-        scheme, _, token = (authorization or b"").strip().partition(b" ")
-        given = _digest(token.strip() if scheme.lower() == b"bearer" else b"")
-        known = [hmac.compare_digest(given, digest) for digest in self._digests]
-        if self._digests and not any(known):
-            raise RefusedError(
-                401,
-                "token",
-                "this server wants a token: send one of its own as 'Authorization: Bearer TOKEN'"
-                if authorization is None
-                else "this token is not one of the server's",
-            )
-        return given
-
-
-def _digest(token: bytes) -> bytes:
-    return hashlib.sha256(token).digest()
-
-
 @dataclass(frozen=True)
 class Settings:
     """All that a server is told.
@@ -234,21 +179,29 @@ class Settings:
         catalogue: the environments it makes.
         tokens: who may use it.
         limits: how much they may ask for.
-        allowed_calls: names of the methods and attributes that clients may reach.
+        permissions: what clients may do with the environments, and are told of them.
         context: how the processes of environments start.
         access_log: whether requests are logged.
         allowed_hosts: names it may be asked by, besides its own, where it has no tokens.
         pages_need_token: whether the pages for people and monitors ask for a token.
+        watch_tokens: whether the file of tokens is read again when it changes; it is at SIGHUP in
+            any case.
     """
 
     catalogue: Catalogue
     tokens: Tokens = field(default_factory=Tokens)
     limits: Limits = field(default_factory=Limits)
-    allowed_calls: frozenset[str] = frozenset()
+    permissions: Permissions = field(default_factory=Permissions)
     context: str = field(default_factory=lambda: quickest_context())
     access_log: bool = True
     allowed_hosts: frozenset[str] = frozenset()
     pages_need_token: bool = False
+    watch_tokens: bool = False
+
+    def limits_of(self, owner: Owner) -> Limits:
+        """The limits of one owner."""
+        own: dict[str, Any] = dict(owner.limits)
+        return replace(self.limits, **own) if own else self.limits
 
 
 def quickest_context() -> str:

@@ -71,6 +71,8 @@ class EnvGroup:
             the process it is in, as by Ctrl-C. It is then passed on as it is; anything else is an
             :class:`~xuance_envs.errors.EnvError`. A process that is there for its environments
             alone has none.
+        freeze_info: the same as ``freeze`` for what does not fit the columns of an info; None for
+            that.
 
     Raises:
         EnvError: a function raised, or what it returned is no environment.
@@ -86,12 +88,14 @@ class EnvGroup:
         recorder: Recorder | None = None,
         autoreset: Autoreset = Autoreset.SAME_STEP,
         is_interrupt: Callable[[BaseException], bool] = _never,
+        freeze_info: Callable[[Any], Any] | None = None,
     ) -> None:
         self.envs: list[Any] = []
         self._recorder = recorder or Recorder()
         self._at = self._recorder.at
         self._first = first
         self._freeze = freeze
+        self._freeze_info = freeze_info or freeze
         self._autoreset = autoreset
         self._is_interrupt = is_interrupt
         self._doing = "construct"
@@ -139,8 +143,8 @@ class EnvGroup:
         self._unstepped = memoryview(UNSTEPPED.repeat(n))  # type: ignore[arg-type]  # as above
         self._clear(arrays)
         self._pending = arrays.pending
-        self._infos = InfoWriter(arrays.infos, self._freeze)
-        self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze)
+        self._infos = InfoWriter(arrays.infos, self._freeze_info)
+        self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze_info)
         self._outcomes = OutcomeMaker(self._infos, self._reset_infos)
         self.clock = StepClock(n, self._recorder.times)
         # What each step calls: the environments, but for those that it resets instead.

@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from time import monotonic
 
+from xuance_envs.remote.access.tokens import Owner
 from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.serving.room import Room
-from xuance_envs.remote.settings import Limits
+from xuance_envs.remote.settings import Limits, Settings
 
 __all__ = ["Account", "Accounts", "Rate", "Tally", "slowed"]
 
@@ -161,7 +162,7 @@ class Account:
         large: is held by its one request that has a large body.
     """
 
-    def __init__(self, owner: bytes, limits: Limits) -> None:
+    def __init__(self, owner: Owner, limits: Limits) -> None:
         self.owner = owner
         self.limits = limits
         self.requests = 0
@@ -200,15 +201,15 @@ class Accounts:
     """The accounts of a server, and what all of them share.
 
     Args:
-        limits: the server's.
+        settings: the server's.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._accounts: dict[bytes, Account] = {}
-        self._room = Room(limits.bodies, "large requests")
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._accounts: dict[Owner, Account] = {}
+        self._room = Room(settings.limits.bodies, "large requests")
 
-    def begin(self, owner: bytes) -> Account:
+    def begin(self, owner: Owner) -> Account:
         """A request of an owner begins; :meth:`end` has to follow.
 
         Raises:
@@ -217,11 +218,16 @@ class Accounts:
         account = self._accounts.get(owner)
         if account is None:
             if len(self._accounts) >= MANY:  # without tokens anybody can make some up
-                for idle in [each for each in self._accounts.values() if each.is_idle]:
-                    del self._accounts[idle.owner]
-            account = self._accounts[owner] = Account(owner, self._limits)
+                self.forget_idle()
+            limits = self._settings.limits_of(owner)
+            account = self._accounts[owner] = Account(owner, limits)
         account.begin()
         return account
+
+    def forget_idle(self) -> None:
+        """Forgets the accounts that have nothing; their owners' next requests begin new ones."""
+        for idle in [each for each in self._accounts.values() if each.is_idle]:
+            del self._accounts[idle.owner]
 
     def end(self, account: Account) -> None:
         """A request ends."""

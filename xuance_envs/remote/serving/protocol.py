@@ -23,6 +23,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from xuance_envs.remote.access.proxies import Proxies
 from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.observed import Observer
 from xuance_envs.remote.serving.replies import Replies
@@ -65,6 +66,7 @@ class Guard:
         observer: is told of each request.
         replies: large answers.
         hosts: the hosts that requests may be for; None for any.
+        proxies: those in front of the server.
 
     Attributes:
         connections: those there are.
@@ -79,10 +81,13 @@ class Guard:
         observer: Observer,
         replies: Replies,
         hosts: frozenset[bytes] | None = None,
+        proxies: Proxies | None = None,
     ) -> None:
         self.limits = limits
         self.answer = answer
-        self.posts = {path.encode(): path for path in posts}
+        self.proxies = proxies or Proxies()
+        roots = {"", self.proxies.root_path}
+        self.posts = {(root + path).encode(): path for path in posts for root in roots}
         self.observer = observer
         self.hosts = hosts
         self.connections: set[Connection] = set()
@@ -354,8 +359,9 @@ class Exchange:
         guard = connection.guard
         start = perf_counter()
         status = 500
+        request = Request(self._path, self._headers, self._read)
         try:
-            reply = await guard.answer(Request(self._path, self._headers, self._read))
+            reply = await guard.answer(request)
             status = reply.status
             if len(reply.body) <= PIECE:
                 self._send(reply)
@@ -369,7 +375,8 @@ class Exchange:
             connection.give_up()
             raise
         finally:
-            guard.observer.note(connection.client, "POST", self._path, status, start)
+            client = guard.proxies.client(connection.client, self._headers)
+            guard.observer.note(client, request.owner, "POST", self._path, status, start)
 
     async def _read(self, limit: int, seconds: float) -> bytes:
         if self._expects and self.more_body and not self.disconnected:

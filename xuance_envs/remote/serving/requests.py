@@ -53,13 +53,15 @@ class Request:
         length: how long the body is; None where the client does not say so.
         form: of the body; None where it is of no form of a message.
         reply_form: the form that the client accepts, or else that of its request.
+        owner: the name of whose it is, once that is known.
     """
 
-    __slots__ = ("authorization", "form", "length", "path", "read", "reply_form")
+    __slots__ = ("authorization", "form", "length", "owner", "path", "read", "reply_form")
 
     def __init__(self, path: str, headers: Iterable[tuple[bytes, bytes]], read: Read) -> None:
         self.path = path
         self.read = read
+        self.owner = "-"
         found = {name: value for name, value in headers if name in _FIELDS}
         self.authorization = found.get(b"authorization")
         length = found.get(b"content-length", b"")
