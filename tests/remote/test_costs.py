@@ -18,6 +18,7 @@ from gymnasium import spaces
 from remote_envs import CountingEnv
 from serving import API, Asking, ServedProcess, ServerMaker, wait_until
 
+from xuance_envs.remote.access.permissions import Permissions
 from xuance_envs.remote.wire.bounds import MAX_COLLIDING
 from xuance_envs.remote.wire.forms import Form, dumps
 
@@ -30,7 +31,7 @@ PATIENCE = 2.5
 def served() -> Iterator[ServedProcess]:
     served = ServedProcess(
         *("--env", "CartPole-v1", "--no-access-log", "--max-sessions-per-token", "64"),
-        *("--allow-host", "allowed.example"),
+        *("--allow-host", "allowed.example", "--allow-option", "a"),
     )
     yield served
     served.close()
@@ -290,7 +291,8 @@ class LargeEnv(CountingEnv):
 
 
 def large(serve: ServerMaker, **limits: Any) -> Asking:
-    server = serve({"Large": LargeEnv}, calls=("many",), **limits)
+    allowed = Permissions(gets=frozenset({"many"}))
+    server = serve({"Large": LargeEnv}, allow=allowed, **limits)
     ask = Asking(server)
     assert ask.ask("create", num_envs=1, auto_reset=True).status_code == 200
     return ask
@@ -360,7 +362,7 @@ def test_who_does_not_take_an_answer_is_cut_off(
 
 
 def test_keys_up_to_a_number_may_be_anything(serve: ServerMaker) -> None:
-    ask = Asking(serve())
+    ask = Asking(serve(allow=Permissions(options=frozenset({"a"}))))
     ask.ask("create", env_id="Counting")
     for count, status in ((MAX_COLLIDING, 200), (MAX_COLLIDING + 1, 422)):
         options = {"a": {"$": "dict", "items": [[key, 0] for key in range(count)]}}

@@ -98,9 +98,9 @@ class Host:
         num_envs: how many they are.
         description: their spaces and other properties, as part of a message.
         frame: the last picture rendered of one of them; None where there is none.
-        steps: how many environment steps they have made.
         usage: what their processes took when last looked at.
         busy: whether a command is being done.
+        steps: how many environment steps they have made.
     """
 
     description: dict[str, Any]
