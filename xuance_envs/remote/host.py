@@ -82,7 +82,7 @@ class Wanted:
 
 
 class Host:
-    """Environments of one session that were created together, as :meth:`create` makes them.
+    """Environments of one session that were created together, as :meth:`make` makes them.
 
     One command is run at a time; the session sees to that.
 

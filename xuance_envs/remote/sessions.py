@@ -314,7 +314,7 @@ class Sessions:
 
         Raises:
             RefusedError: there are too many.
-            Exception: as :meth:`~xuance_envs.remote.host.Host.create` does.
+            Exception: as :meth:`~xuance_envs.remote.host.Host.make` does.
         """
         more = {"environments": len(wanted.functions), "processes": 1}
         tallies = session.tally, session.account.tally, self._tally

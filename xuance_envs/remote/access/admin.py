@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import FastAPI, Request
 
 from xuance_envs.remote.access.tokens import ADMIN
+from xuance_envs.remote.api import Api
 from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.openapi import REFUSALS
+from xuance_envs.remote.sessions import Session
 from xuance_envs.remote.wire.protocol import API
-
-if TYPE_CHECKING:
-    from xuance_envs.remote.api import Api
-    from xuance_envs.remote.sessions import Session
 
 __all__ = ["add_admin_routes"]
 
