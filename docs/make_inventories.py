@@ -39,7 +39,8 @@ NAMES: dict[str, dict[str, dict[str, str]]] = {
             "library/stdtypes.html": "str bytes bytearray memoryview dict list tuple set range "
             "frozenset",
             "library/asyncio-protocol.html": "asyncio.Protocol",
-            "library/collections.abc.html": "collections.abc.AsyncIterator collections.abc.Awaitable collections.abc.Callable "
+            "library/collections.abc.html": "collections.abc.AsyncIterator "
+            "collections.abc.Awaitable collections.abc.Callable "
             "collections.abc.Collection collections.abc.Hashable collections.abc.Iterable "
             "collections.abc.Iterator collections.abc.Mapping collections.abc.MutableMapping "
             "collections.abc.Sequence",
