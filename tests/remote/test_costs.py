@@ -333,8 +333,8 @@ def test_large_answers_are_kept_as_long_as_there_is_room(serve: ServerMaker) -> 
     server = serve({"Large": LargeEnv}, kept=5 * 2**20)
     asking = [Asking(server) for _ in range(3)]
     for ask in asking:
-        ask.client.headers["accept"] = "application/msgpack"
         ask.ask("create", auto_reset=True)
+        ask.client.headers["accept"] = "application/msgpack"
         assert ask.ask("vectorized_reset", sequence=7).status_code == 200
     codes = [ask.ask("vectorized_reset", sequence=7).status_code for ask in asking]
     assert codes == [409, 200, 200], "the first one's made room"
