@@ -86,7 +86,7 @@ class Attacker:
             self._client.post(f"{API}/episode/vectorized_step", content=body, headers=headers)
 
     def keys(self) -> None:
-        items = [k * (2**61 - 1) for k in range(4000)]
+        items = [{"$": "int", "data": hex(k * (2**61 - 1))} for k in range(4000)]
         self._post("vectorized_reset", options={"a": {"$": "set", "items": items}})
 
     def faults(self) -> None:
