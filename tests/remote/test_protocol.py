@@ -464,6 +464,25 @@ def test_an_environment_that_is_never_made_is_given_up(serve: ServerMaker) -> No
     assert ask.close().status_code == 200
 
 
+def test_a_server_that_ends_while_environments_are_made_has_not_failed(
+    serve: ServerMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = serve({"SlowStart": SlowStartEnv})
+    ask = Asking(server)
+
+    def create() -> None:
+        with contextlib.suppress(httpx.TransportError):
+            ask.ask("create")
+
+    thread = threading.Thread(target=create)
+    thread.start()
+    time.sleep(0.5)
+    server.close()
+    thread.join()
+    assert "Traceback" not in caplog.text
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 def test_a_server_that_ends_ends_what_hangs(serve: ServerMaker) -> None:
     server = serve()
     ask = Asking(server)

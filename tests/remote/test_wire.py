@@ -426,7 +426,7 @@ INFOS = [
 def sent(infos: list[dict[str, Any]], form: Form) -> Any:
     """The infos of a step as they arrive."""
     batch, _ = step_infos(infos).parts
-    return loads(dumps(_batch_to_wire(batch, np.arange(len(infos)), "step"), form), form)
+    return loads(dumps(_batch_to_wire(batch, np.arange(len(infos))), form), form)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)

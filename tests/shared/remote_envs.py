@@ -83,6 +83,17 @@ class ObjectEnv(CountingEnv):
         return (*super().step(action)[:4], {"odd": object()})
 
 
+class SlowStepEnv(CountingEnv):
+    """Takes a moment for each step, and its episodes have no end."""
+
+    def __init__(self, env_seed=0):
+        super().__init__(env_seed, length=10**6)
+
+    def step(self, action):
+        time.sleep(0.05)
+        return super().step(action)
+
+
 class SlowStartEnv(CountingEnv):
     """Takes for ever to be made."""
 

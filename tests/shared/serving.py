@@ -91,7 +91,8 @@ class Asking:
 
     def ask(self, path: str, **message: Any) -> httpx.Response:
         answer = self.post(f"episode/{path}", session_id=self.id, **message)
-        if path == "create" and answer.status_code == 200:
+        is_json = answer.headers["content-type"] == "application/json"
+        if path == "create" and answer.status_code == 200 and is_json:
             self.episodes += answer.json()["episode_ids"]
         return answer
 
@@ -124,6 +125,12 @@ class ServedProcess:
             return httpx.get(f"{self.url}/healthz").status_code == 200
         except httpx.TransportError:
             return False
+
+    def status_for(self, token: str) -> int:
+        """What it answers somebody with a token."""
+        headers = {"Authorization": f"Bearer {token}"}
+        answer = httpx.delete(f"{self.url}{API}/session/none", headers=headers)
+        return 200 if answer.status_code == 404 else answer.status_code
 
     def close(self, sign: int = signal.SIGTERM) -> int:
         """Tells it to end, and waits for that; its exit status."""

@@ -262,6 +262,13 @@ class Api:
         request.scope[OWNER] = owner.name
         return owner
 
+    def is_admin(self, request: HttpRequest) -> bool:
+        """Whether a request has the token of an admin."""
+        try:
+            return self.owner(request).is_admin
+        except RefusedError:
+            return False
+
     # -- what they share --------------------------------------------------------------
 
     async def _in_session(

@@ -27,7 +27,7 @@ from xuance_envs.remote.settings import (
 )
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 
-__all__ = ["OWN_LIMITS", "ServeError", "add_serve_arguments", "run_serve"]
+__all__ = ["OWN_LIMITS", "ServeError", "add_serve_arguments", "run_serve", "server_of"]
 
 logger = logging.getLogger("xuance_envs")
 
@@ -155,28 +155,8 @@ def run_serve(args: argparse.Namespace) -> None:
         # Workers are then copies of a process that has loaded what they need.
         rooms = ("engine.process.worker", "gym.gym_env", "remote.repeating_env")
         multiprocessing.set_forkserver_preload([f"xuance_envs.{room}" for room in rooms])
-    try:
-        settings = Settings(
-            Catalogue.of_ids(dict.fromkeys(args.env), allowed_values(args.allow_kwarg)),
-            Tokens.load(args.tokens, OWN_LIMITS),
-            _limits(args),
-            _permissions(args),
-            access_log=args.access_log,
-            allowed_hosts=frozenset(args.allow_host),
-            pages_need_token=args.pages_need_token,
-            watch_tokens=args.reload,
-        )
-        server = Server(
-            settings,
-            args.host,
-            args.port,
-            unix=args.unix,
-            certfile=args.certfile,
-            keyfile=args.keyfile,
-            proxies=Proxies(args.root_path, args.trusted_proxy),
-        )
-    except (ImportError, OSError, ValueError) as error:
-        raise ServeError(str(error)) from error
+    server = server_of(args)
+    settings = server.settings
     try:
         _try_environments(settings, settings.catalogue.ids)
     except (VecEnvError, RuntimeError) as error:
@@ -188,6 +168,36 @@ def run_serve(args: argparse.Namespace) -> None:
     gc.collect()
     gc.freeze()  # what is there now stays; it need not be looked at again
     server.run()
+
+
+def server_of(args: argparse.Namespace) -> Server:
+    """The server that the arguments ask for; it listens.
+
+    Raises:
+        ServeError: it cannot, for a reason the user can mend.
+    """
+    try:
+        settings = Settings(
+            Catalogue.of_ids(dict.fromkeys(args.env), allowed_values(args.allow_kwarg)),
+            Tokens.load(args.tokens, OWN_LIMITS),
+            _limits(args),
+            _permissions(args),
+            access_log=args.access_log,
+            allowed_hosts=frozenset(args.allow_host),
+            pages_need_token=args.pages_need_token,
+            watch_tokens=args.reload,
+        )
+        return Server(
+            settings,
+            args.host,
+            args.port,
+            unix=args.unix,
+            certfile=args.certfile,
+            keyfile=args.keyfile,
+            proxies=Proxies(args.root_path, args.trusted_proxy),
+        )
+    except (ImportError, OSError, ValueError) as error:
+        raise ServeError(str(error)) from error
 
 
 def _log(level: str) -> None:

@@ -55,6 +55,7 @@ class Server:
         proxies: those in front of it; None for none.
 
     Attributes:
+        settings: what it was told.
         url (str): where it is to be reached.
 
     Raises:
@@ -95,6 +96,7 @@ class Server:
 
         if certfile is not None:  # uvicorn would find out when it runs
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile)
+        self.settings = settings
         self._unix = unix
         hosts = None
         if unix is not None:

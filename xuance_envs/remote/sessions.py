@@ -7,6 +7,7 @@ import itertools
 import logging
 import secrets
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from time import monotonic
 
@@ -249,6 +250,7 @@ class Sessions:
         self._tally = Tally(
             "at the same time", environments=limits.environments, processes=limits.processes
         )
+        self._past: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
 
     def __iter__(self) -> Iterator[Session]:
@@ -281,6 +283,20 @@ class Sessions:
         self._count()
         logger.info("session %d of %s opened", session.number, account.owner.name)
         return session
+
+    def by_name(self) -> dict[str, dict[str, int]]:
+        """By name of a token: how many sessions and environments there are, and steps so far."""
+        names = {
+            name: {"sessions": 0, "environments": 0, "steps": n} for name, n in self._past.items()
+        }
+        for session in self._sessions.values():
+            own = names.setdefault(
+                session.account.owner.name, {"sessions": 0, "environments": 0, "steps": 0}
+            )
+            own["sessions"] += 1
+            own["environments"] += session.environments
+            own["steps"] += session.steps
+        return names
 
     def get(self, session_id: str, owner: Owner) -> Session:
         """A session, for its owner only.
@@ -326,6 +342,8 @@ class Sessions:
         if self._sessions.pop(session.id, None) is not None:
             session.account.sessions -= 1
             name = session.account.owner.name
+            if session.steps and self._settings.tokens:  # without, there is no end of names
+                self._past[name] += session.steps
             logger.info("session %d of %s closed: %s", session.number, name, why)
         await session.close()
         self._count()

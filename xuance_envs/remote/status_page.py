@@ -63,6 +63,7 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> None:
                 for session in sessions
                 if _shared_frame(session) is not None
             ],
+            **({"names": sessions.by_name()} if api.is_admin(request) else {}),
         }
 
     @app.get(
@@ -86,7 +87,8 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> None:
     @app.get("/metrics", summary="What the server counts, for Prometheus.")
     async def counts(request: Request) -> Response:
         known(request)
-        return Response(metrics.text(), 200, None, "text/plain; version=0.0.4; charset=utf-8")
+        names = sessions.by_name() if api.is_admin(request) else None
+        return Response(metrics.text(names), 200, None, "text/plain; version=0.0.4; charset=utf-8")
 
 
 def _shared_frame(session: Session) -> NDArray[np.uint8] | None:
