@@ -306,8 +306,11 @@ class Host:
                 await self._turnstile.enter()
             self._inside = self._turnstile
             start = perf_counter()
-            vec_env.step_async(batch)
-            answered = await self._answered()
+            try:
+                vec_env.step_async(batch)
+                answered = await self._answered()
+            finally:
+                self._leave()
             self._step_took(self.num_envs, perf_counter() - start)
             if not answered or self._is_large(form):
                 return await self._by_thread(written)
@@ -438,7 +441,6 @@ class Host:
         finally:
             self._late.cancel()
             self._woken = None
-            self._leave()
 
     def _take_long(self) -> None:
         """Whoever takes long may be waiting, and keeps nobody else from stepping."""
