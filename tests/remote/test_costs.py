@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,6 +25,7 @@ from xuance_envs.remote.access.permissions import Permissions
 from xuance_envs.remote.wire.bounds import MAX_COLLIDING
 from xuance_envs.remote.wire.forms import Form, dumps
 
+ROOT = Path(__file__).resolve().parents[2]
 MSGPACK = {"Content-Type": "application/msgpack"}
 PATIENCE = 2.5
 """Seconds that nobody else waits; without bounds it was from 4 to 28."""
@@ -242,6 +246,32 @@ def test_connections_that_do_nothing_make_room(
     assert "closed an idle connection: there may be 20" in caplog.text
 
 
+def test_few_descriptors_are_few_connections_and_no_failure() -> None:
+    serve = f"{sys.executable} -m xuance_envs serve --env CartPole-v1 --port 0"
+    serve += " --max-processes-per-session 40 2>&1"
+    with subprocess.Popen(
+        ["sh", "-c", f"ulimit -n 200; exec {serve}"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        while "serving CartPole-v1 at" not in said:
+            said += process.stdout.readline()
+        assert "50 connections at most" in said
+        url = said[said.rindex("http://") :].split()[0]
+        half_open = [connect(url) for _ in range(300)]
+        with httpx.Client(base_url=url + API, timeout=60) as client:
+            session = client.post("session/create", json={}).json()["session_id"]
+            for _ in range(40):
+                answer = client.post("episode/create", json={"session_id": session})
+                assert answer.status_code in (200, 429), answer.text
+            assert answer.json()["error"]["code"] == "full"
+            assert httpx.get(f"{url}/healthz", timeout=20).status_code == 200
+        for connection in half_open:
+            connection.close()
+        process.terminate()
+        process.stdout.read()
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -333,8 +363,8 @@ def test_large_answers_are_kept_as_long_as_there_is_room(serve: ServerMaker) -> 
     server = serve({"Large": LargeEnv}, kept=5 * 2**20)
     asking = [Asking(server) for _ in range(3)]
     for ask in asking:
-        ask.client.headers["accept"] = "application/msgpack"
         ask.ask("create", auto_reset=True)
+        ask.client.headers["accept"] = "application/msgpack"
         assert ask.ask("vectorized_reset", sequence=7).status_code == 200
     codes = [ask.ask("vectorized_reset", sequence=7).status_code for ask in asking]
     assert codes == [409, 200, 200], "the first one's made room"

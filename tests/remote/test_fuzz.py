@@ -215,4 +215,4 @@ def test_requests_from_the_openapi_document(served: ServedProcess, client: httpx
 def test_many_requests_from_the_openapi_document(
     served: ServedProcess, client: httpx.Client
 ) -> None:
-    assert fuzz_from_the_document(served, client, 2000) >= 2000
+    assert fuzz_from_the_document(served, client, 5000) >= 5000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import multiprocessing
 import os
@@ -21,7 +22,9 @@ from serving import API, Asking, ServerMaker, wait_until
 
 from xuance_envs.engine.process import guardian
 from xuance_envs.remote.access.permissions import Permissions
+from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.serving.logs import BackgroundHandler
+from xuance_envs.remote.serving.room import Room
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,6 +86,52 @@ def test_environments_count_while_they_are_made_and_end_with_their_session(
     thread.join()
     assert time.monotonic() - start < 20, "it takes 60 s to give such environments up"
     assert answers[0].status_code == 404
+
+
+def test_the_requests_of_a_token_at_once_are_limited(serve: ServerMaker) -> None:
+    server = serve(requests_per_session=1, sessions_per_token=2, request=2.0)
+    asking = [Asking(server) for _ in range(2)]
+    for ask in asking:
+        ask.ask("create", env_id="Mischievous", auto_reset=True)
+        ask.ask("vectorized_reset")
+    hanging = [
+        threading.Thread(target=ask.ask, args=("vectorized_step",), kwargs={"actions": [4]})
+        for ask in asking
+    ]
+    for thread in hanging:
+        thread.start()
+    refused: list[httpx.Response] = []
+
+    def is_refused() -> bool:
+        refused.append(httpx.post(f"{server.url}{API}/session/create", json={}))
+        return code_of(refused[-1]) == "requests"
+
+    wait_until(is_refused)
+    assert refused[-1].status_code == 429
+    for thread in hanging:
+        thread.join()
+
+
+def test_room_is_waited_for_and_not_for_ever() -> None:
+    async def share() -> None:
+        room = Room(100, "of these")
+        async with room.hold(60, 1.0):
+            assert room.has(40)
+            with pytest.raises(RefusedError, match="too many of these"):
+                async with room.hold(60, 0.01):
+                    raise AssertionError("there was no room")
+            waiting = asyncio.create_task(_held(room, 60))
+            await asyncio.sleep(0.01)
+            assert not waiting.done()
+        assert await waiting
+        async with room.hold(1000, 0.01):  # alone it has room
+            assert not room.has(1)
+
+    async def _held(room: Room, size: int) -> bool:
+        async with room.hold(size, 20.0):
+            return True
+
+    asyncio.run(share())
 
 
 # --- rates --------------------------------------------------------------------------------------

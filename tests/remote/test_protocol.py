@@ -348,8 +348,8 @@ def test_the_size_of_an_answer_is_limited(serve: ServerMaker) -> None:
     in_json, in_msgpack = 100 * 3 * 25, 100 * 3 * 4
     for accept, reply in (("application/json", in_json), ("application/msgpack", in_msgpack)):
         ask = Asking(serve(reply=reply))
-        ask.client.headers["accept"] = accept
         ask.ask("create", env_id="Counting", num_envs=2, kwargs={})
+        ask.client.headers["accept"] = accept
         ask.ask("vectorized_reset")
         for steps, status in ((51, 413), (50, 200), (51, 413)):
             answer = ask.ask("vectorized_step", actions=[1, 1], steps=steps)

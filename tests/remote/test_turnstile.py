@@ -61,3 +61,16 @@ def test_a_session_that_waits_keeps_nobody_from_stepping(
     thread.join()
     assert statuses == [409], "it hung, and was given up"
     assert served > 5
+
+
+def test_a_step_that_is_refused_lets_the_next_one_through(
+    serve: ServerMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "Turnstile", lambda _: Turnstile(1))
+    ask = Asking(serve())
+    ask.client.timeout = 10
+    ask.ask("create", env_id="Counting", auto_reset=True)
+    ask.ask("vectorized_reset")
+    for _ in range(2):
+        assert ask.ask("vectorized_step", actions=[99]).status_code == 422
+        assert ask.ask("vectorized_step", actions=[0]).status_code == 200

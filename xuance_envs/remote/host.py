@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import math
 import sys
 import termios
 from collections.abc import Callable, Sequence
@@ -21,10 +20,8 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
-from gymnasium import Space
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.process.processes import Processes
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.remote import commands
@@ -33,6 +30,7 @@ from xuance_envs.remote.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.repeating_env import HostedFunction
 from xuance_envs.remote.serving.admission import Tally
+from xuance_envs.remote.serving.sizes import is_picture, sizes_of
 from xuance_envs.remote.serving.turnstile import Turnstile
 from xuance_envs.remote.serving.usage import Usage
 from xuance_envs.remote.settings import Settings
@@ -187,7 +185,7 @@ class Host:
         except WireError as error:
             self.end()
             raise RefusedError(409, "space", f"these cannot be hosted: {error}") from None
-        self._sizes = _sizes_of(self._vec_env.observation_space)
+        self._sizes = sizes_of(self._vec_env.observation_space)
 
     def _prepared(self, backend: Processes) -> None:
         self._backend = backend
@@ -308,8 +306,11 @@ class Host:
                 await self._turnstile.enter()
             self._inside = self._turnstile
             start = perf_counter()
-            vec_env.step_async(batch)
-            answered = await self._answered()
+            try:
+                vec_env.step_async(batch)
+                answered = await self._answered()
+            finally:
+                self._leave()
             self._step_took(self.num_envs, perf_counter() - start)
             if not answered or self._is_large(form):
                 return await self._by_thread(written)
@@ -367,7 +368,7 @@ class Host:
                 if size > self._limits.reply:
                     raise RefusedError(413, "reply", str(TooLargeError(self._limits.reply)))
                 if request["operation"] == "render":
-                    self.frame = next(filter(_is_picture, results), self.frame)
+                    self.frame = next(filter(is_picture, results), self.frame)
             return self._written(answer, form)
 
         return await self._in_thread(act)
@@ -440,7 +441,6 @@ class Host:
         finally:
             self._late.cancel()
             self._woken = None
-            self._leave()
 
     def _take_long(self) -> None:
         """Whoever takes long may be waiting, and keeps nobody else from stepping."""
@@ -500,32 +500,3 @@ class _Current:
         self._host.busy = False
         if kind is not None and issubclass(kind, WorkerDiedError):
             self._host.explain()
-
-
-def _sizes_of(space: Space[Any]) -> dict[Form, int]:
-    """The most bytes that an observation takes in each form, objects in it aside."""
-    raw = spelled = 0
-    for leaf in SpaceLayout(space).leaves:
-        if leaf.dtype is not None:
-            count = math.prod(leaf.shape)
-            raw += count * leaf.dtype.itemsize
-            spelled += count * _longest(leaf.dtype)
-    return {Form.MSGPACK: raw, Form.JSON: spelled}
-
-
-def _longest(dtype: np.dtype[Any]) -> int:
-    """The most characters of a number in JSON, with what separates it from the next."""
-    if dtype.kind in "iu":
-        bounds = np.iinfo(dtype)
-        return max(len(str(bounds.min)), len(str(bounds.max))) + 1
-    return 6 if dtype.kind == "b" else 25
-
-
-def _is_picture(frame: Any) -> bool:
-    return (
-        isinstance(frame, np.ndarray)
-        and frame.dtype == np.uint8
-        and frame.ndim == 3
-        and frame.shape[2] == 3
-        and 0 < frame.size <= 4 * 2**20
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import logging
 import secrets
@@ -29,6 +30,9 @@ logger = logging.getLogger("xuance_envs")
 
 AT_A_TIME = 4
 """Sessions that step at the same time, for each CPU."""
+
+FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What the system says where there can be no more processes or descriptors."""
 
 WATCH = 2.0
 """Seconds between two looks at what processes take."""
@@ -324,9 +328,14 @@ class Sessions:
         session.making = host
         try:
             await host.make()
-        except Exception:
+        except Exception as error:
             if session.closed:
                 raise no_session(self._limits.idle) from None
+            if isinstance(error, OSError) and error.errno in FULL:
+                logger.warning("no environments for session %d: %s", session.number, error)
+                raise RefusedError(
+                    429, "full", "the server has no room for more processes: try again later"
+                ) from None
             raise
         finally:
             session.making = None

@@ -42,7 +42,7 @@ class Limits:
         environments_per_session: of these, in one session.
         processes: processes for environments at the same time.
         processes_per_token: of these, of one token.
-        processes_per_session: of these, of one session; episodes created beyond share them.
+        processes_per_session: of these, of one session, where each creation of episodes takes one.
         requests_per_session: requests of one session that wait for their turn.
         requests_rate_per_token: requests per second.
         requests_rate_per_session: requests per second.
