@@ -15,6 +15,7 @@ from xuance_envs.transforms.transform import Transform
 from xuance_envs.vector_envs.actions import ActionIntake
 from xuance_envs.vector_envs.arguments import env_indices
 from xuance_envs.vector_envs.vector_env import VecEnv
+from xuance_envs.vector_envs.wrapper import checked_vec_env
 
 __all__ = ["ActionTransform", "ClipActions", "RescaleActions"]
 
@@ -148,7 +149,7 @@ class ClipActions(ActionTransform):
 
 
 def _box(name: str, vec_env: VecEnv) -> Any:
-    space = vec_env.action_space
+    space = checked_vec_env(name, vec_env).action_space
     if not isinstance(space, spaces.Box) or space.dtype.kind not in "iuf":
         raise ValueError(f"{name}: expected actions in a Box of numbers, got {space}")
     return space

@@ -10,25 +10,29 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from xuance_envs.engine.data.space_layout import Leaf, SpaceLayout
+from xuance_envs.vector_envs.vector_env import VecEnv
+from xuance_envs.vector_envs.wrapper import checked_vec_env
 
 __all__ = ["chosen_leaves", "name_of", "with_leaves"]
 
 
 def chosen_leaves(
-    name: str, layout: SpaceLayout, keys: Iterable[str] | None, *, no_images: bool = False
+    name: str, vec_env: VecEnv, keys: Iterable[str] | None, *, no_images: bool = False
 ) -> dict[int, Leaf]:
     """The Boxes of numbers that a transform is about, by their place among the leaves.
 
     Args:
         name: the transform's, for errors.
-        layout: of the observation space.
+        vec_env: the vector environment that it is around.
         keys: of a Dict space, those that are chosen; None for all.
         no_images: whether images are refused.
 
     Raises:
+        TypeError: it is around something else.
         ValueError: something chosen is not there, or is no such Box.
     """
-    space = layout.space
+    space = checked_vec_env(name, vec_env).observation_space
+    layout = SpaceLayout(space)
     if isinstance(space, spaces.Dict):
         wanted = list(space.spaces) if keys is None else list(keys)
     elif keys is not None:

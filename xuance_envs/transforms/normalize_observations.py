@@ -9,7 +9,6 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.errors import EnvError
 from xuance_envs.transforms.batches import Batch
@@ -83,8 +82,7 @@ class NormalizeObservations(ObservationTransform):
     ) -> None:
         name = type(self).__name__
         check_scale(name, epsilon, clip)
-        layout = SpaceLayout(vec_env.observation_space)
-        leaves = chosen_leaves(name, layout, keys, no_images=True)
+        leaves = chosen_leaves(name, vec_env, keys, no_images=True)
         self._names = {i: name_of(leaf) for i, leaf in leaves.items()}
         for inner in transforms_of(vec_env):
             if isinstance(inner, NormalizeObservations) and inner.parts & {*self._names.values()}:

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.space_layout import Leaf, SpaceLayout
+from xuance_envs.engine.data.space_layout import Leaf
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.transforms.batches import Batch
 from xuance_envs.transforms.leaves import chosen_leaves, with_leaves
@@ -62,8 +62,7 @@ class StackObservations(ObservationTransform):
         count = operator.index(n)
         if count < 1:
             raise ValueError(f"{name}: n: expected at least 1 observation, got {n}")
-        layout = SpaceLayout(vec_env.observation_space)
-        leaves = chosen_leaves(name, layout, keys)
+        leaves = chosen_leaves(name, vec_env, keys)
         for leaf in leaves.values():
             if not leaf.shape:
                 raise ValueError(f"{name}: expected observations with an axis, got {leaf.space}")

@@ -13,7 +13,7 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.vector_envs.statistics import WorkerStatistics
 from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 
-__all__ = ["VecEnvWrapper"]
+__all__ = ["VecEnvWrapper", "checked_vec_env"]
 
 
 class VecEnvWrapper(VecEnv):
@@ -54,12 +54,7 @@ class VecEnvWrapper(VecEnv):
         observation_space: Space[Any] | None = None,
         action_space: Space[Any] | None = None,
     ) -> None:
-        if not isinstance(vec_env, VecEnv):
-            raise TypeError(
-                f"{type(self).__name__}: expected a VecEnv, got {type(vec_env).__name__}; "
-                "xuance_envs.compat.from_gymnasium makes one of a Gymnasium vector environment"
-            )
-        self.vec_env = vec_env
+        self.vec_env = vec_env = checked_vec_env(type(self).__name__, vec_env)
         super().__init__(
             vec_env.num_envs,
             vec_env.observation_space if observation_space is None else observation_space,
@@ -164,3 +159,21 @@ class VecEnvWrapper(VecEnv):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.vec_env!r})"
+
+
+def checked_vec_env(name: str, vec_env: VecEnv) -> VecEnv:
+    """The vector environment, if it is one.
+
+    Args:
+        name: of what it was given to.
+        vec_env: the vector environment.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(vec_env, VecEnv):
+        raise TypeError(
+            f"{name}: expected a VecEnv, got {type(vec_env).__name__}; "
+            "xuance_envs.compat.from_gymnasium makes one of a Gymnasium vector environment"
+        )
+    return vec_env
