@@ -112,4 +112,6 @@ def check_scale(name: str, epsilon: float, clip: float) -> None:
 
 def are_finite(numbers: NDArray[Any]) -> bool:
     """Whether there is neither NaN nor infinity among the numbers of an array."""
-    return numbers.dtype.kind != "f" or bool(np.isfinite(numbers).all())
+    if numbers.dtype.kind != "f":
+        return True
+    return bool(np.logical_and.reduce(np.isfinite(numbers), axis=None))

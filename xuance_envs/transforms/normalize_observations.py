@@ -88,7 +88,7 @@ class NormalizeObservations(ObservationTransform):
             if isinstance(inner, NormalizeObservations) and inner.parts & {*self._names.values()}:
                 raise ValueError(f"{name}: the observations of {inner!r} are normalized already")
         self._epsilon = float(epsilon)
-        self._clip = np.array(float(clip))
+        self._least, self._most = np.array(-float(clip)), np.array(float(clip))
         self._scratch = {i: np.empty((2, vec_env.num_envs, *leaves[i].shape)) for i in leaves}
         none = {i: Scale.of(Moments.none(leaves[i].shape), self._epsilon) for i in leaves}
         bound = np.float32(clip)
@@ -189,5 +189,5 @@ class NormalizeObservations(ObservationTransform):
                 continue
             scaled = np.subtract(part, scale.moments.mean, out=self._scratch[i][0, : len(part)])
             np.divide(scaled, scale.deviation, out=scaled)
-            np.minimum(scaled, self._clip, out=scaled)
-            out[...] = np.maximum(scaled, -self._clip, out=scaled)
+            np.minimum(scaled, self._most, out=scaled)
+            out[...] = np.maximum(scaled, self._least, out=scaled)

@@ -97,7 +97,7 @@ class NormalizeRewards(RewardTransform):
         super().__init__(vec_env, keep_raw=keep_raw)
         self._gamma = np.array(float(gamma))
         self._epsilon = float(epsilon)
-        self._clip = np.array(float(clip))
+        self._least, self._most = np.array(-float(clip)), np.array(float(clip))
         self._scratch = np.empty((2, self.num_envs))
         scale = Scale.of(Moments.none(()), self._epsilon)
         self._state = _Returns(np.zeros(self.num_envs), np.zeros(self.num_envs), scale, 0)
@@ -161,8 +161,8 @@ class NormalizeRewards(RewardTransform):
                 returns[batch.began] = 0
             after[batch.at] = returns
         exact = np.divide(rewards, scale.deviation)
-        np.minimum(exact, self._clip, out=exact)
-        return np.maximum(exact, -self._clip, out=exact), _Returns(after, now, scale, steps)
+        np.minimum(exact, self._most, out=exact)
+        return np.maximum(exact, self._least, out=exact), _Returns(after, now, scale, steps)
 
     def _counted(self, returns: NDArray[np.float64], batch: Batch) -> NDArray[np.float64]:
         """The returns that were made by steps."""
