@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
-from numpy.typing import ArrayLike, NDArray
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
@@ -26,10 +26,10 @@ class ActionTransform(Transform):
     Args:
         vec_env: the vector environment.
         space: of one action that is given.
-        keep_raw: whether :attr:`raw_observations` are kept from the beginning.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
     """
 
-    def __init__(self, vec_env: VecEnv, space: spaces.Box, *, keep_raw: bool) -> None:
+    def __init__(self, vec_env: VecEnv, space: Space[Any], *, keep_raw: bool) -> None:
         super().__init__(vec_env, action_space=space, keep_raw=keep_raw)
         self._rows = SpaceRows.allocate(SpaceLayout(space), self.num_envs)
         self._intake = ActionIntake(self._rows, (), False)
@@ -58,7 +58,7 @@ class RescaleActions(ActionTransform):
         vec_env: the vector environment, its actions a Box with bounds, of floats.
         low: the least the agent gives, a number or an array of the actions' shape.
         high: the most, likewise.
-        keep_raw: whether :attr:`raw_observations` are kept from the beginning.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
 
     Raises:
         ValueError: the actions are in no such Box, or ``low`` is not below ``high``.
@@ -77,8 +77,8 @@ class RescaleActions(ActionTransform):
     def __init__(
         self,
         vec_env: VecEnv,
-        low: ArrayLike = -1.0,
-        high: ArrayLike = 1.0,
+        low: float | NDArray[Any] = -1.0,
+        high: float | NDArray[Any] = 1.0,
         *,
         keep_raw: bool = False,
     ) -> None:
@@ -117,7 +117,7 @@ class ClipActions(ActionTransform):
 
     Args:
         vec_env: the vector environment, its actions a Box.
-        keep_raw: whether :attr:`raw_observations` are kept from the beginning.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
 
     Raises:
         ValueError: they are in something else.

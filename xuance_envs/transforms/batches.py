@@ -45,7 +45,7 @@ class Batch:
     def __init__(
         self,
         obs: Any,
-        rewards: NDArray[np.float32],
+        rewards: NDArray[Any],
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
         infos: Any,
@@ -65,7 +65,7 @@ class Batch:
         self._ended: NDArray[np.intp] | None = None
 
     @property
-    def given_rewards(self) -> NDArray[np.floating[Any]]:
+    def given_rewards(self) -> NDArray[Any]:
         """The rewards that came: float64, as exact as can be had, or ``rewards``."""
         return self.rewards if self.source is None else self.source.exact_rewards
 
@@ -172,13 +172,13 @@ class Originals:
         num_envs: number of environments.
 
     Attributes:
-        rewards: ``(k,)`` float32, of the last step or ``recv``.
+        rewards (numpy.ndarray): ``(k,)`` float32, of the last step or ``recv``.
         observations: of the last call; None while they are not kept.
         keep (bool): whether observations are kept.
     """
 
     def __init__(self, num_envs: int) -> None:
-        self.rewards: NDArray[np.float32] = np.zeros(num_envs, np.float32)
+        self.rewards = np.zeros(num_envs, np.float32)
         self.observations: Any = None
         self.keep = False
         self._source: VecEnv | None = None
@@ -194,7 +194,7 @@ class Originals:
             self.observations = copy_of(obs)
 
     @property
-    def exact_rewards(self) -> NDArray[np.floating[Any]]:
+    def exact_rewards(self) -> NDArray[Any]:
         """The rewards: float64 if a step of all brought them."""
         return self.rewards if self._source is None else self._source.exact_rewards
 

@@ -34,7 +34,7 @@ class EpisodeStatistics(Transform):
 
     Args:
         vec_env: the vector environment.
-        keep_raw: whether :attr:`raw_observations` are kept from the beginning.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
 
     Example:
         >>> from xuance_envs import DummyVecEnv, Gym_Env
@@ -45,7 +45,7 @@ class EpisodeStatistics(Transform):
         ...     while "episode" not in infos[0]:
         ...         *_, infos = envs.step([1, 1, 1])
         >>> infos[0]["episode"]["r"], infos[0]["episode"]["l"]
-        (11.0, 11)
+        (8.0, 8)
     """
 
     _state: _Episodes

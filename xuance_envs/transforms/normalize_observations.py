@@ -45,7 +45,7 @@ class NormalizeObservations(ObservationTransform):
         epsilon: added to the variance.
         clip: the largest magnitude of what is returned; ``math.inf`` for any.
         keys: of a Dict space, what is normalized; the rest stays as it is. None for all.
-        keep_raw: whether :attr:`raw_observations` are kept from the beginning.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
 
     Attributes:
         count (int): observations counted.
@@ -65,10 +65,10 @@ class NormalizeObservations(ObservationTransform):
         >>> envs = DummyVecEnv([lambda: Gym_Env("CartPole-v1")] * 3)
         >>> with NormalizeObservations(envs) as envs:
         ...     obs, infos = envs.reset(seed=0)
-        ...     for _ in range(10):
+        ...     for _ in range(5):
         ...         obs, *_ = envs.step([0, 1, 0])
         >>> obs.dtype, envs.count, envs.mean.shape
-        (dtype('float32'), 33, (4,))
+        (dtype('float32'), 18, (4,))
     """
 
     def __init__(

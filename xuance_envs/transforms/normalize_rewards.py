@@ -51,7 +51,7 @@ class NormalizeRewards(RewardTransform):
         gamma: the discount, best the one that is learned with.
         epsilon: added to the variance.
         clip: the largest magnitude of what is returned; ``math.inf`` for any.
-        keep_raw: whether :attr:`raw_observations` are kept from the beginning.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
 
     Attributes:
         count (int): returns counted.

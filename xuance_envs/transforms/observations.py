@@ -40,7 +40,7 @@ class ObservationTransform(Transform):
         vec_env: the vector environment.
         space: of one transformed observation.
         known: what it remembers at first.
-        keep_raw: whether :attr:`raw_observations` are kept from the beginning.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
     """
 
     _state: ObservationState
@@ -142,7 +142,7 @@ class TransformObservations(ObservationTransform):
             be: an array ``(k, *obs_shape)``, a dict or tuple of arrays for Dict and Tuple spaces.
             It returns a batch of k observations of ``space``, each made of its own alone.
         space: of one observation that it returns.
-        keep_raw: whether :attr:`raw_observations` are kept from the beginning.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
 
     Raises:
         ValueError: what the function returned is not a batch of observations of the space; from

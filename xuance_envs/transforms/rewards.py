@@ -44,7 +44,7 @@ class ClipRewards(RewardTransform):
         vec_env: the vector environment.
         low: the least reward.
         high: the greatest.
-        keep_raw: whether :attr:`raw_observations` are kept from the beginning.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
 
     Raises:
         ValueError: ``low`` is not below ``high``.
@@ -78,7 +78,7 @@ class ScaleRewards(RewardTransform):
     Args:
         vec_env: the vector environment.
         scale: the number.
-        keep_raw: whether :attr:`raw_observations` are kept from the beginning.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
 
     Raises:
         ValueError: it is no finite number.
@@ -111,7 +111,7 @@ class TransformRewards(RewardTransform):
         function: called with the rewards ``(k,)`` of as many environments as there happen to be:
             float64 in a step of all, float32 in ``recv``. It returns as many, each made of its own
             alone.
-        keep_raw: whether :attr:`raw_observations` are kept from the beginning.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
 
     Raises:
         ValueError: it returned something else; from ``step`` and ``recv``.
@@ -131,7 +131,7 @@ class TransformRewards(RewardTransform):
     def __init__(
         self,
         vec_env: VecEnv,
-        function: Callable[[NDArray[np.floating[Any]]], Any],
+        function: Callable[[NDArray[Any]], Any],
         *,
         keep_raw: bool = False,
     ) -> None:

@@ -35,7 +35,7 @@ class StackObservations(ObservationTransform):
             of such.
         n: how many.
         keys: of a Dict space, what is stacked; the rest stays as it is. None for all.
-        keep_raw: whether :attr:`raw_observations` are kept from the beginning.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
 
     Raises:
         ValueError: ``n`` is below 1, or observations cannot be concatenated.

@@ -98,7 +98,7 @@ class Transform(VecEnvWrapper):
         """Has ``buf_obs`` show what some environments' reset brought."""
 
     def learned(self) -> dict[str, Any]:
-        """What it has learned: numbers, text and lists of numbers by name; often nothing."""
+        """What it has learned, by name, as numbers, text and lists of numbers; often nothing."""
         return {}
 
     def relearning(self, learned: Mapping[str, Any]) -> Callable[[], None]:
@@ -144,8 +144,8 @@ class Transform(VecEnvWrapper):
         """What this transform and those within it have learned.
 
         Returns:
-            Numbers, text and lists of numbers by name, in one flat dict: ``torch.save`` and
-            ``numpy.savez`` take it.
+            One flat dict by name, of numbers, text and lists of numbers, which ``torch.save`` and
+            ``numpy.savez`` take.
         """
         return {
             f"{name}.{key}": value
