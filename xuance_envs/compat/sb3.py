@@ -35,6 +35,7 @@ __all__ = ["DummyVecEnv", "SubprocVecEnv"]
 
 Indices = int | Iterable[int] | None
 LIMIT = "TimeLimit.truncated"
+TheirVecEnv = sb3.VecEnv
 
 
 class DummyVecEnv(sb3.DummyVecEnv):
