@@ -155,9 +155,12 @@ class EnvGroup:
         self._left = _UNTOUCHED
 
     @property
-    def columns(self) -> tuple[int, int]:
-        """How many columns are in use: of infos, and of the infos of resets."""
-        return len(self._infos.keys), len(self._reset_infos.keys)
+    def extents(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """How many columns, and how many of each environment's bytes, are in use.
+
+        Of infos, and of the infos of resets.
+        """
+        return self._infos.table.extent, self._reset_infos.table.extent
 
     @staticmethod
     def _clear(arrays: StepArrays) -> None:
@@ -183,7 +186,7 @@ class EnvGroup:
         """
         rewards = self._rewards
         write_info = self._infos.write
-        known_info = self._infos.keys
+        known_info = self._infos.table.keys
         began = perf_counter()
         again = number is not None and number == self._number
         i, result = self._left if again else _UNTOUCHED
