@@ -80,6 +80,7 @@ FLOORS = [
     {"compat", "gym", "measure", "rollout"},
     {"report", "tuning"},
     {"demo", "making", "remote"},
+    {"doctor"},
     {"__main__"},
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -24,11 +24,11 @@ from xuance_envs.engine.data.space_rows import quick_view
 
 __all__ = ["InfoWriter"]
 
-_Layout = tuple[tuple[Any, ...], Sequence[tuple[str, type, Any]]]
+_Layout = Sequence[tuple[Any, type, Any]]
 """The keys of an info, in its order, and each one's type and column."""
 
-_EMPTY: _Layout = ((), ())
-_WRITE_ANEW: _Layout = ((KeyOrder,), ())  # no info is laid out like it
+_EMPTY: _Layout = ()
+_WRITE_ANEW: _Layout = ((KeyOrder, KeyOrder, ()),)  # no info is laid out like it
 
 _ALL = slice(None)
 
@@ -115,20 +115,22 @@ class InfoWriter:
         Raises:
             BadValueError: it is not a dict.
         """
-        keys, layout = self._layouts[i]
+        layout = self._layouts[i]
+        place = 0
         try:
-            if keys and tuple(info) == keys:
-                for key, kind, column in layout:
-                    value = info[key]
-                    if type(value) is not kind:
-                        break
-                    column[i] = value
-                else:
+            for key in info:
+                known, kind, column = layout[place]
+                value = info[key]
+                if key != known or type(value) is not kind:
+                    break
+                column[i] = value
+                place += 1
+            else:
+                if place == len(layout) and (place or type(info) is dict):
                     return
         except _NOT_TAKEN:
             pass  # not laid out as this environment's last info was
-        if keys or type(info) is not dict or info:
-            self._write_anew(i, info)
+        self._write_anew(i, info)
 
     def _write_anew(self, i: int, info: dict[str, Any]) -> None:
         if not isinstance(info, dict):
@@ -164,7 +166,7 @@ class InfoWriter:
             self._implied[i] = [key for key, _, _ in layout]
         else:
             rest[KeyOrder] = tuple(info)
-        self._layouts[i] = _WRITE_ANEW if rest else (tuple(info), layout)
+        self._layouts[i] = _WRITE_ANEW if rest else layout
         if rest:
             self.rest[i] = self._freeze(rest)
 
