@@ -90,7 +90,7 @@ ENGINE_FLOORS = [
     {"by_value", "cgroups", "cpus", "forks", "library_threads", "serialization"},
     {"data"},
     {"group"},
-    {"driver", "last_known", "results", "waiting"},
+    {"action_masks", "driver", "last_known", "results", "waiting"},
     {"backend", "ledger"},
     {"process", "ray", "restarts"},
     {"groups"},

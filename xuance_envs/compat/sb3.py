@@ -28,6 +28,7 @@ from xuance_envs.compat.in_env_process import PreparedFunction, own_registration
 from xuance_envs.compat.stepping import ProcessStepper, SerialStepper, Stepped, Stepper, originally
 from xuance_envs.compat.vector_results import take_final
 from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.data.masks import MASK_METHOD
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.group.outcome import Autoreset
 
@@ -227,9 +228,32 @@ class SubprocVecEnv(sb3.SubprocVecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Calls a method of some environments, wherever in their wrappers it is."""
-        return self._apply(
+        """Calls a method of some environments, wherever in their wrappers it is.
+
+        Masks of actions, which sb3-contrib asks for at each step, come with the steps from the
+        second time on.
+        """
+        masks_of_all = (
+            method_name == MASK_METHOD and indices is None and not (method_args or method_kwargs)
+        )
+        if masks_of_all and (masks := self._stepper.masks_said()) is not None:
+            return masks
+        results = self._apply(
             indices, in_env_process.call_method, method_name, method_args, method_kwargs
+        )
+        if masks_of_all and self._are_plain(results):
+            self._stepper.watch_masks()
+        return results
+
+    def _are_plain(self, masks: Sequence[Any]) -> bool:
+        """Whether masks are what they would be if they came with the steps."""
+        rows = self._stepper.arrays.masks
+        plain = None if rows is None else rows.flat
+        return plain is not None and all(
+            [
+                type(mask) is np.ndarray and (mask.dtype, mask.shape) == (np.bool_, plain.shape[1:])
+                for mask in masks
+            ]
         )
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:

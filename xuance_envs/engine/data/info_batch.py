@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.info_columns import (
     NO_COLUMNS,
     NUMBERS,
+    ArrayKind,
     ColumnLayout,
     Columns,
     Frozen,
@@ -66,6 +67,8 @@ class InfoBatch:
 
     def column(self, key: str, envs: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """One key of all infos; ``envs`` are the environments at the batch's positions."""
+        if (whole := self._whole_column(key)) is not None:
+            return whole, np.ones(len(envs), np.bool_)
         parts = self._parts(key, envs)
         others = self._others(key, envs)
         mask = np.zeros(len(envs), np.bool_)
@@ -91,6 +94,22 @@ class InfoBatch:
             values[position] = value
             mask[position] = True
         return values, mask
+
+    def _whole_column(self, key: str) -> NDArray[Any] | None:
+        """The quick way to a column that has a value of one kind in each info."""
+        first = self.layouts[0]
+        if self.rest or key not in first.keys or not self._groups_are_alike():
+            return None
+        slot = first.keys.index(key)
+        codes = self.arrays.kinds[slot]
+        code = int(codes[0]) if len(codes) else 0
+        if not code or not (codes == code).all():
+            return None
+        kind = first.kind(code)
+        if kind is NUMBERS[type(None)]:
+            return None
+        values = kind.values(kind.stored(self.arrays, slot, first.starts[slot]))
+        return values.copy() if isinstance(kind, ArrayKind) else values
 
     def columns(self, envs: NDArray[np.intp]) -> Columns | None:
         """Every key of all infos: what its values are, the values, and where there are any.

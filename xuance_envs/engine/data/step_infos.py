@@ -72,15 +72,25 @@ class StepInfos(Sequence[dict[Any, Any]]):
         batch: what the dicts are built from.
         envs: the environment of each dict.
         ends: the episodes that ended in the step, None if none did.
+
+    Attributes:
+        masks (Callable): gives the masks of the actions that come next, of these infos; only where
+            they have been received.
     """
 
-    __slots__ = ("_batch", "_built", "_ends", "_envs")
+    masks: Callable[[StepInfos], Any]
+    __slots__ = ("_batch", "_built", "_ends", "_envs", "masks")
 
     def __init__(self, batch: InfoBatch, envs: NDArray[np.intp], ends: Ends | None = None) -> None:
         self._batch = batch
         self._envs = envs
         self._ends = ends
         self._built: dict[int, dict[Any, Any]] = {}
+
+    @property
+    def envs(self) -> NDArray[np.intp]:
+        """The environment of each dict."""
+        return self._envs
 
     @property
     def parts(self) -> tuple[InfoBatch, Ends | None]:

@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.engine.data.info_writer import InfoWriter
+from xuance_envs.engine.data.masks import MASK_METHOD
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row, SpaceRows
 from xuance_envs.engine.data.step_arrays import UNSTEPPED, StepArrays
 from xuance_envs.engine.group.failures import failure_of
+from xuance_envs.engine.group.group_masks import GroupMasks
 from xuance_envs.engine.group.outcome import Autoreset, Outcome, OutcomeMaker, Reset
 from xuance_envs.engine.group.recorder import NOWHERE, Recorder
 from xuance_envs.engine.group.single_env import (
@@ -137,11 +139,12 @@ class EnvGroup:
         self._terminated = arrays.terminated
         self._truncated = arrays.truncated
         self._unstepped = memoryview(UNSTEPPED.repeat(n))  # type: ignore[arg-type]  # as above
-        self._clear(arrays)
+        arrays.clear()
         self._pending = arrays.pending
         self._infos = InfoWriter(arrays.infos, self._freeze)
         self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze)
         self._outcomes = OutcomeMaker(self._infos, self._reset_infos)
+        self._masks = GroupMasks(arrays.masks, arrays.pending)
         self.clock = StepClock(n, self._recorder.times)
         # What each step calls: the environments, but for those that it resets instead.
         self._stepped: list[Any] = list(self.envs)
@@ -155,20 +158,10 @@ class EnvGroup:
         self._left = _UNTOUCHED
 
     @property
-    def extents(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """How many columns, and how many of each environment's bytes, are in use.
-
-        Of infos, and of the infos of resets.
-        """
-        return self._infos.table.extent, self._reset_infos.table.extent
-
-    @staticmethod
-    def _clear(arrays: StepArrays) -> None:
-        """Removes what a group may have left in the arrays that had them before."""
-        for array in (arrays.terminated, arrays.truncated, arrays.pending):
-            array[:] = False
-        for infos in (arrays.infos, arrays.reset_infos):
-            infos.kinds[:] = 0
+    def extents(self) -> tuple[tuple[int, int], tuple[int, int], bool]:
+        """How much of the arrays is in use: of infos, of the infos of resets, and any masks."""
+        infos, resets = self._infos.table.extent, self._reset_infos.table.extent
+        return infos, resets, bool(self._masks.watched)
 
     def step(self, actions: list[list[Any]] | None = None, number: int | None = None) -> Outcome:
         """Steps every environment once, and resets those whose episode ended, if that is the mode.
@@ -221,11 +214,13 @@ class EnvGroup:
                 if terminated is not False or truncated is not False:
                     self._mark(i, terminated, truncated)
             self._left = i, result
-            self.clock.stop(began)
-            return self._outcome()
         except BaseException as error:
             self._left = i, result
             raise self._failure(i, error, result) from error
+        if self._masks.watched:
+            self._note_masks(range(len(self.envs)))
+        self.clock.stop(began)
+        return self._outcome()
 
     def reset(self, resets: Sequence[Reset]) -> Outcome:
         """Resets some environments; their observations and infos go where a step's would.
@@ -244,6 +239,7 @@ class EnvGroup:
                 raise self._failure(i, error) from error
             self._pending[i] = False
             self._stepped[i] = self.envs[i]
+            self._note_masks([i])
         return self._outcome()
 
     def revive(self, seeds: Sequence[int | None], infos: Sequence[dict[str, Any]]) -> Outcome:
@@ -268,7 +264,24 @@ class EnvGroup:
                 self._end(i, given)
             except BaseException as error:
                 raise self._failure(i, error) from error
+            self._note_masks([i])
         return self._outcome()
+
+    def watch_masks(self, places: Sequence[int], note: bool = True) -> list[Any]:
+        """Asks some environments for the masks of their actions, now and in each new state.
+
+        Args:
+            places: the environments.
+            note: whether now, too.
+
+        Returns:
+            The parts of each one's mask; None for one that has no method for that.
+
+        Raises:
+            EnvError: one raised, or returned something else.
+        """
+        watch = self._masks.watch if note else self._masks.expect
+        return self._each(MASK_METHOD, places, watch, None, places)
 
     def call(self, places: Sequence[int], name: str, args: Any, kwargs: Any) -> list[Any]:
         """Calls a method of some environments, each with copies of the arguments."""
@@ -453,6 +466,11 @@ class EnvGroup:
         )
 
     # -- the rest ---------------------------------------------------------------------
+
+    def _note_masks(self, places: Sequence[int]) -> list[Any]:
+        """Takes note of masks; to be called for environments that are in new states."""
+        watched = [i for i in places if i in self._masks.watched]
+        return self._each(MASK_METHOD, watched, self._masks.note, None, watched)
 
     def _each(
         self,

@@ -113,6 +113,7 @@ class GroupHost:
         build: Sequence[Any],
         attach: Sequence[Any],
         attributes: Mapping[tuple[int, str], Any],
+        watched: Sequence[int],
         then: tuple[str, Sequence[Any]],
     ) -> Any:
         """Does all that a host did whose place this one takes, and then a command."""
@@ -120,6 +121,7 @@ class GroupHost:
         self._attach(*attach)
         for (place, name), value in attributes.items():
             self.group.set_attr([place], name, [value])
+        self.group.watch_masks(watched, False)
         return self._execute(*then)
 
     def _ready(self, seeds: Sequence[int | None]) -> None:
