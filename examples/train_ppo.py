@@ -1,8 +1,9 @@
 """PPO in one file on top of RolloutCollector: Discrete and Box actions, vectors and Atari images.
 
     python examples/train_ppo.py --env CartPole-v1
-    python examples/train_ppo.py --env Pendulum-v1 --num-envs 16 --steps 500000
     python examples/train_ppo.py --env ALE/Breakout-v5 --num-envs 16 --steps 10000000
+    python examples/train_ppo.py --env Pendulum-v1 --steps 300000 --save pendulum.pt
+    python examples/train_ppo.py --env Pendulum-v1 --steps 50000 --play pendulum.pt
 
 Proximal policy optimization is Schulman et al. 2017, https://arxiv.org/abs/1707.06347. It needs the
 extra `torch`; Atari games need `atari` too.
@@ -19,11 +20,11 @@ from typing import Any
 
 import gymnasium
 import torch
-from gymnasium.wrappers import ClipAction, NormalizeReward
 from torch import nn
 
 import xuance_envs
 from xuance_envs import Gym_Env, RolloutCollector, VecEnv
+from xuance_envs.transforms import ClipActions, NormalizeObservations, NormalizeRewards, Transform
 
 ATARI_IDS = "ALE/"
 
@@ -91,17 +92,13 @@ class Agent(nn.Module):
         self.policy_head = layer(nn.Linear(features, actions), 0.01)
         self.value_head = layer(nn.Linear(features, 1), 1.0)
         self.log_std = nn.Parameter(torch.zeros(actions))
-        # What is known of the states' scale, and from how many; images are divided by 255.
-        size = () if self.sees_images else state_shape
-        self.register_buffer("mean", torch.zeros(size))
-        self.register_buffer("variance", torch.full(size, 255.0**2 if self.sees_images else 1.0))
-        self.seen = 0
 
     def get_actions_and_values(
         self, states: torch.Tensor, actions: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Actions, new or those given, with their log-probabilities; values; the entropy."""
-        states = (states - self.mean) / (self.variance.sqrt() + 1e-6)
+        if self.sees_images:
+            states = states / 255
         features = self.policy_body(states)
         policy = self.policy_head(features)
         values = self.value_head(features if self.sees_images else self.value_body(states))
@@ -123,16 +120,6 @@ class Agent(nn.Module):
         if actions is None:
             actions = normal.sample()
         return actions, normal.log_prob(actions).sum(-1), normal.entropy().sum(-1)
-
-    def learn_scale(self, states: torch.Tensor) -> None:
-        """Takes note of the mean and variance of vectors."""
-        if not self.sees_images:
-            self.seen += len(states)
-            weight = len(states) / self.seen
-            variance, mean = torch.var_mean(states, 0, correction=0)
-            shift = mean - self.mean
-            self.variance += weight * (variance + (1 - weight) * shift**2 - self.variance)
-            self.mean += weight * shift
 
 
 # --- learning -----------------------------------------------------------------------------------
@@ -176,26 +163,42 @@ def update(
             loss.backward()
             nn.utils.clip_grad_norm_(agent.parameters(), settings.max_gradient)
             optimizer.step()
-    agent.learn_scale(states)
+
+
+def save(path: str, agent: Agent, envs: VecEnv) -> None:
+    """Saves an agent, and the scale in which it sees, without which it is lost."""
+    scale = envs.state_dict() if isinstance(envs, Transform) else {}
+    torch.save({"agent": agent.state_dict(), "scale": scale}, path)
+
+
+def load(path: str, agent: Agent, envs: VecEnv) -> None:
+    """Has an agent that was saved play in these environments, in the scale it learned in."""
+    saved = torch.load(path, weights_only=True)
+    agent.load_state_dict(saved["agent"])
+    if isinstance(envs, Transform):
+        envs.load_state_dict(saved["scale"])
+        envs.freeze()
 
 
 # --- environments and the command line ----------------------------------------------------------
 
 
-def make_env(env_id: str, gamma: float) -> gymnasium.Env[Any, Any]:
-    """One environment; its infos have the score of each episode before rewards are scaled."""
-    if env_id.startswith(ATARI_IDS):
-        return xuance_envs.Atari_Env(env_id, image_size=84)
-    env = Gym_Env(env_id)
-    continuous = isinstance(env.action_space, gymnasium.spaces.Box)
-    return ClipAction(NormalizeReward(env, gamma)) if continuous else env
-
-
 def make_envs(env_id: str, num_envs: int, backend: str, gamma: float) -> VecEnv:
-    """Many of them, in this process (``dummy``) or in workers (``subproc``)."""
-    family = "Atari" if env_id.startswith(ATARI_IDS) else "Gym"
-    name = {"dummy": "DummyVecEnv_", "subproc": "SubprocVecEnv_"}[backend] + family
-    return getattr(xuance_envs, name)([partial(make_env, env_id, gamma)] * num_envs, copy=False)
+    """Many environments, in this process (``dummy``) or in workers (``subproc``)."""
+    is_atari = env_id.startswith(ATARI_IDS)
+    make_env = partial(xuance_envs.Atari_Env, image_size=84) if is_atari else Gym_Env
+    name = {"dummy": "DummyVecEnv_", "subproc": "SubprocVecEnv_"}[backend]
+    kind = getattr(xuance_envs, name + ("Atari" if is_atari else "Gym"))
+    return prepared(kind([partial(make_env, env_id)] * num_envs, copy=False), gamma)
+
+
+def prepared(envs: VecEnv, gamma: float) -> VecEnv:
+    """Environments as PPO learns best in them; infos have the scores of before all the same."""
+    if len(envs.observation_space.shape or ()) > 1:
+        return envs
+    if isinstance(envs.action_space, gymnasium.spaces.Box):
+        envs = NormalizeRewards(ClipActions(envs), gamma)
+    return NormalizeObservations(envs)
 
 
 def settings_for(env_id: str) -> Settings:
@@ -215,6 +218,8 @@ def main() -> None:
     add("--num-envs", type=int, default=32)
     add("--seed", type=int, default=1)
     add("--steps", type=int, default=200_000)
+    parser.add_argument("--save", metavar="FILE", help="where the trained agent goes")
+    parser.add_argument("--play", metavar="FILE", help="an agent that is to play, and not to learn")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     settings = settings_for(args.env)
@@ -225,12 +230,15 @@ def main() -> None:
         agent.cuda()
     if not agent.sees_images:
         torch.set_num_threads(1)  # small layers are quicker so, and workers need the other cores
+    if args.play:
+        load(args.play, agent, envs)
     dtype = torch.uint8 if agent.sees_images else torch.float32
     with RolloutCollector(
         envs, agent, settings.steps_per_env, state_dtype=dtype, seed=args.seed
     ) as collector:
         start = shown = time.perf_counter()
-        for _ in train(collector, agent, settings):
+        rollouts = iter(collector.rollout, "learned")  # play for ever, and learn nothing
+        for _ in rollouts if args.play else train(collector, agent, settings):
             now, steps = time.perf_counter(), collector.global_steps
             if steps >= args.steps or now - shown > 1:
                 print(
@@ -241,6 +249,8 @@ def main() -> None:
                 shown = now
             if steps >= args.steps:
                 break
+        if args.save:
+            save(args.save, agent, envs)
 
 
 if __name__ == "__main__":
