@@ -164,9 +164,11 @@ class AgentLoop:
         done, truncated = (torch.from_numpy(f.astype(np.int32)).to(self.device) for f in flags)
         return last.states, torch.from_numpy(rewards.copy()).to(self.device), done, truncated
 
-    def _ask_agent(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        answer = self.agent.get_actions_and_values(self.t_states, actions=None)
-        return checked_answer(answer, self.num_envs, self._action_layout.shape, self.device)
+    def _ask_agent(
+        self, states: Any, count: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        answer = self.agent.get_actions_and_values(states, actions=None)
+        return checked_answer(answer, count, self._action_layout.shape, self.device)
 
     def _start_step(self, actions: NDArray[Any]) -> None:
         actions = self._action_layout.for_envs(actions)
@@ -187,24 +189,50 @@ class AgentLoop:
         """
         observations, rewards, terminated, truncated, infos = self.vec_env.step_wait()
         parts = self._layout.parts(observations)
-        self._statistics.add_step(rewards)
         self._fresh = terminated | truncated
-        self.global_steps += self.num_envs
-        (ended,) = self._fresh.nonzero()
-        envs = ended.tolist()
-        firsts = []
-        first_finished = False
-        for i in envs:
-            info = infos[i]
-            firsts.append(self._layout.parts(info["reset_obs"]))
-            finished = self._statistics.add_end(i, info, bool(truncated[i]))
-            first_finished = first_finished or (finished and i == 0)
-        row.write(parts, envs, firsts)
+        ended, finished = self._take_in(0, row, parts, rewards, truncated, infos)
         self.t_states = row.states
         self._must_reset = False
         if self.recorder is not None:
-            self.recorder.after_step(float(rewards[0]), first_finished, self.global_steps)
+            self.recorder.after_step(float(rewards[0]), 0 in finished, self.global_steps)
         return parts, ended, rewards, terminated, truncated
+
+    def _take_in(
+        self,
+        first: int,
+        row: StateRow,
+        parts: list[Any],
+        rewards: NDArray[np.float32],
+        truncated: NDArray[np.bool_],
+        infos: Any,
+    ) -> tuple[NDArray[np.intp], list[int]]:
+        """Takes in what came of a step of some environments; whose episodes ended is noted.
+
+        Args:
+            first: index of the first of them.
+            row: where the states go that the next step starts from.
+            parts: of the last observations.
+            rewards: theirs, here and below.
+            truncated: whether that is how an episode ended.
+            infos: by their places.
+
+        Returns:
+            The places of those whose episodes ended, and those of them whose episodes finished.
+        """
+        last = first + len(rewards)
+        self._statistics.add_step(rewards, first)
+        self.global_steps += len(rewards)
+        (ended,) = self._fresh[first:last].nonzero()
+        places = ended.tolist()
+        firsts = []
+        finished = []
+        for i in places:
+            info = infos[i]
+            firsts.append(self._layout.parts(info["reset_obs"]))
+            if self._statistics.add_end(first + i, info, bool(truncated[i])):
+                finished.append(i)
+        row.write(parts, places, firsts)
+        return ended, finished
 
     def _settle(self) -> None:
         """Gets over what was interrupted in a step or a test, by a reset that throws it away."""
