@@ -76,7 +76,7 @@ class InfoBatch:
         rest = dict(self.rest)
         for env, value in values.items():
             rest[env] = partial(_thawed_with, key, value), rest.get(env)
-        return InfoBatch(self.numbers, self.keys, self.group_of, rest)
+        return InfoBatch(self.arrays, self.layouts, self.group_of, rest)
 
     def column(self, key: str, envs: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """One key of all infos; ``envs`` are the environments at the batch's positions."""
