@@ -28,6 +28,7 @@ PUBLIC_NAMES = [
     "DummyVecEnv_Atari",
     "DummyVecEnv_Gym",
     "EnvError",
+    "EnvStates",
     "Gym_Env",
     "LazyFrames",
     "MountainCar",
@@ -45,6 +46,8 @@ PUBLIC_NAMES = [
     "RemoteVecEnv",
     "RemoteVersionError",
     "RolloutCollector",
+    "StateError",
+    "StateMismatchError",
     "StepBatch",
     "StudentGymEnvVectorized",
     "SubprocVecEnv",
@@ -59,8 +62,10 @@ PUBLIC_NAMES = [
     "WrongProcessError",
     "__version__",
     "autotune",
+    "check_saving",
     "create_student_gym_env_vectorized",
     "make_vec",
+    "register_state",
 ]
 
 NEEDS = {
@@ -75,6 +80,7 @@ NEEDS = {
 # From the ground up: a module imports from floors below its own only, and from its own room.
 FLOORS = [
     {"_version", "errors"},
+    {"state"},
     {"engine"},
     {"vector_envs"},
     {"compat", "gym", "measure", "rollout"},
@@ -93,6 +99,7 @@ ENGINE_FLOORS = [
     {"backend", "ledger"},
     {"process", "ray", "restarts"},
     {"groups"},
+    {"saving"},
 ]
 ENGINE_FLOOR_OF = {room: number for number, rooms in enumerate(ENGINE_FLOORS) for room in rooms}
 TIED = ENGINE_FLOORS[0] | ENGINE_FLOORS[3] | ENGINE_FLOORS[4]
@@ -307,6 +314,8 @@ ERRORS = [
     errors.ClosedVecEnvError("text"),
     errors.WrongProcessError("text"),
     errors.EnvError(3, "step", "ValueError: too far", "Traceback ..."),
+    errors.StateError(3, "save_state", "Pump.handle: a Handle cannot be saved"),
+    errors.StateMismatchError(3, "load_state", "another id", "", "id", "CartPole-v1", "CartPole-v0"),
     errors.WorkerDiedError([0, 1], 4711, -9, "step", "the end of its output"),
     errors.WorkerTimeoutError([2], 4712, 1.5, "reset", "waited in vain"),
     errors.RemoteError("text", "http://127.0.0.1:8001", 500),

@@ -84,7 +84,9 @@ class GroupHost:
         """Makes the environments, from functions that come pickled, or are here already."""
         functions = self._inherited if env_fns is None else loads(env_fns)
         limit_threads(self._threads)
-        group = EnvGroup(functions, keywords, first, _freeze, self._recorder, autoreset)
+        group = EnvGroup(
+            functions, keywords, first, _freeze, self._recorder, autoreset, thaw=loads
+        )
         self.group = group
         limit_threads(self._threads)
         self._commands = {
@@ -97,6 +99,9 @@ class GroupHost:
             "apply": group.apply,
             "render": group.render,
             "revive": group.revive,
+            "save_states": group.save_states,
+            "prepare_states": group.prepare_states,
+            "load_states": group.load_states,
             "ready": self._ready,
         }
         return group.describe()

@@ -1,0 +1,161 @@
+"""The environments of a group saved, and loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from xuance_envs.engine.group.outcome import Autoreset, Outcome
+from xuance_envs.engine.serialization import loads
+from xuance_envs.state.faults import MismatchFault, StateFault, as_error
+from xuance_envs.state.handlers import take_registered
+from xuance_envs.state.single import Prepared, StateOfEnv
+
+if TYPE_CHECKING:
+    from xuance_envs.engine.group.env_group import EnvGroup
+
+__all__ = ["Facts", "GroupStates", "Saved"]
+
+Facts = Mapping[bytes, tuple[dict[str, Any], dict[str, str]]]
+"""By its digest, what an environment is, and the versions of its libraries."""
+
+Saved = tuple[bytes | None, bytes, bool]
+"""A state, the digest of what it was saved from, and whether it is one by replay."""
+
+
+class GroupStates:
+    """Saves and loads the environments of a group.
+
+    Args:
+        group: the group.
+        first: the index in the vector environment of its first environment.
+        autoreset: when an environment whose episode ended is reset.
+    """
+
+    def __init__(self, group: EnvGroup, first: int, autoreset: Autoreset) -> None:
+        self._group = group
+        self._first = first
+        self._autoreset = autoreset
+        self._of_env: dict[int, tuple[Any, StateOfEnv]] = {}
+        self._here: dict[int, bytes] = {}
+        self._prepared: dict[int, Prepared] = {}
+        self._registry: bytes | None = None
+
+    def save(
+        self, places: Sequence[int], wanted: Sequence[int] | None, registry: bytes | None
+    ) -> tuple[list[Saved], Facts]:
+        """The states of some environments.
+
+        Args:
+            places: the environments.
+            wanted: whose states are to be handed over; None for all. They are kept here, too, until
+                the next command about states.
+            registry: what was registered for classes of others, pickled.
+
+        Raises:
+            StateError: one cannot be saved.
+        """
+        self._register(registry)
+        self._here, self._prepared = {}, {}
+        facts: dict[bytes, tuple[dict[str, Any], dict[str, str]]] = {}
+
+        def save_one(i: int) -> Saved:
+            state = self._state(i)
+            showing = self._group.showing(i)
+            pending = showing.pending and self._autoreset.name
+            try:
+                data = state.save((showing.leaves, showing.info, pending, dict(showing.arguments)))
+            except StateFault as fault:
+                raise as_error(self._first + i, fault, "save_state") from None
+            own = state.plan.fingerprint
+            facts[own.digest] = own.parts, own.versions
+            if wanted is not None:
+                self._here[i] = data
+            is_wanted = wanted is None or i in wanted
+            return data if is_wanted else None, own.digest, state.plan.replays
+
+        return self._group.each("save_state", places, save_one), facts
+
+    def prepare(
+        self,
+        places: Sequence[int],
+        states: Sequence[bytes | int],
+        digests: Sequence[bytes],
+        facts: Facts,
+        forks: bool,
+        trusted: bool,
+        registry: bytes | None,
+    ) -> list[list[str]]:
+        """Reads states for some environments, and sees whether they can be put in.
+
+        Args:
+            places: the environments.
+            states: a state for each, or the place of an environment whose state was kept here.
+            digests: of what each was saved from.
+            facts: about these.
+            forks: whether random streams are to be others from then on.
+            trusted: whether states may name classes of any module.
+            registry: as for :meth:`save`.
+
+        Returns:
+            What may make a difference and need not, for each environment.
+
+        Raises:
+            StateError: one cannot be read.
+            StateMismatchError: one is of an environment that is not like the one it is for.
+        """
+        self._register(registry)
+        self._prepared = {}
+        given = dict(zip(places, zip(states, digests, strict=True), strict=True))
+        prepared: dict[int, Prepared] = {}
+
+        def prepare_one(i: int) -> list[str]:
+            data, digest = given[i]
+            state, env = self._state(i), self._first + i
+            try:
+                own = state.plan.fingerprint
+                doubts = [] if digest == own.digest else own.check(*facts[digest])
+                content = self._here[data] if isinstance(data, int) else data
+                prepared[i] = state.prepare(content, trusted, [env] if forks else None)
+                self._check_autoreset(prepared[i].seen[2])
+            except StateFault as fault:
+                raise as_error(env, fault, "load_state") from None
+            return doubts
+
+        doubts: list[list[str]] = self._group.each("load_state", places, prepare_one)
+        self._prepared, self._here = prepared, {}
+        return doubts
+
+    def load(self, places: Sequence[int]) -> Outcome:
+        """Puts in the states that were prepared.
+
+        Raises:
+            EnvError: an environment raised.
+        """
+        from xuance_envs.engine.group.env_group import Showing
+
+        showings = {}
+        prepared, self._prepared = self._prepared, {}
+        self._group.each("load_state", places, lambda i: prepared[i].put_in())
+        for i in places:
+            leaves, info, pending, arguments = prepared[i].seen
+            showings[i] = Showing(leaves, info, bool(pending), arguments)
+        return self._group.show(showings)
+
+    def _check_autoreset(self, pending: str | bool) -> None:
+        if pending and pending != self._autoreset.name:
+            then = Autoreset[str(pending)].value
+            raise MismatchFault("moment of the reset that is pending", then, self._autoreset.value)
+
+    def _state(self, i: int) -> StateOfEnv:
+        env = self._group.envs[i]
+        known = self._of_env.get(i)
+        if known is None or known[0] is not env:
+            known = self._of_env[i] = env, StateOfEnv(env)
+        return known[1]
+
+    def _register(self, registry: bytes | None) -> None:
+        if registry is not None and registry != self._registry:
+            take_registered(loads(registry))
+            self._registry = registry
+            self._of_env = {}
