@@ -86,6 +86,7 @@ FLOORS = [
     {"compat", "gym", "measure", "rollout"},
     {"report", "tuning"},
     {"demo", "making", "remote"},
+    {"doctor"},
     {"__main__"},
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
@@ -315,7 +316,9 @@ ERRORS = [
     errors.WrongProcessError("text"),
     errors.EnvError(3, "step", "ValueError: too far", "Traceback ..."),
     errors.StateError(3, "save_state", "Pump.handle: a Handle cannot be saved"),
-    errors.StateMismatchError(3, "load_state", "another id", "", "id", "CartPole-v1", "CartPole-v0"),
+    errors.StateMismatchError(
+        3, "load_state", "another id", "", "id", "CartPole-v1", "CartPole-v0"
+    ),
     errors.WorkerDiedError([0, 1], 4711, -9, "step", "the end of its output"),
     errors.WorkerTimeoutError([2], 4712, 1.5, "reset", "waited in vain"),
     errors.RemoteError("text", "http://127.0.0.1:8001", 500),

@@ -177,8 +177,8 @@ class EnvError(VecEnvError):
 class StateError(EnvError):
     """An environment's state cannot be saved, or what was saved cannot be read.
 
-    Nothing has been changed then, and the vector environment stays usable. ``env_index`` is -1 where
-    it is not about one environment.
+    Nothing has been changed then, and the vector environment stays usable. ``env_index`` is -1
+    where it is not about one environment.
     """
 
     def __str__(self) -> str:
@@ -189,8 +189,8 @@ class StateMismatchError(StateError):
     """A state is of an environment that differs from the one it is to be put into.
 
     Attributes:
-        what (str): what differs: ``"wrappers"``, ``"id"``, ``"kwargs"``, a space, the ``"model"`` or
-            the ``"ROM"``, what a function or a class holds, or a library's version.
+        what (str): what differs: ``"wrappers"``, ``"id"``, ``"kwargs"``, a space, the ``"model"``
+            or the ``"ROM"``, what a function or a class holds, or a library's version.
         saved: how it was when the state was saved.
         here: how it is in the environment.
 

@@ -16,7 +16,7 @@ from stateful_envs import Collector
 
 from xuance_envs import DummyVecEnv, EnvStates, Gym_Env, StateError
 from xuance_envs.state import file_format, pickling
-from xuance_envs.state.env_states import SavedEnv
+from xuance_envs.state.saved_env import SavedEnv
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -85,7 +85,7 @@ def test_the_header_says_what_is_in_it(state: EnvStates) -> None:
 def test_a_file_cut_off_anywhere_is_an_error(state: EnvStates) -> None:
     data = state.to_bytes()
     for length in [*range(0, len(data), 97), len(data) - 1]:
-        with pytest.raises(StateError, match="expected states as EnvStates.to_bytes gives them"):
+        with pytest.raises(StateError, match="expected states as EnvStates"):
             EnvStates.from_bytes(data[:length])
 
 

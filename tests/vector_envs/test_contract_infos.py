@@ -376,9 +376,7 @@ PICKLING = (
     "xuance_envs.engine.backend.dumps_for_worker",
     "xuance_envs.engine.backend.loads",
     "xuance_envs.engine.process.driver.dumps_for_worker",
-    "xuance_envs.engine.process.driver.loads",
-    "xuance_envs.engine.ray.worker.dumps_for_worker",
-    "xuance_envs.engine.ray.worker.loads",
+    "xuance_envs.engine.ray.driver.dumps_for_worker",
     "xuance_envs.engine.serialization.copy.deepcopy",
 )
 """How this process turns objects into bytes for a worker and back, and copies its own."""

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from backends import CALLER_STEPS, DUMMY, WORKERS, Backend, Maker, made
+from backends import CALLER_STEPS, DUMMY, WORKERS, Maker, made
 from comparing import assert_same, in_form, row
 from interrupts import Instant
 from stateful_envs import MAKERS, Collector, Counting, WithFile, of_length, scaled_by
@@ -150,7 +150,7 @@ def test_clones_go_on_as_their_source(make_saving: Maker) -> None:
     obs, infos = envs.clone_state(3, range(N))
     assert_same(list(obs), [obs[3]] * N)
     assert_same([dict(info) for info in infos], [dict(infos[3])] * N)
-    assert_same([list(part)[0] for part in buffers(envs)], [list(part)[3] for part in was])
+    assert_same([part[0] for part in buffers(envs)], [part[3] for part in was])
     for step in played(envs, [[each[0]] * N for each in actions[8:]]):
         for part in step:
             assert_same(list(part), [part[0]] * N)
@@ -261,7 +261,9 @@ def test_what_was_returned_stays_as_it_was(make_saving: Maker, copies: bool) -> 
 def test_what_cannot_be_saved_is_named(make_saving: Maker) -> None:
     envs = make_saving([Collector, Collector, WithFile, Collector, Collector])
     envs.reset(seed=1)
-    with pytest.raises(StateError, match=r"environment 2 .*WithFile\.file.*TextIOWrapper") as caught:
+    with pytest.raises(
+        StateError, match=r"environment 2 .*WithFile\.file.*TextIOWrapper"
+    ) as caught:
         envs.save_state()
     assert (caught.value.env_index, caught.value.command) == (2, "save_state")
     assert "register_state" in str(caught.value)
@@ -377,7 +379,9 @@ class UsingLibrary(Collector):
 
 def test_registered_classes_are_known_in_workers(make_saving: Maker) -> None:
     register_state(
-        Library, lambda library: library.level, lambda library, level: vars(library).update(level=level)
+        Library,
+        lambda library: library.level,
+        lambda library, level: vars(library).update(level=level),
     )
     envs = make_saving([UsingLibrary] * N)
     envs.reset(seed=1)

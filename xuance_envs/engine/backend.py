@@ -13,8 +13,9 @@ from typing import Any, Generic, TypeVar
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.engine.group.requests import Reply
 from xuance_envs.engine.group.single_env import EnvDescription
-from xuance_envs.engine.serialization import dumps_for_worker, loads
+from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
 from xuance_envs.engine.waiting import Waiter
 from xuance_envs.errors import WorkerDiedError
 
@@ -52,6 +53,20 @@ class WorkerDriver(Driver):
                 f"what {command!r} was given cannot be sent to {self.what}, because it cannot be "
                 f"pickled: {error}"
             ) from error
+
+    def unpack(self, reply: int, payload: bytes) -> Any:
+        """The value, or the outcome, that a reply's payload is.
+
+        Raises:
+            EnvError: the reply is that an environment failed.
+        """
+        if reply == Reply.FAILED:
+            raise self._failure(unpack_error(payload))
+        return loads(payload)
+
+    def _failure(self, error: BaseException) -> BaseException:
+        """The error to raise for what the worker raised."""
+        return error
 
     def thaw(self, frozen: bytes) -> Any:
         """See :class:`~xuance_envs.engine.driver.Driver`."""

@@ -12,8 +12,9 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.groups import Groups
 from xuance_envs.engine.serialization import dumps_for_worker
-from xuance_envs.state.env_states import EnvStates, SavedEnv
+from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.handlers import registered
+from xuance_envs.state.saved_env import SavedEnv
 
 __all__ = ["clone", "load", "save"]
 

@@ -178,7 +178,8 @@ class Atari_Env(EnvWrapper):
         # For who saves the environment: what the emulator was last asked for, and for how many
         # frames, since an action that it took for certain. See `xuance_envs.state.ale`.
         self._requested_actions: deque[tuple[Any, float, int]] = deque(maxlen=_MOST_REQUESTS)
-        self._game._requested_actions = self._requested_actions
+        game: Any = self.env
+        game._requested_actions = self._requested_actions
         self._set_up_emulator(skips, fire_on_reset, full_action_space)
         self._set_up_limits(made, skips[0])
         self._set_up_observations(size, max_pool)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.state.faults import StateFault
+from xuance_envs.state.faults import FaultError
 from xuance_envs.state.handlers import NATIVE, Handler
 
 __all__ = ["RECORDED", "REQUESTED", "RequestLog", "taken"]
@@ -75,7 +75,7 @@ def _generator(state: bytes) -> slice:
         (length,) = _LENGTH.unpack_from(state, start - _LENGTH.size)
         if 2 * _WORDS < length <= len(state) - start:
             return slice(start, start + length)
-    raise StateFault("", "this version of ale-py writes states in a way that is not known here")
+    raise FaultError("", "this version of ale-py writes states in a way that is not known here")
 
 
 def _drawn(written: list[bytes]) -> Iterator[int]:
@@ -167,11 +167,14 @@ class RequestLog:
         if env.continuous:
             x, y = action[0] * np.cos(action[1]), action[0] * np.sin(action[1])
             least = env.continuous_action_threshold
-            taken, strength = env.map_action_idx(
-                left_center_right=-int(x < -least) + int(x > least),
-                down_center_up=-int(y < -least) + int(y > least),
-                fire=(action[-1] > least),
-            ), float(action[0])
+            taken, strength = (
+                env.map_action_idx(
+                    left_center_right=-int(x < -least) + int(x > least),
+                    down_center_up=-int(y < -least) + int(y > least),
+                    fire=(action[-1] > least),
+                ),
+                float(action[0]),
+            )
         else:
             taken, strength = env._action_set[action], 1.0
         result = self.step(action)
@@ -189,7 +192,7 @@ def _save(ale: Any, owner: Any) -> _Value:
     if stickiness == 0:
         return state, 0, 1.0
     if requested is None or stickiness > _STICKIEST:
-        raise StateFault(
+        raise FaultError(
             f"{type(owner).__qualname__}'s emulator",
             f"it repeats actions with a probability of {stickiness:g}, and which one it would "
             f"repeat cannot be told: expected at most {_STICKIEST}, and an environment that was "
@@ -207,10 +210,10 @@ def _number(action: Any) -> int:
 def _check(ale: Any, value: _Value) -> None:
     state, number, strength = value
     if not (type(state) is bytes and len(state) > 100 and type(number) is int):
-        raise StateFault("", "expected the state of an emulator")
+        raise FaultError("", "expected the state of an emulator")
     text = state[_generator(state)]
     if text.count(b" ") != _WORDS or text.translate(None, b"0123456789 "):
-        raise StateFault("", "expected the state of an emulator, with its random generator")
+        raise FaultError("", "expected the state of an emulator, with its random generator")
     importlib.import_module("ale_py").Action(number)
     float(strength)
 
@@ -258,7 +261,7 @@ def _fork(ale: Any, fork: Any) -> None:
         text = b" ".join(b"%d" % word for word in [*words, _WORDS])
         start, size = match.start(), _LENGTH.size
         if _LENGTH.unpack_from(state, start - size)[0] != len(match.group()):
-            raise StateFault("", "this version of ale-py writes states in an unknown way")
+            raise FaultError("", "this version of ale-py writes states in an unknown way")
         pieces += [state[end : start - size], _LENGTH.pack(len(text)), text]
         end = match.end()
     ale.restoreState(library.ALEState(b"".join([*pieces, state[end:]])))

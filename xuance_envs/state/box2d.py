@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.state.faults import StateFault
+from xuance_envs.state.faults import FaultError
 from xuance_envs.state.handlers import NATIVE, Handler
 
 __all__ = ["REPLAYED", "Replay"]
@@ -63,7 +63,7 @@ class Replay:
 def _log_of(env: Any) -> Replay:
     log = vars(env).get(_LOG)
     if not isinstance(log, Replay):
-        raise StateFault(
+        raise FaultError(
             type(env).__qualname__,
             "nothing of a Box2D world can be saved, and what it was made from has not been "
             "recorded: expected an environment that was made by a vector environment or by "
@@ -81,7 +81,7 @@ def _check(env: Any, value: Any) -> None:
     _log_of(env)
     begin, actions, _ = value
     if not isinstance(actions, list) or not (begin is None or len(begin) == 4):
-        raise StateFault("", "expected a generator, a seed and the actions since")
+        raise FaultError("", "expected a generator, a seed and the actions since")
 
 
 def _load(env: Any, value: Any, _: Any) -> None:
@@ -104,7 +104,7 @@ _REUSED = (
 
 
 def _refuse(env: Any, _: Any) -> Any:
-    raise StateFault(type(env).__qualname__, _REUSED)
+    raise FaultError(type(env).__qualname__, _REUSED)
 
 
 NATIVE[REPLAYED] = Handler(_save, _load, _check, replays=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.errors import StateError
-from xuance_envs.state.faults import StateFault, as_error
+from xuance_envs.state.faults import FaultError, as_error
 from xuance_envs.state.recording import record
 from xuance_envs.state.single import StateOfEnv
 
@@ -61,7 +61,7 @@ def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) 
             data = StateOfEnv(env).save()
             expected = _stepped(env, actions[steps:])
             StateOfEnv(twin).prepare(data, trusted=True).put_in()
-        except StateFault as fault:
+        except FaultError as fault:
             raise as_error(0, fault, "check_saving") from None
         found = _stepped(twin, actions[steps:])
         _compare(expected, found)
@@ -133,5 +133,9 @@ def difference(one: Any, other: Any) -> str | None:
         return None if repr(one) == repr(other) or one == other else ""
     for key, a, b in pairs:
         if (where := difference(a, b)) is not None:
-            return f" at {key}{where.removeprefix(' at ')}" if where.startswith(" at") else f" at {key}{where}"
+            return (
+                f" at {key}{where.removeprefix(' at ')}"
+                if where.startswith(" at")
+                else f" at {key}{where}"
+            )
     return None

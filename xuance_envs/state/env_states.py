@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from xuance_envs.state import file_format
 from xuance_envs.state.pickling import dumps_plain, loads_plain
+from xuance_envs.state.saved_env import Facts, SavedEnv
 
-__all__ = ["EnvStates", "SavedEnv"]
-
-
-@dataclass(frozen=True)
-class SavedEnv:
-    """One environment's state.
-
-    Attributes:
-        env: the environment's own.
-        digest: of what it was saved from.
-        replays: whether it is put in by repeating what led to it.
-        extras: by name, what vector environments and what is around them keep of it.
-    """
-
-    env: bytes
-    digest: bytes
-    replays: bool = False
-    extras: Mapping[str, bytes] = field(default_factory=dict)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes it takes."""
-        return len(self.env) + sum(map(len, self.extras.values()))
+__all__ = ["EnvStates"]
 
 
 class EnvStates:
@@ -66,14 +46,14 @@ class EnvStates:
     __slots__ = ("envs", "facts", "shared", "trusted")
 
     envs: tuple[SavedEnv, ...]
-    facts: Mapping[bytes, tuple[dict[str, Any], dict[str, str]]]
+    facts: Facts
     shared: Mapping[str, bytes]
     trusted: bool
 
     def __init__(
         self,
         envs: Sequence[SavedEnv],
-        facts: Mapping[bytes, tuple[dict[str, Any], dict[str, str]]],
+        facts: Facts,
         shared: Mapping[str, bytes] | None = None,
         trusted: bool = True,
     ) -> None:
@@ -94,10 +74,9 @@ class EnvStates:
         """The states of some of the environments: of one, of a slice, or of those listed."""
         if isinstance(index, slice):
             envs = self.envs[index]
-        elif isinstance(index, Sequence) or hasattr(index, "__len__"):
-            envs = tuple(self.envs[int(i)] for i in index)
         else:
-            envs = (self.envs[index],)
+            which: Any = index if hasattr(index, "__len__") else [index]
+            envs = tuple(self.envs[int(i)] for i in which)
         return EnvStates(envs, self.facts, self.shared, self.trusted)
 
     def __eq__(self, other: object) -> bool:
@@ -137,7 +116,7 @@ class EnvStates:
         """What was added for each environment; None where nothing was.
 
         Raises:
-            StateFault: it names classes that nobody vouches for.
+            FaultError: it names classes that nobody vouches for.
         """
         if not all(name in env.extras for env in self.envs):
             return None
@@ -151,9 +130,7 @@ class EnvStates:
 
     def to_bytes(self) -> bytes:
         """All of it, compressed; see :mod:`xuance_envs.state.file_format`."""
-        from xuance_envs.state.file_format import write
-
-        return write(self)
+        return file_format.write(self.envs, self.facts, self.shared)
 
     @classmethod
     def from_bytes(cls, data: bytes, trusted: bool = False) -> EnvStates:
@@ -165,12 +142,10 @@ class EnvStates:
                 read. Otherwise only what is known to hold data and do nothing.
 
         Raises:
-            ValueError: the data is not what :meth:`to_bytes` gave, is cut off, or names something
+            StateError: the data is not what :meth:`to_bytes` gave, is cut off, or names something
                 else.
         """
-        from xuance_envs.state.file_format import read
-
-        return read(data, trusted)
+        return cls(*file_format.read(data, trusted), trusted)
 
     def save(self, path: str | Path) -> None:
         """Writes it to a file, whole or not at all.
@@ -178,9 +153,7 @@ class EnvStates:
         Args:
             path: where to; ``.xenvs`` is the usual suffix.
         """
-        from xuance_envs.state.file_format import write_file
-
-        write_file(Path(path), self.to_bytes())
+        file_format.write_file(Path(path), self.to_bytes())
 
     @classmethod
     def load(cls, path: str | Path, trusted: bool = False) -> EnvStates:

@@ -6,12 +6,12 @@ from typing import Any
 
 from xuance_envs.errors import StateError, StateMismatchError
 
-__all__ = ["MismatchFault", "StateFault", "as_error", "kind_of"]
+__all__ = ["FaultError", "MismatchError", "as_error", "kind_of"]
 
 _LONGEST = 300
 
 
-class StateFault(Exception):
+class FaultError(Exception):
     """Something in an environment cannot be saved, or a state cannot be read.
 
     Args:
@@ -28,7 +28,7 @@ class StateFault(Exception):
         return f"{self.where}: {self.reason}" if self.where else self.reason
 
 
-class MismatchFault(StateFault):
+class MismatchError(FaultError):
     """A state is of an environment that differs from the one it is to be put into.
 
     Args:
@@ -48,9 +48,9 @@ class MismatchFault(StateFault):
         self.here = here
 
 
-def as_error(env: int, fault: StateFault, command: str) -> StateError:
+def as_error(env: int, fault: FaultError, command: str) -> StateError:
     """What is raised for a fault, once it is known in which environment it was found."""
-    if isinstance(fault, MismatchFault):
+    if isinstance(fault, MismatchError):
         return StateMismatchError(env, command, str(fault), "", fault.what, fault.saved, fault.here)
     return StateError(env, command, str(fault))
 
@@ -58,7 +58,11 @@ def as_error(env: int, fault: StateFault, command: str) -> StateError:
 def kind_of(value: Any) -> str:
     """The type of a value as an error names it."""
     kind = type(value)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
 
 
 def _short(value: Any) -> str:

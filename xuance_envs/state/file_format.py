@@ -1,8 +1,8 @@
-"""States as a file: what is in it can be told from its header, and nothing in it is executed.
+r"""States as a file: what is in it can be told from its header, and nothing in it is executed.
 
 .. code-block:: text
 
-    8 bytes   89 58 45 4e 56 53 0d 0a, that is "\\x89XENVS\\r\\n"
+    8 bytes   89 58 45 4e 56 53 0d 0a, that is "\x89XENVS\r\n"
     2 bytes   version of the format, big-endian: 1
     4 bytes   length of the header
     16 bytes  checksum of all that follows (blake2b)
@@ -21,15 +21,16 @@ import platform
 import struct
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from xuance_envs._version import __version__
 from xuance_envs.errors import StateError
-from xuance_envs.state.env_states import EnvStates, SavedEnv
-from xuance_envs.state.faults import StateFault
+from xuance_envs.state.faults import FaultError
 from xuance_envs.state.pickling import check_harmless
+from xuance_envs.state.saved_env import Facts, SavedEnv
 
 __all__ = ["MAGIC", "VERSION", "header_of", "read", "write", "write_file"]
 
@@ -42,16 +43,24 @@ _MOST_BYTES = 1 << 36
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1 << 20}]
 
 
-def write(states: EnvStates, **notes: Any) -> bytes:
+Contents = tuple[Sequence[SavedEnv], Facts, Mapping[str, bytes]]
+"""The states of environments, what these are, and by name what is kept for all together."""
+
+
+def write(
+    saved: Sequence[SavedEnv], facts: Facts, shared: Mapping[str, bytes], **notes: Any
+) -> bytes:
     """States as bytes.
 
     Args:
-        states: the states.
+        saved: a state for each environment.
+        facts: what these are.
+        shared: by name, what is kept for all together.
         **notes: what else the header is to have.
     """
     parts: list[bytes] = []
     envs = []
-    for env in states.envs:
+    for env in saved:
         parts += [env.env, *env.extras.values()]
         envs.append(
             {
@@ -61,10 +70,10 @@ def write(states: EnvStates, **notes: Any) -> bytes:
                 "extras": {name: len(data) for name, data in env.extras.items()},
             }
         )
-    parts += states.shared.values()
+    parts += shared.values()
     raw = b"".join(parts)
     packed = lzma.compress(raw, lzma.FORMAT_XZ, filters=_FILTERS)
-    header = {
+    header: dict[str, Any] = {
         "versions": {
             "xuance_envs": __version__,
             "python": platform.python_version(),
@@ -76,10 +85,10 @@ def write(states: EnvStates, **notes: Any) -> bytes:
         },
         "what": {
             digest.hex(): {"is": parts_of, "versions": versions}
-            for digest, (parts_of, versions) in states.facts.items()
+            for digest, (parts_of, versions) in facts.items()
         },
         "envs": envs,
-        "shared": {name: len(data) for name, data in states.shared.items()},
+        "shared": {name: len(data) for name, data in shared.items()},
         "compression": "xz",
         "bytes": len(raw),
         "compressed_bytes": len(packed),
@@ -99,7 +108,7 @@ def header_of(data: bytes) -> dict[str, Any]:
     return _checked(data)[0]
 
 
-def read(data: bytes, trusted: bool) -> EnvStates:
+def read(data: bytes, trusted: bool) -> Contents:
     """The states that were written.
 
     Raises:
@@ -139,7 +148,7 @@ def read(data: bytes, trusted: bool) -> EnvStates:
         for number, saved in enumerate(envs):
             _check(number, saved.env, *saved.extras.values())
         _check(-1, *shared.values())
-    return EnvStates(envs, facts, shared, trusted)
+    return envs, facts, shared
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -189,7 +198,7 @@ def _check(env: int, *parts: bytes) -> None:
     for part in parts:
         try:
             check_harmless(part)
-        except StateFault as fault:
+        except FaultError as fault:
             raise StateError(env, "load_state", fault.reason) from None
 
 
@@ -198,4 +207,6 @@ def _checksum(data: bytes) -> bytes:
 
 
 def _unreadable(reason: str) -> StateError:
-    return StateError(-1, "load_state", f"expected states as EnvStates.to_bytes gives them: {reason}")
+    return StateError(
+        -1, "load_state", f"expected states as EnvStates.to_bytes gives them: {reason}"
+    )

@@ -1,4 +1,4 @@
-"""What has to be the same in two environments, so that the state of one can be put into the other."""
+"""What has to be the same in two environments, so that one can be given the other's state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.state.faults import MismatchFault
+from xuance_envs.state.faults import MismatchError
 from xuance_envs.state.layers import Layer
 
 __all__ = ["EXACT", "Fingerprint", "is_space", "parts_of_space"]
@@ -33,7 +33,9 @@ class Fingerprint:
     def __init__(self, parts: dict[str, Any], versions: dict[str, str]) -> None:
         self.parts = parts
         self.versions = versions
-        self.digest = hashlib.blake2b(repr((parts, versions)).encode(), digest_size=_DIGEST).digest()
+        self.digest = hashlib.blake2b(
+            repr((parts, versions)).encode(), digest_size=_DIGEST
+        ).digest()
 
     @classmethod
     def of(cls, layers: Sequence[Layer], extra: dict[str, Any]) -> Fingerprint:
@@ -52,10 +54,14 @@ class Fingerprint:
             "action space": _described(layers[0].obj.action_space),
             **extra,
         }
-        libraries = {type(layer.obj).__module__.partition(".")[0] for layer in layers} - {"builtins"}
+        libraries = {type(layer.obj).__module__.partition(".")[0] for layer in layers} - {
+            "builtins"
+        }
         libraries |= {"numpy"} | (EXACT & set(extra.get("libraries", ())))
         parts.pop("libraries", None)
-        return cls(parts, {name: version for name in sorted(libraries) if (version := _version(name))})
+        return cls(
+            parts, {name: version for name in sorted(libraries) if (version := _version(name))}
+        )
 
     def check(self, parts: dict[str, Any], versions: dict[str, str]) -> list[str]:
         """Compares it with that of a state.
@@ -64,18 +70,18 @@ class Fingerprint:
             What may make a difference and need not: other versions of libraries.
 
         Raises:
-            MismatchFault: something has to be the same, and is not.
+            MismatchError: something has to be the same, and is not.
         """
         for what in {**parts, **self.parts}:
             if parts.get(what) != self.parts.get(what):
-                raise MismatchFault(what, parts.get(what), self.parts.get(what))
+                raise MismatchError(what, parts.get(what), self.parts.get(what))
         doubts = []
         for name in {**versions, **self.versions}:
             then, now = versions.get(name), self.versions.get(name)
             if then == now:
                 continue
             if name in EXACT:
-                raise MismatchFault(f"version of {name}", then, now)
+                raise MismatchError(f"version of {name}", then, now)
             doubts.append(f"it was saved with {name} {then}, and this is {now}")
         return doubts
 
@@ -101,7 +107,10 @@ def is_space(value: Any) -> bool:
 
 def _is_space_class(kind: type) -> bool:
     for each in kind.__mro__:
-        if each.__name__ == "Space" and each.__module__ in ("gymnasium.spaces.space", "gym.spaces.space"):
+        if each.__name__ == "Space" and each.__module__ in (
+            "gymnasium.spaces.space",
+            "gym.spaces.space",
+        ):
             return True
     return False
 
@@ -118,7 +127,9 @@ def parts_of_space(space: Any) -> Iterator[Any]:
         yield one
         for _, value in sorted(vars(one).items()):
             inner = value.values() if isinstance(value, dict) else value
-            items = inner if isinstance(inner, (list, tuple)) or isinstance(value, dict) else [value]
+            items = (
+                inner if isinstance(inner, (list, tuple)) or isinstance(value, dict) else [value]
+            )
             waiting += [item for item in items if is_space(item)]
 
 

@@ -22,8 +22,8 @@ Load = Callable[[Any, Any], None]
 class Handler:
     """How the state of one kind of object is taken and put in.
 
-    What each function is given first is the object, and last, where it is said, its owner: the layer
-    that has it as an attribute, or itself if it is a layer.
+    What each function is given first is the object, and last, where it is said, its owner: the
+    layer that has it as an attribute, or itself if it is a layer.
 
     Args:
         save: returns the state; is given the owner.
@@ -49,9 +49,7 @@ class Handler:
 
 
 _NO_STATE = Handler.of(lambda obj: None, lambda obj, value: None)
-_OWN = Handler.of(
-    lambda obj: obj.__env_state__(), lambda obj, value: obj.__set_env_state__(value)
-)
+_OWN = Handler.of(lambda obj: obj.__env_state__(), lambda obj, value: obj.__set_env_state__(value))
 
 NATIVE: dict[str, Handler] = {}
 """Handlers of objects of native libraries, by the full name of their class."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.state.faults import MismatchFault, StateFault
+from xuance_envs.state.faults import FaultError, MismatchError
 from xuance_envs.state.handlers import NATIVE, Handler
 
 __all__: list[str] = []
@@ -48,7 +48,7 @@ class _Simulation:
             array = getattr(data, name)
             address = array.__array_interface__["data"][0]
             if array.size and not self.buffer <= address < self.buffer + self.length:
-                raise StateFault(
+                raise FaultError(
                     "", "this version of mujoco lays MjData out in a way that is not known here"
                 )
 
@@ -81,9 +81,9 @@ def _check(data: Any, value: _Value) -> None:
     its = _simulation(data)
     state, buffer, parameters = value
     if len(state) != 8 * its.size or len(buffer) != its.length:
-        raise MismatchFault("model", f"{len(buffer)} bytes of data", f"{its.length} bytes of data")
+        raise MismatchError("model", f"{len(buffer)} bytes of data", f"{its.length} bytes of data")
     if parameters != (here := its.parameters()):
-        raise MismatchFault(
+        raise MismatchError(
             "model", f"masses, sizes and the like with digest {parameters.hex()}", here.hex()
         )
 

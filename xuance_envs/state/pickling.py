@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.state import rebuild
-from xuance_envs.state.faults import StateFault, kind_of
+from xuance_envs.state.faults import FaultError, kind_of
 from xuance_envs.state.fingerprint import is_space
 from xuance_envs.state.plan import Plan, is_kept, is_native
 
@@ -58,7 +58,15 @@ _HARMLESS_CLASSES = frozenset(
 _REBUILD = "xuance_envs.state.rebuild"
 _PLAIN = {
     name: getattr(rebuild, name)
-    for name in ("array", "view", "scalar", "bit_generator", "generator", "random_state", "python_random")
+    for name in (
+        "array",
+        "view",
+        "scalar",
+        "bit_generator",
+        "generator",
+        "random_state",
+        "python_random",
+    )
 }
 _IN_TARGET = ("there", "native", "class_named", "method")
 _FUNCTIONS = frozenset(id(getattr(rebuild, name)) for name in (*_PLAIN, *_IN_TARGET))
@@ -87,13 +95,13 @@ class StatePickler(pickle.Pickler):
         reduce = _REDUCERS.get(kind)
         if reduce is None:
             return self._reduce_other(obj)
-        if kind is np.ndarray and obj.base is not None and _is_elsewhere(obj):
-            if (path := self._plan.find(obj)) is not None:
-                return rebuild.native, (path, obj.tobytes())
+        is_elsewhere = kind is np.ndarray and obj.base is not None and _is_elsewhere(obj)
+        if is_elsewhere and (path := self._plan.find(obj)) is not None:
+            return rebuild.native, (path, obj.tobytes())
         return reduce(obj)
 
     def _reduce_other(self, obj: Any) -> Any:
-        kind = type(obj)
+        kind: Any = type(obj)
         if kind is types.FunctionType or kind is types.BuiltinFunctionType:
             if id(obj) in _FUNCTIONS or (path := self._plan.find(obj)) is None:
                 return NotImplemented
@@ -101,13 +109,16 @@ class StatePickler(pickle.Pickler):
         if kind is types.MethodType:
             return rebuild.method, (obj.__self__, obj.__name__)
         if isinstance(obj, type):
-            if obj.__module__ == "builtins" or (obj.__module__, obj.__qualname__) in _HARMLESS_CLASSES:
+            if (
+                obj.__module__ == "builtins"
+                or (obj.__module__, obj.__qualname__) in _HARMLESS_CLASSES
+            ):
                 return NotImplemented
             return rebuild.class_named, (obj.__module__, obj.__qualname__)
         if is_space(obj):
             return NotImplemented
         if is_native(kind):
-            raise StateFault("", f"a {kind_of(obj)} cannot be saved: its library keeps its state")
+            raise FaultError("", f"a {kind_of(obj)} cannot be saved: its library keeps its state")
         if is_kept(kind) and (path := self._plan.find(obj)) is not None:
             return rebuild.there, (path,)
         return NotImplemented
@@ -182,14 +193,16 @@ def check_harmless(data: bytes) -> None:
     """Reads a state that nobody vouches for, without an environment.
 
     Raises:
-        StateFault: it is cut off, or names what may do more than hold data.
+        FaultError: it is cut off, or names what may do more than hold data.
     """
     try:
         StateUnpickler(data, None, trusted=False).load()
-    except StateFault:
+    except FaultError:
         raise
     except Exception as error:
-        raise StateFault("", f"expected the state of an environment, but cannot read it: {error}") from error
+        raise FaultError(
+            "", f"expected the state of an environment, but cannot read it: {error}"
+        ) from error
 
 
 class _NoPlan:
@@ -225,16 +238,16 @@ def loads_plain(data: bytes, trusted: bool) -> Any:
     """Reads what :func:`dumps_plain` wrote.
 
     Raises:
-        StateFault: it cannot be read, or names what nobody vouches for.
+        FaultError: it cannot be read, or names what nobody vouches for.
     """
     if not trusted:
         check_harmless(data)
     try:
         return StateUnpickler(data, _NO_PLAN, trusted).load()
-    except StateFault:
+    except FaultError:
         raise
     except Exception as error:
-        raise StateFault("", f"cannot read what was saved: {error}") from error
+        raise FaultError("", f"cannot read what was saved: {error}") from error
 
 
 class _Nothing:
@@ -253,8 +266,8 @@ def _nothing(*_: Any) -> _Nothing:
     return _NOTHING
 
 
-def _not_harmless(module: str, name: str) -> StateFault:
-    return StateFault(
+def _not_harmless(module: str, name: str) -> FaultError:
+    return FaultError(
         "",
         f"the state has an object of {module}.{name}, which is not among those known to be "
         "harmless: load it with trusted=True if you know where it comes from",
@@ -297,7 +310,9 @@ def _classes_of(plan: Plan) -> Iterator[type]:
                 waiting += value.values()
             elif isinstance(value, (list, tuple, set, collections.deque)):
                 waiting += value
-            elif hasattr(value, "__dict__") and type(value).__module__ not in sys.stdlib_module_names:
+            elif (
+                hasattr(value, "__dict__") and type(value).__module__ not in sys.stdlib_module_names
+            ):
                 waiting += vars(value).values()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from xuance_envs.state.ale import REQUESTED
-from xuance_envs.state.faults import StateFault, kind_of
+from xuance_envs.state.faults import FaultError, kind_of
 from xuance_envs.state.fingerprint import Fingerprint, is_space, parts_of_space
 from xuance_envs.state.handlers import Handler, handler_of
 from xuance_envs.state.layers import INNER, Layer, layers_of
@@ -31,7 +31,13 @@ _KEPT_TYPES = (
     logging.Logger,
     logging.LoggerAdapter,
 )
-_KEPT_MODULES = ("pygame", "_thread", "threading", "moviepy", "gymnasium.envs.mujoco.mujoco_rendering")
+_KEPT_MODULES = (
+    "pygame",
+    "_thread",
+    "threading",
+    "moviepy",
+    "gymnasium.envs.mujoco.mujoco_rendering",
+)
 _NATIVE_MODULES = frozenset({"mujoco", "ale_py", "Box2D"})
 _OUR_OWN = frozenset(
     {"gymnasium", "gym", "xuance_envs", "builtins", "abc", "typing", "collections", "ale_py"}
@@ -40,7 +46,7 @@ _OUR_OWN = frozenset(
 
 
 @functools.cache
-def is_kept(kind: type) -> bool:
+def is_kept(kind: Any) -> bool:
     """Whether values of a type are no state: each environment keeps its own."""
     module = kind.__module__
     return issubclass(kind, _KEPT_TYPES) or any(
@@ -49,7 +55,7 @@ def is_kept(kind: type) -> bool:
 
 
 @functools.cache
-def is_native(kind: type) -> bool:
+def is_native(kind: Any) -> bool:
     """Whether values of a type are of a library that keeps its state from Python."""
     return kind.__module__.partition(".")[0] in _NATIVE_MODULES and kind.__name__ != "Action"
 
@@ -73,7 +79,7 @@ class Plan:
         fingerprint (Fingerprint): what the environment is.
 
     Raises:
-        StateFault: it has something that cannot be saved.
+        FaultError: it has something that cannot be saved.
     """
 
     def __init__(self, env: Any) -> None:
@@ -115,7 +121,7 @@ class Plan:
         """Whether an attribute is none of its layer's state; takes note of what it is instead."""
         if name in _KEPT_NAMES:
             return True
-        kind = type(value)
+        kind: Any = type(value)
         if is_space(value):
             if id(value) not in seen:
                 seen.add(id(value))
@@ -134,7 +140,7 @@ class Plan:
                 self._functions.append((f"{layer.name}.{name}", value))
             return True
         if is_native(kind) and k not in self.whole:
-            raise StateFault(
+            raise FaultError(
                 f"{layer.name}.{name}",
                 f"a {kind_of(value)} cannot be saved: its library keeps its state from Python. "
                 f"Give {layer.name} __env_state__ and __set_env_state__, or use register_state",
@@ -200,7 +206,12 @@ class Plan:
                 _note(found, f"closure: {name}", content, pickler)
         for kind, name in self._class_attributes:
             if name in kind.__dict__:
-                _note(found, f"class attribute: {kind.__qualname__}.{name}", kind.__dict__[name], pickler)
+                _note(
+                    found,
+                    f"class attribute: {kind.__qualname__}.{name}",
+                    kind.__dict__[name],
+                    pickler,
+                )
         return found
 
 

@@ -70,7 +70,7 @@ def view(
     base: NDArray[Any], offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str
 ) -> NDArray[Any]:
     """An array on the memory of another one."""
-    return np.ndarray(shape, dtype, base, offset, strides)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
+    return np.ndarray(shape, dtype, base, offset, strides)
 
 
 def scalar(data: bytes, dtype: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["record"]
@@ -14,7 +15,7 @@ def record(env: Any) -> None:
     Nothing happens unless one of two libraries has been loaded: ale-py, whose emulator does not
     tell which action it may repeat, and Box2D, whose worlds do not tell anything.
     """
-    recorders = []
+    recorders: list[tuple[str, Callable[[Any], Any]]] = []
     if "ale_py" in sys.modules:
         from xuance_envs.state import ale
 

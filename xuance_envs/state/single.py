@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.state import box2d, mujoco  # noqa: F401  # what they handle
-from xuance_envs.state.faults import MismatchFault, StateFault, kind_of
+from xuance_envs.state.faults import FaultError, MismatchError, kind_of
 from xuance_envs.state.pickling import StatePickler, StateUnpickler
 from xuance_envs.state.plan import Plan
 
@@ -45,11 +45,11 @@ class StateOfEnv:
             seen: what is to be kept with it.
 
         Raises:
-            StateFault: something in it cannot be saved.
+            FaultError: something in it cannot be saved.
         """
         plan = self.plan
         whole = plan.whole
-        attributes = []
+        attributes: list[dict[str, Any] | None] = []
         for k, (layer, kept) in enumerate(zip(plan.layers, plan.kept, strict=True)):
             if k in whole:
                 attributes.append(None)
@@ -77,8 +77,8 @@ class StateOfEnv:
             fork: numbers that its generators are derived from anew; None leaves them.
 
         Raises:
-            StateFault: it cannot be read.
-            MismatchFault: it is of an environment that is not like this one.
+            FaultError: it cannot be read.
+            MismatchError: it is of an environment that is not like this one.
         """
         plan = self.plan
         plan.contents = []
@@ -86,20 +86,22 @@ class StateOfEnv:
         try:
             content = StateUnpickler(data, plan, trusted, spawn).load()
             names, around, attributes, handled, generators, seen = content
-        except StateFault:
+        except FaultError:
             raise
         except Exception as error:
-            raise StateFault("", f"cannot read the state: {kind_of(error)}: {error}") from error
+            raise FaultError("", f"cannot read the state: {kind_of(error)}: {error}") from error
         contents, plan.contents = plan.contents, []
         now = plan.around(lambda file: StatePickler(file, plan))
         for name in {**around, **now} if around != now else ():
             then, here = around.get(name, (0, "nothing")), now.get(name, (0, "nothing"))
             if then[0] != here[0]:
-                raise MismatchFault(name, then[1], here[1])
-        if not len(names) == len(attributes) == len(plan.layers) or len(handled) != len(plan.handled):
-            raise StateFault("", "the state has another number of wrappers than the environment")
+                raise MismatchError(name, then[1], here[1])
+        if not len(names) == len(attributes) == len(plan.layers) or len(handled) != len(
+            plan.handled
+        ):
+            raise FaultError("", "the state has another number of wrappers than the environment")
         if len(generators) != len(plan.spaces):
-            raise StateFault("", "the state has another number of spaces than the environment")
+            raise FaultError("", "the state has another number of spaces than the environment")
         for (handler, obj, _), value in zip(plan.handled, handled, strict=True):
             if handler.check is not None:
                 handler.check(obj, value)
@@ -164,7 +166,8 @@ class Fork:
                 self._made[id(bits)] = bits
         elif isinstance(generator, np.random.RandomState):
             state = generator.get_state(legacy=False)
-            generator.set_state(np.random.MT19937(self.sequence(repr(state))).state)
+            drawn: Any = np.random.MT19937(self.sequence(repr(state))).state
+            generator.set_state(drawn)
         else:
             generator.seed(int(self.sequence(repr(generator.getstate())).generate_state(1)[0]))
         return generator
@@ -175,13 +178,13 @@ class Fork:
         return np.random.SeedSequence([*state.encode(), *self._numbers, self._count])
 
 
-def _why_not(plan: Plan, attributes: Any, handled: Any, error: Exception) -> StateFault:
+def _why_not(plan: Plan, attributes: Any, handled: Any, error: Exception) -> FaultError:
     """Finds what could not be saved."""
     for layer, values in zip(plan.layers, attributes, strict=True):
         for name, value in (values or {}).items():
             reason = _refusal(plan, value)
             if reason is not None:
-                return StateFault(
+                return FaultError(
                     f"{layer.name}.{name}",
                     f"a {kind_of(value)} cannot be saved: {reason}. Give {layer.name} "
                     "__env_state__ and __set_env_state__, or use register_state",
@@ -189,16 +192,18 @@ def _why_not(plan: Plan, attributes: Any, handled: Any, error: Exception) -> Sta
     for (_, obj, path), value in zip(plan.handled, handled, strict=True):
         reason = _refusal(plan, value)
         if reason is not None:
-            layer = plan.layers[path[0]].name
-            where = layer if len(path) == 1 else f"{layer}.{path[1]}"
-            return StateFault(where, f"what a {kind_of(obj)} gave for its state cannot be saved: {reason}")
-    return StateFault("", f"cannot be saved: {error}")
+            owner = plan.layers[path[0]].name
+            where = owner if len(path) == 1 else f"{owner}.{path[1]}"
+            return FaultError(
+                where, f"what a {kind_of(obj)} gave for its state cannot be saved: {reason}"
+            )
+    return FaultError("", f"cannot be saved: {error}")
 
 
 def _refusal(plan: Plan, value: Any) -> str | None:
     try:
         StatePickler(io.BytesIO(), plan).dump(value)
-    except StateFault as fault:
+    except FaultError as fault:
         return fault.reason
     except Exception as error:
         return f"{type(error).__name__}: {error}"

@@ -9,7 +9,7 @@ from typing import Any
 from xuance_envs.engine.groups import WorkerGroups
 from xuance_envs.engine.ray.actors import Actors
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
-from xuance_envs.engine.ray.worker import ActorSettings
+from xuance_envs.engine.ray.worker_actor import ActorSettings
 from xuance_envs.vector_envs.arguments import (
     checked_functions,
     checked_positive,
@@ -139,10 +139,10 @@ class RayVecEnv_Gym(GroupedVecEnv):
         actors = Actors(settings, split, functions, keywords)
         groups = WorkerGroups(actors, restarts=restarts)
         super().__init__(groups, copy=copy, check_actions=check_actions)
-        nodes = {actor.place[1] for actor in actors.workers if actor.place is not None}
+        places = [driver.actor.place for driver in actors.workers]
         logger.info(
             "%d environments in %d Ray actors on %d nodes",
             self.num_envs,
             len(actors.workers),
-            len(nodes),
+            len({node for _, node in filter(None, places)}),
         )

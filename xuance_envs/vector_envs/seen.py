@@ -10,7 +10,7 @@ import numpy as np
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.errors import StateError
 from xuance_envs.state.env_states import EnvStates
-from xuance_envs.state.faults import StateFault
+from xuance_envs.state.faults import FaultError
 from xuance_envs.vector_envs.arguments import checked_env_ids
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -62,7 +62,7 @@ def checked_seen(state: EnvStates, count: int, rows: SpaceRows) -> list[Seen] | 
         if given is None:
             return None
         seen = [Seen(*one) for one in given]
-    except (StateFault, TypeError) as fault:
+    except (FaultError, TypeError) as fault:
         raise StateError(-1, "load_state", str(fault)) from None
     for one in seen:
         for part, leaf in zip(rows.parts, one.observation, strict=False):
@@ -91,7 +91,8 @@ def checked_clones(
         sources *= len(targets)
     if len(sources) != len(targets):
         raise ValueError(
-            f"src_ids: expected one environment, or {len(targets)}, one per target, got {len(sources)}"
+            f"src_ids: expected one environment, or {len(targets)}, one per target, "
+            f"got {len(sources)}"
         )
     return sources, targets
 

@@ -26,11 +26,11 @@ MAX_REORDERINGS = 8
 """How often columns are put into another order; infos that differ from then on state theirs."""
 
 
-_Layout = tuple[tuple[Any, ...], Sequence[tuple[str, type, Any]]]
+_Layout = Sequence[tuple[Any, type, Any]]
 """The keys of an info, in its order, and each one's type and column."""
 
-_EMPTY: _Layout = ((), ())
-_WRITE_ANEW: _Layout = ((KeyOrder,), ())  # no info is laid out like it
+_EMPTY: _Layout = ()
+_WRITE_ANEW: _Layout = ((KeyOrder, KeyOrder, ()),)  # no info is laid out like it
 
 
 class InfoWriter:
@@ -77,20 +77,22 @@ class InfoWriter:
         Raises:
             BadValueError: it is not a dict.
         """
-        keys, layout = self._layouts[i]
+        layout = self._layouts[i]
+        place = 0
         try:
-            if keys and tuple(info) == keys:
-                for key, kind, column in layout:
-                    value = info[key]
-                    if type(value) is not kind:
-                        break
-                    column[i] = value
-                else:
+            for key in info:
+                known, kind, column = layout[place]
+                value = info[key]
+                if key != known or type(value) is not kind:
+                    break
+                column[i] = value
+                place += 1
+            else:
+                if place == len(layout) and (place or type(info) is dict):
                     return
         except (LookupError, TypeError, ValueError):
             pass  # not laid out as this environment's last info was
-        if keys or type(info) is not dict or info:
-            self._write_anew(i, info)
+        self._write_anew(i, info)
 
     def _write_anew(self, i: int, info: dict[str, Any]) -> None:
         if not isinstance(info, dict):
@@ -121,7 +123,7 @@ class InfoWriter:
             self._implied[i] = [key for key, _, _ in layout]
         else:
             rest[KeyOrder] = tuple(info)
-        self._layouts[i] = _WRITE_ANEW if rest else (tuple(info), layout)
+        self._layouts[i] = _WRITE_ANEW if rest else layout
         if rest:
             self.rest[i] = self._freeze(rest)
 

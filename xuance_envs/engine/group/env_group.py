@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
 from time import perf_counter
@@ -21,7 +20,7 @@ from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row, SpaceRows
 from xuance_envs.engine.data.step_arrays import UNSTEPPED, StepArrays
 from xuance_envs.engine.group.envs import NOTHING, Envs, never
-from xuance_envs.engine.group.outcome import Autoreset, Outcome, OutcomeMaker, Reset
+from xuance_envs.engine.group.outcome import Autoreset, Outcome, OutcomeMaker, Reset, Showing
 from xuance_envs.engine.group.recorder import NOWHERE, Recorder
 from xuance_envs.engine.group.single_env import ResetInstead, scalar_of
 from xuance_envs.engine.group.step_clock import StepClock
@@ -30,7 +29,7 @@ from xuance_envs.engine.serialization import copy_of
 if TYPE_CHECKING:
     from xuance_envs.engine.group.states import GroupStates
 
-__all__ = ["EnvGroup", "Showing"]
+__all__ = ["EnvGroup"]
 
 _UNTOUCHED = 0, NOTHING
 _ALL = slice(None)
@@ -40,23 +39,6 @@ _ALL = slice(None)
 _NOT_STORED = (TypeError, ValueError, NotImplementedError, DeprecationWarning)
 _FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
-
-
-@dataclass(frozen=True)
-class Showing:
-    """What an environment's next action is chosen from.
-
-    Attributes:
-        leaves: its observation's, flattened.
-        info: its last info, which belongs to that observation.
-        pending: whether its episode has ended and it has not been reset.
-        arguments: what its pending reset is to be given.
-    """
-
-    leaves: Sequence[Any]
-    info: dict[Any, Any]
-    pending: bool = False
-    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 class EnvGroup(Envs):
@@ -285,6 +267,7 @@ class EnvGroup(Envs):
     @cached_property
     def states(self) -> GroupStates:
         """Saves and loads the environments."""
+        # Here, because every worker imports this module, and few save anything.
         from xuance_envs.engine.group.states import GroupStates
 
         return GroupStates(self, self._first, self._autoreset)
@@ -311,9 +294,7 @@ class EnvGroup(Envs):
 
     def _begin_with(self, places: Collection[int]) -> None:
         """Begins a command with some environments; the others go on showing what they do."""
-        others = {
-            i: self._whereabouts(i) for i in range(len(self.envs)) if i not in places
-        }
+        others = {i: self._whereabouts(i) for i in range(len(self.envs)) if i not in places}
         self._begin(None)
         self._others = others
 

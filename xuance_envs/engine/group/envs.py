@@ -29,6 +29,7 @@ NOTHING = object()
 
 
 def never(error: BaseException) -> bool:
+    """No exception is an interrupt."""
     return False
 
 

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-__all__ = ["DONE", "ENDED", "Autoreset", "Outcome", "OutcomeMaker", "Reset", "Rest"]
+__all__ = ["DONE", "ENDED", "Autoreset", "Outcome", "OutcomeMaker", "Reset", "Rest", "Showing"]
 
 Reset = tuple[int, Any, Any]
 """One environment to reset: its place in the group, the seed and the options, or None."""
+
+
+@dataclass(frozen=True)
+class Showing:
+    """What an environment's next action is chosen from.
+
+    Attributes:
+        leaves: its observation's, flattened.
+        info: its last info, which belongs to that observation.
+        pending: whether its episode has ended and it has not been reset.
+        arguments: what its pending reset is to be given.
+    """
+
+    leaves: Sequence[Any]
+    info: dict[Any, Any]
+    pending: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Autoreset(Enum):

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from xuance_envs.engine.group.outcome import Autoreset, Outcome
+from xuance_envs.engine.group.outcome import Autoreset, Outcome, Showing
 from xuance_envs.engine.serialization import loads
-from xuance_envs.state.faults import MismatchFault, StateFault, as_error
+from xuance_envs.state.faults import FaultError, MismatchError, as_error
 from xuance_envs.state.handlers import take_registered
+from xuance_envs.state.saved_env import Facts
 from xuance_envs.state.single import Prepared, StateOfEnv
 
-if TYPE_CHECKING:
-    from xuance_envs.engine.group.env_group import EnvGroup
-
-__all__ = ["Facts", "GroupStates", "Saved"]
-
-Facts = Mapping[bytes, tuple[dict[str, Any], dict[str, str]]]
-"""By its digest, what an environment is, and the versions of its libraries."""
+__all__ = ["GroupStates"]
 
 Saved = tuple[bytes | None, bytes, bool]
 """A state, the digest of what it was saved from, and whether it is one by replay."""
+
+
+class _Group(Protocol):
+    envs: list[Any]
+
+    def showing(self, i: int) -> Showing: ...
+
+    def show(self, showings: Mapping[int, Showing]) -> Outcome: ...
+
+    def each(self, command: str, places: Sequence[int], act: Any) -> list[Any]: ...
 
 
 class GroupStates:
@@ -32,7 +37,7 @@ class GroupStates:
         autoreset: when an environment whose episode ended is reset.
     """
 
-    def __init__(self, group: EnvGroup, first: int, autoreset: Autoreset) -> None:
+    def __init__(self, group: _Group, first: int, autoreset: Autoreset) -> None:
         self._group = group
         self._first = first
         self._autoreset = autoreset
@@ -65,7 +70,7 @@ class GroupStates:
             pending = showing.pending and self._autoreset.name
             try:
                 data = state.save((showing.leaves, showing.info, pending, dict(showing.arguments)))
-            except StateFault as fault:
+            except FaultError as fault:
                 raise as_error(self._first + i, fault, "save_state") from None
             own = state.plan.fingerprint
             facts[own.digest] = own.parts, own.versions
@@ -118,7 +123,7 @@ class GroupStates:
                 content = self._here[data] if isinstance(data, int) else data
                 prepared[i] = state.prepare(content, trusted, [env] if forks else None)
                 self._check_autoreset(prepared[i].seen[2])
-            except StateFault as fault:
+            except FaultError as fault:
                 raise as_error(env, fault, "load_state") from None
             return doubts
 
@@ -132,8 +137,6 @@ class GroupStates:
         Raises:
             EnvError: an environment raised.
         """
-        from xuance_envs.engine.group.env_group import Showing
-
         showings = {}
         prepared, self._prepared = self._prepared, {}
         self._group.each("load_state", places, lambda i: prepared[i].put_in())
@@ -145,7 +148,7 @@ class GroupStates:
     def _check_autoreset(self, pending: str | bool) -> None:
         if pending and pending != self._autoreset.name:
             then = Autoreset[str(pending)].value
-            raise MismatchFault("moment of the reset that is pending", then, self._autoreset.value)
+            raise MismatchError("moment of the reset that is pending", then, self._autoreset.value)
 
     def _state(self, i: int) -> StateOfEnv:
         env = self._group.envs[i]

@@ -11,13 +11,18 @@ from typing import Any
 from xuance_envs.engine.backend import HURRY, Backend
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
-from xuance_envs.engine.ray.worker import PATIENCE, ActorSettings, RayWorker, end_actors
+from xuance_envs.engine.ray.cluster import RayCluster
+from xuance_envs.engine.ray.driver import ActorDriver
+from xuance_envs.engine.ray.worker_actor import ActorSettings
 from xuance_envs.engine.waiting import Waiter
 
 __all__ = ["Actors"]
 
+PATIENCE = 5.0
+"""Seconds actors have to close their environments before they are killed."""
 
-class Actors(Backend[RayWorker]):
+
+class Actors(Backend[ActorDriver]):
     """The actors of one vector environment.
 
     Args:
@@ -53,10 +58,10 @@ class Actors(Backend[RayWorker]):
         """See :class:`~xuance_envs.engine.backend.Backend`."""
         return weakref.finalize(owner, _end, self, self._settings, os.getpid())
 
-    def _start(self, index: int, started: Callable[[RayWorker], None]) -> None:
-        started(RayWorker(self._settings, *self._split[index]))
+    def _start(self, index: int, started: Callable[[ActorDriver], None]) -> None:
+        started(ActorDriver(self._settings, *self._split[index]))
 
-    def _end(self, worker: RayWorker) -> None:
+    def _end(self, worker: ActorDriver) -> None:
         end_actors(self._settings.cluster, [worker], HURRY)
 
     def _place(self, lo: int, hi: int) -> tuple[Any, ...]:
@@ -95,6 +100,25 @@ class _ActorWaiter(Waiter):
             return set()
         ready = self._cluster.wait(list(group_of), count or len(group_of), seconds)
         return {group_of[ref] for ref in ready}
+
+
+def end_actors(cluster: RayCluster, drivers: list[ActorDriver], patience: float = PATIENCE) -> None:
+    """Ends actors: asks them to close their environments, then kills them.
+
+    Args:
+        cluster: where they are.
+        drivers: theirs; the list is empty afterwards.
+        patience: seconds they have to close their environments.
+    """
+    actors = [driver.actor for driver in drivers]
+    try:
+        if cluster.alive:
+            calls = [call for actor in actors if (call := actor.ask_to_close()) is not None]
+            if calls:
+                cluster.wait(calls, len(calls), patience)
+    finally:
+        while drivers:
+            drivers.pop().actor.kill()
 
 
 def _end(actors: Actors, settings: ActorSettings, owner: int) -> None:

@@ -55,38 +55,34 @@ class GroupWire:
         """
         return _load(data, start, self._actions)
 
-    def results(self, columns: tuple[int, int], ended: bool) -> bytes:
+    def results(self, columns: tuple[int, int]) -> bytes:
         """What a command left in the arrays.
 
         Args:
             columns: how many columns are in use: of infos, and of the infos of resets.
-            ended: whether episodes ended in it.
         """
         infos = self._arrays.infos.first(columns[0])
         parts = [*self._always, infos.cells, infos.kinds]
-        if ended:
-            envs = self._ended()
+        if len(envs := self._ended()):
             resets = self._arrays.reset_infos.first(columns[1]).take(envs)
             parts += [array[envs] for array in self._at_ends]
             parts += [resets.cells, resets.kinds]
         return b"".join(parts)  # type: ignore[arg-type]  # as above
 
-    def take_results(self, data: Any, start: int, columns: tuple[int, int], ended: bool) -> int:
+    def take_results(self, data: Any, start: int, columns: tuple[int, int]) -> int:
         """Stores the results that came from :meth:`results`, with the same arguments.
 
         Args:
             data: what they are in.
             start: where in it they begin.
             columns: as above.
-            ended: as above.
 
         Returns:
             Where they end.
         """
         infos = self._arrays.infos.first(columns[0])
         start = _load(data, start, [*self._always, infos.cells, infos.kinds])
-        if ended:
-            envs = self._ended()
+        if len(envs := self._ended()):
             resets = self._arrays.reset_infos.first(columns[1])
             for array in self._at_ends:
                 came = _array(data, start, array.dtype, (len(envs), *array.shape[1:]))
