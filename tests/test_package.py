@@ -86,7 +86,7 @@ FLOORS = [
     {"compat", "gym", "measure", "rollout"},
     {"report", "tuning"},
     {"demo", "making", "remote"},
-    {"doctor"},
+    {"doctor", "saved_files"},
     {"__main__"},
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
