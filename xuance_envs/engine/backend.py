@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.outcome import Autoreset
@@ -105,12 +106,14 @@ class Backend(ABC, Generic[_W]):
         env_fns: makes an environment each; those of all workers.
         keywords: keyword arguments for each function.
         autoreset: when an environment whose episode ended is reset.
+        info_bytes: room for the arrays in each environment's info.
 
     Attributes:
         workers (list): those that have been started.
         env_fns: as given.
         keywords: as given.
         autoreset: as given.
+        info_bytes: as given.
     """
 
     def __init__(
@@ -119,9 +122,11 @@ class Backend(ABC, Generic[_W]):
         env_fns: Sequence[Callable[..., Any]],
         keywords: Sequence[Mapping[str, Any]],
         autoreset: Autoreset = Autoreset.SAME_STEP,
+        info_bytes: int = INFO_BYTES,
     ) -> None:
         self.workers: list[_W] = []
         self.autoreset = autoreset
+        self.info_bytes = info_bytes
         self._split = split
         self.env_fns = env_fns
         self.keywords = keywords

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xuance_envs.engine.backend import Backend
+from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver, GroupDriver, is_interrupt
 from xuance_envs.engine.forks import Elsewhere, stays_behind
@@ -173,6 +174,7 @@ class LocalGroups(Groups):
         keywords: keyword arguments for each function.
         autoreset: when an environment whose episode ended is reset.
         describe: makes one description of the environments'.
+        info_bytes: room for the arrays in each environment's info.
     """
 
     def __init__(
@@ -181,12 +183,13 @@ class LocalGroups(Groups):
         keywords: Sequence[Mapping[str, Any]],
         autoreset: Autoreset = Autoreset.SAME_STEP,
         describe: Describe = common_description,
+        info_bytes: int = INFO_BYTES,
     ) -> None:
         self._group = _group_here(env_fns, keywords, 0, autoreset)
         try:
             description = describe(self._group.describe())
             spaces = description.observation_space, description.action_space
-            arrays = StepArrays.allocate(*spaces, len(env_fns))
+            arrays = StepArrays.allocate(*spaces, len(env_fns), info_bytes=info_bytes)
             self._group.attach(arrays)
         except BaseException:
             _close(self._group)

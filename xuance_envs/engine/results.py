@@ -77,8 +77,8 @@ class Results:
     ) -> None:
         driver, rest = self._drivers[k], outcome.rest
         assert rest is not None
-        self._infos.set_keys(k, rest.keys)
-        self._reset_infos.set_keys(k, rest.reset_keys)
+        self._infos.set_layout(k, rest.layout)
+        self._reset_infos.set_layout(k, rest.reset_layout)
         for mine, given in ((rests, rest.infos), (reset_rests, rest.reset_infos)):
             mine.update((driver.lo + i, (driver.thaw, frozen)) for i, frozen in given.items())
         for storage, objects in (

@@ -45,8 +45,16 @@ def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
     return EnvStates([saved[env] for env in ids], facts)
 
 
-def load(groups: Groups, state: EnvStates, ids: Sequence[int]) -> StepInfos:
+def load(
+    groups: Groups, state: EnvStates, ids: Sequence[int], *, of_all: bool = False
+) -> StepInfos:
     """Puts states into some environments.
+
+    Args:
+        groups: of the environments.
+        state: as many states.
+        ids: the environments.
+        of_all: whether the infos are wanted of all environments, not only of these.
 
     Returns:
         Their infos; their observations are in the arrays.
@@ -70,11 +78,16 @@ def load(groups: Groups, state: EnvStates, ids: Sequence[int]) -> StepInfos:
         )
 
     _warn(_ask(groups, "prepare_states", ids, arguments)[1])
-    return _put_in(groups, ids)
+    return _put_in(groups, ids, of_all)
 
 
 def clone(
-    groups: Groups, sources: Sequence[int], targets: Sequence[int], fork_rng: bool
+    groups: Groups,
+    sources: Sequence[int],
+    targets: Sequence[int],
+    fork_rng: bool,
+    *,
+    of_all: bool = False,
 ) -> StepInfos:
     """Puts the states of some environments into others; all are read before any is written.
 
@@ -83,6 +96,7 @@ def clone(
         sources: the environment each target is to become like.
         targets: none of them twice.
         fork_rng: whether each goes on with random streams of its own.
+        of_all: as for :func:`load`.
 
     Returns:
         The targets' infos; their observations are in the arrays.
@@ -117,16 +131,17 @@ def clone(
         )
 
     _warn(_ask(groups, "prepare_states", targets, preparing)[1])
-    return _put_in(groups, targets)
+    return _put_in(groups, targets, of_all)
 
 
-def _put_in(groups: Groups, ids: Sequence[int]) -> StepInfos:
+def _put_in(groups: Groups, ids: Sequence[int], of_all: bool) -> StepInfos:
     packed = {
         k: driver.pack("load_states", [env - driver.lo for env in mine])
         for k, driver, mine in _shares(groups, ids)
     }
     groups.ledger.start(packed)
-    infos = groups.results.infos(groups.ledger.finish(), np.array(ids, dtype=np.intp))
+    envs = None if of_all else np.array(ids, dtype=np.intp)
+    infos = groups.results.infos(groups.ledger.finish(), envs)
     groups.ledger.take()
     return infos
 

@@ -15,6 +15,7 @@ from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.errors import EnvError
+from xuance_envs.remote.wire.arrays import DTYPES
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.infos import InfoTable
 from xuance_envs.remote.wire.nodes import WireError
@@ -150,9 +151,9 @@ def reach(
 
 
 def _batch_to_wire(batch: InfoBatch, envs: NDArray[np.intp], command: str) -> Any:
-    """The infos of some environments, in columns where they are numbers, as most are."""
+    """The infos of some environments, in columns where they are in columns that can travel."""
     columns = batch.columns(envs)
-    if columns is None:
+    if columns is None or not all([kind.dtype.name in DTYPES for kind, _, _ in columns.values()]):
         return _infos_to_wire(envs.tolist(), batch.dicts(envs, {}), command)
     return InfoTable(columns, len(envs))
 

@@ -16,6 +16,7 @@ from xuance_envs.engine.restarts import Restarts
 __all__ = [
     "checked_env_ids",
     "checked_functions",
+    "checked_info_bytes",
     "checked_positive",
     "checked_restarts",
     "checked_seed",
@@ -178,6 +179,17 @@ def checked_restarts(
     if on_exception:
         raise ValueError("restart_on_exception=True needs on_worker_failure='restart'")
     return None
+
+
+def checked_info_bytes(info_bytes: int) -> int:
+    """How much room there is for the arrays in each environment's info.
+
+    Raises:
+        ValueError: it is no int from 0 on.
+    """
+    if isinstance(info_bytes, bool) or not hasattr(info_bytes, "__index__") or info_bytes < 0:
+        raise ValueError(f"info_bytes: expected an int from 0 on, got {info_bytes!r}")
+    return operator.index(info_bytes)
 
 
 def checked_positive(**values: float | None) -> None:

@@ -356,10 +356,6 @@ class GroupedVecEnv(VecEnv):
         self._last.put(before, ids, [one.observation for one in seen])
         arrays.rewards[envs] = [one.exact_reward for one in seen]
         put_in(self, ids, seen)
-        if not self._copy:
-            self._rewards[:] = self.buf_rews
-            arrays.terminated[:], arrays.truncated[:] = self.buf_dones, self.buf_truncations
-            self.buf_rews, self.buf_dones, self.buf_truncations = self._views
         return obs, infos
 
     def _closing_if_lost(self, do: Callable[[], _T]) -> _T:

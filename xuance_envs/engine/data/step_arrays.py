@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.info_columns import InfoArrays
+from xuance_envs.engine.data.info_columns import INFO_BYTES, InfoArrays
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
 
@@ -35,8 +35,8 @@ class StepArrays:
         terminated: ``(n,)`` bool.
         truncated: ``(n,)`` bool.
         pending: ``(n,)`` bool: where an episode ended and the environment has not been reset yet.
-        infos: the numbers in the infos.
-        reset_infos: the numbers in the infos of the resets, where an episode ended.
+        infos: the columns of the infos.
+        reset_infos: the columns of the infos of the resets, where an episode ended.
     """
 
     def __init__(
@@ -62,10 +62,15 @@ class StepArrays:
         self.reset_infos = reset_infos
 
     @staticmethod
-    def nbytes(observation_space: Space[Any], action_space: Space[Any], num_envs: int) -> int:
+    def nbytes(
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        num_envs: int,
+        info_bytes: int = INFO_BYTES,
+    ) -> int:
         """Bytes of memory the arrays for so many environments take."""
         layouts = SpaceLayout(observation_space), SpaceLayout(action_space)
-        ends = [end for *_, end in _places(*layouts, num_envs)]
+        ends = [end for *_, end in _places(*layouts, num_envs, info_bytes)]
         return ends[-1]
 
     @classmethod
@@ -75,6 +80,7 @@ class StepArrays:
         action_space: Space[Any],
         num_envs: int,
         memory: Any = None,
+        info_bytes: int = INFO_BYTES,
     ) -> StepArrays:
         """Lays the arrays out.
 
@@ -84,9 +90,10 @@ class StepArrays:
             num_envs: number of environments.
             memory: a writable buffer of :meth:`nbytes` zeros that the arrays live on, the same
                 layout in every process; None for memory of their own.
+            info_bytes: room for the arrays in each environment's info.
         """
         observations, actions = SpaceLayout(observation_space), SpaceLayout(action_space)
-        places = list(_places(observations, actions, num_envs))
+        places = list(_places(observations, actions, num_envs, info_bytes))
         if memory is None:
             memory = bytearray(places[-1][-1])
         arrays = iter(
@@ -110,8 +117,8 @@ class StepArrays:
             next(arrays),
             next(arrays),
             next(arrays),
-            InfoArrays(next(arrays), next(arrays)),
-            InfoArrays(next(arrays), next(arrays)),
+            InfoArrays(next(arrays), next(arrays), next(arrays)),
+            InfoArrays(next(arrays), next(arrays), next(arrays)),
         )
 
     def slice(self, lo: int, hi: int) -> StepArrays:
@@ -147,17 +154,19 @@ def first_unstepped(rewards: NDArray[np.float64]) -> int | None:
 _Place = tuple[np.dtype[Any], tuple[int, ...], int, int]
 
 
-def _places(observations: SpaceLayout, actions: SpaceLayout, num_envs: int) -> Iterator[_Place]:
+def _places(
+    observations: SpaceLayout, actions: SpaceLayout, num_envs: int, info_bytes: int
+) -> Iterator[_Place]:
     """Dtype, shape, first byte and end of every array, in the order they are laid out."""
     start = 0
-    for dtype, shape in _shapes(observations, actions, num_envs):
+    for dtype, shape in _shapes(observations, actions, num_envs, info_bytes):
         end = start + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         yield dtype, shape, start, end
         start = -(-end // _ALIGNMENT) * _ALIGNMENT
 
 
 def _shapes(
-    observations: SpaceLayout, actions: SpaceLayout, num_envs: int
+    observations: SpaceLayout, actions: SpaceLayout, num_envs: int, info_bytes: int
 ) -> Iterator[tuple[np.dtype[Any], tuple[int, ...]]]:
     for layout in (observations, observations, actions):
         for leaf in layout.leaves:
@@ -167,4 +176,4 @@ def _shapes(
     for _ in range(3):
         yield np.dtype(np.bool_), (num_envs,)
     for _ in range(2):
-        yield from InfoArrays.shapes(num_envs)
+        yield from InfoArrays.shapes(num_envs, info_bytes)

@@ -44,10 +44,8 @@ class Ends:
         if self._envs is not None and len(self._envs) == len(envs):
             return envs, self._infos
         batch = self._infos
-        numbers = (
-            batch.numbers.take(self._rows(envs)) if len(batch.numbers.kinds) else batch.numbers
-        )
-        return envs, InfoBatch(numbers, batch.keys, batch.group_of, batch.rest)
+        arrays = batch.arrays.take(self._rows(envs)) if len(batch.arrays.kinds) else batch.arrays
+        return envs, InfoBatch(arrays, batch.layouts, batch.group_of, batch.rest)
 
     def observations(self, envs: NDArray[np.intp]) -> list[Any]:
         """The first observations of the next episodes of some of those environments."""
@@ -96,10 +94,11 @@ class StepInfos(Sequence[dict[Any, Any]]):
             key: a key of the infos the environments gave; not ``reset_obs`` or ``reset_info``.
 
         Returns:
-            ``(values, mask)``, both of shape ``(len(infos),)``. ``mask`` says which infos have
-            the key; where they do not, the value is 0, or None in an array of objects. The
-            dtype is that of the values, float64 if several kinds of numbers are among them,
-            and object if some are not numbers.
+            ``(values, mask)``. ``mask``, of shape ``(len(infos),)``, says which infos have the key;
+            where they do not, the value is 0, or None in an array of objects. Numbers have the
+            shape ``(len(infos),)`` and their own dtype, float64 if they are of several types.
+            Arrays of one dtype and shape are one array of that dtype, ``(len(infos), *shape)``.
+            Whatever else there is makes an array of objects, ``(len(infos),)``.
         """
         return self._batch.column(key, self._envs)
 

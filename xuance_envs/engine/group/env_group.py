@@ -113,9 +113,12 @@ class EnvGroup(Envs):
         self._left = _UNTOUCHED
 
     @property
-    def columns(self) -> tuple[int, int]:
-        """How many columns are in use: of infos, and of the infos of resets."""
-        return len(self._infos.keys), len(self._reset_infos.keys)
+    def extents(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """How many columns, and how many of each environment's bytes, are in use.
+
+        Of infos, and of the infos of resets.
+        """
+        return self._infos.table.extent, self._reset_infos.table.extent
 
     @staticmethod
     def _clear(arrays: StepArrays) -> None:
@@ -141,7 +144,7 @@ class EnvGroup(Envs):
         """
         rewards = self._rewards
         write_info = self._infos.write
-        known_info = self._infos.keys
+        known_info = self._infos.table.keys
         began = perf_counter()
         again = number is not None and number == self._number
         i, result = self._left if again else _UNTOUCHED
@@ -233,7 +236,7 @@ class EnvGroup(Envs):
         storage = self._reset_observations if after_reset else self._observations
         writer = self._reset_infos if after_reset else self._infos
         columns = self._reset_columns if after_reset else self._columns
-        columns.set_keys(0, tuple(writer.keys))
+        columns.set_layout(0, writer.table.layout)
         rests = {} if rest is None else {i: (self._thaw, rest)}
         leaves = [
             (None if part[i] is None else self._thaw(part[i]))

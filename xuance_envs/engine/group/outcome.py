@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from xuance_envs.engine.data.column_table import ColumnTable
+from xuance_envs.engine.data.info_columns import ColumnLayout
+
 __all__ = ["DONE", "ENDED", "Autoreset", "Outcome", "OutcomeMaker", "Reset", "Rest", "Showing"]
 
 Reset = tuple[int, Any, Any]
@@ -48,16 +51,16 @@ class Rest:
     """What one command left besides the group's arrays; everything in it is frozen.
 
     Attributes:
-        keys: the keys of the info columns, if there are new ones.
-        reset_keys: the same for the infos of the resets.
+        layout: the columns of infos, if they have changed.
+        reset_layout: the same for the infos of the resets.
         infos: by place in the group, what does not fit the columns of an info.
         reset_infos: the same for the infos of the resets.
         observations: the lists of observations' leaves that are held as objects.
         reset_observations: the same for the first observations of the next episodes.
     """
 
-    keys: tuple[str, ...] | None = None
-    reset_keys: tuple[str, ...] | None = None
+    layout: ColumnLayout | None = None
+    reset_layout: ColumnLayout | None = None
     infos: dict[int, Any] = field(default_factory=dict)
     reset_infos: dict[int, Any] = field(default_factory=dict)
     observations: list[list[Any]] = field(default_factory=list)
@@ -84,8 +87,7 @@ ENDED = Outcome(ended=True)
 class _Writer(Protocol):
     """What an outcome is to tell of a writer of infos."""
 
-    keys: list[str]
-    changes: int
+    table: ColumnTable
     rest: dict[int, Any]
 
 
@@ -120,7 +122,7 @@ class OutcomeMaker:
             reset_observations: the same for the first observations of the next episodes.
         """
         infos, resets = self._infos, self._reset_infos
-        changes = infos.changes + resets.changes
+        changes = infos.table.changes + resets.table.changes
         if not (infos.rest or resets.rest or observations or changes != self._known):
             return ENDED if ended else DONE
         rest = Rest(infos=infos.rest, reset_infos=resets.rest)
@@ -128,7 +130,7 @@ class OutcomeMaker:
         if ended:
             rest.reset_observations = [list(values) for values in reset_observations]
         if changes != self._known:
-            rest.keys, rest.reset_keys = tuple(infos.keys), tuple(resets.keys)
+            rest.layout, rest.reset_layout = infos.table.layout, resets.table.layout
         outcome = Outcome(ended, rest)
         self._told = changes  # no call comes after, so no interrupt before it has been told
         return outcome
