@@ -98,7 +98,7 @@ ENGINE_FLOORS = [
     {"group"},
     {"driver", "last_known", "results", "waiting"},
     {"backend", "ledger"},
-    {"process", "ray", "restarts"},
+    {"process", "ray", "restarts", "resuming"},
     {"groups"},
     {"saving"},
 ]

@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_batch import InfoColumns
 from xuance_envs.engine.data.info_writer import InfoWriter
@@ -20,7 +21,14 @@ from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row, SpaceRows
 from xuance_envs.engine.data.step_arrays import UNSTEPPED, StepArrays
 from xuance_envs.engine.group.envs import NOTHING, Envs, never
-from xuance_envs.engine.group.outcome import Autoreset, Outcome, OutcomeMaker, Reset, Showing
+from xuance_envs.engine.group.outcome import (
+    OF_STATES,
+    Autoreset,
+    Outcome,
+    OutcomeMaker,
+    Reset,
+    Showing,
+)
 from xuance_envs.engine.group.recorder import NOWHERE, Recorder
 from xuance_envs.engine.group.single_env import ResetInstead, scalar_of
 from xuance_envs.engine.group.step_clock import StepClock
@@ -180,7 +188,7 @@ class EnvGroup(Envs):
                     self._mark(i, terminated, truncated)
             self._left = i, result
             self.clock.stop(began)
-            return self._outcome()
+            return self.outcome()
         except BaseException as error:
             self._left = i, result
             raise self._failure(i, error, result) from error
@@ -202,7 +210,7 @@ class EnvGroup(Envs):
                 raise self._failure(i, error) from error
             self._pending[i] = False
             self._stepped[i] = self.envs[i]
-        return self._outcome()
+        return self.outcome()
 
     def revive(self, seeds: Sequence[int | None], infos: Sequence[dict[str, Any]]) -> Outcome:
         """Stands in for a step that lost the environments; these are new ones in their place.
@@ -226,7 +234,7 @@ class EnvGroup(Envs):
                 self._end(i, given)
             except BaseException as error:
                 raise self._failure(i, error) from error
-        return self._outcome()
+        return self.outcome()
 
     # -- what environments show -------------------------------------------------------
 
@@ -265,7 +273,35 @@ class EnvGroup(Envs):
             self._stepped[i] = self.envs[i]
             if showing.pending and self._autoreset is Autoreset.NEXT_STEP:
                 self._reset_in_next_step(i, showing.arguments)
-        return self._outcome()
+        return self.outcome()
+
+    def step_with(self, actions: Sequence[NDArray[Any]]) -> Outcome:
+        """Steps with these actions' leaves in place of those in the arrays, which stay there."""
+        kept = [part.copy() for part in self._actions.parts]
+        try:
+            for part, leaf in zip(self._actions.parts, actions, strict=True):
+                part[...] = leaf
+            return self.step()
+        finally:
+            for part, leaf in zip(self._actions.parts, kept, strict=True):
+                part[...] = leaf
+
+    def tell_of_columns(self) -> None:
+        """Tells of all columns with the next command: nobody has heard of them yet."""
+        self._outcomes.forget()
+
+    def note_in_infos(self, key: str) -> None:
+        """Adds a key, whose value is True, to the infos of what was done last."""
+        self._columns.set_layout(0, self._infos.table.layout)
+        rests = {i: (self._thaw, rest) for i, rest in self._infos.rest.items()}
+        batch = self._columns.batch(self._group_of, rests)
+        for i in range(len(self.envs)):
+            self._infos.write(i, {**batch.build(i, i), key: True})
+
+    def command(self, name: str) -> Callable[..., Any]:
+        """What does a command: a method of its own, or of what saves and loads."""
+        method: Callable[..., Any] = getattr(self.states if name in OF_STATES else self, name)
+        return method
 
     @cached_property
     def states(self) -> GroupStates:
@@ -274,18 +310,6 @@ class EnvGroup(Envs):
         from xuance_envs.engine.group.states import GroupStates
 
         return GroupStates(self, self._first, self._autoreset)
-
-    def save_states(self, *arguments: Any) -> Any:
-        """See :meth:`~xuance_envs.engine.group.states.GroupStates.save`."""
-        return self.states.save(*arguments)
-
-    def prepare_states(self, *arguments: Any) -> Any:
-        """See :meth:`~xuance_envs.engine.group.states.GroupStates.prepare`."""
-        return self.states.prepare(*arguments)
-
-    def load_states(self, *arguments: Any) -> Outcome:
-        """See :meth:`~xuance_envs.engine.group.states.GroupStates.load`."""
-        return self.states.load(*arguments)
 
     def _whereabouts(self, i: int) -> tuple[bool, Any]:
         """Whether the reset rows have what an environment shows, and what did not fit there."""
@@ -426,7 +450,7 @@ class EnvGroup(Envs):
             )
         return result
 
-    def _outcome(self) -> Outcome:
+    def outcome(self) -> Outcome:
         """What goes back besides the arrays; the same again, if an interrupt comes."""
         for i in self._reset_instead:
             self._pending[i] = False

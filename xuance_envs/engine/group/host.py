@@ -86,8 +86,8 @@ class GroupHost:
             print(error, file=sys.stderr)
 
     def _execute(self, command: str, arguments: Sequence[Any]) -> Any:
-        """Executes a command: one of its own, or else a method of the group."""
-        method = self._commands.get(command) or getattr(self.group, command)
+        """Executes a command: one of its own, or else of the group."""
+        method = self._commands.get(command) or self.group.command(command)
         return method(*arguments)
 
     def _build(

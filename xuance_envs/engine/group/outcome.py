@@ -10,7 +10,21 @@ from typing import Any, Protocol
 from xuance_envs.engine.data.column_table import ColumnTable
 from xuance_envs.engine.data.info_columns import ColumnLayout
 
-__all__ = ["DONE", "ENDED", "Autoreset", "Outcome", "OutcomeMaker", "Reset", "Rest", "Showing"]
+__all__ = [
+    "DONE",
+    "ENDED",
+    "OF_STATES",
+    "Autoreset",
+    "Outcome",
+    "OutcomeMaker",
+    "Reset",
+    "Rest",
+    "Showing",
+    "WithStates",
+]
+
+OF_STATES = frozenset({"save_states", "prepare_states", "load_states", "with_states", "resume"})
+"""The commands about the states of environments."""
 
 Reset = tuple[int, Any, Any]
 """One environment to reset: its place in the group, the seed and the options, or None."""
@@ -80,6 +94,23 @@ class Outcome:
     rest: Rest | None = None
 
 
+@dataclass(frozen=True)
+class WithStates:
+    """What came of a command, and the states that it left.
+
+    Attributes:
+        result: what came of it.
+        states: of all environments of the group, as they are saved.
+        cost: seconds that saving took.
+        step: seconds that the command took.
+    """
+
+    result: Any
+    states: Any
+    cost: float
+    step: float
+
+
 DONE = Outcome()
 ENDED = Outcome(ended=True)
 
@@ -107,6 +138,10 @@ class OutcomeMaker:
     def begin(self) -> None:
         """Begins a command: what was told in the last one is known."""
         self._known = self._told
+
+    def forget(self) -> None:
+        """Tells of all columns again with the next command, to whom did not hear of them."""
+        self._told = -1
 
     def outcome(
         self,
