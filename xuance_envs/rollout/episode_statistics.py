@@ -86,6 +86,26 @@ class EpisodeStatistics:
             self._scores[which] = 0
             self._begun[which] = self._steps
 
+    def state(self) -> dict[str, Any]:
+        """All of it."""
+        return {
+            "returns": [list(each) for each in self.returns],
+            "lengths": [list(each) for each in self.lengths],
+            "finished": list(self.finished),
+            "max_return": self.max_return,
+            "scores": self._scores.copy(),
+            "steps": self._steps,
+            "begun": list(self._begun),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there; as many of the last episodes are kept as it keeps."""
+        self.returns = [list(each)[-self._window :] for each in state["returns"]]
+        self.lengths = [list(each)[-self._window :] for each in state["lengths"]]
+        self.finished, self.max_return = list(state["finished"]), state["max_return"]
+        self._scores, self._steps = state["scores"].copy(), state["steps"]
+        self._begun = list(state["begun"])
+
     def forget(self) -> None:
         """Begins a new list of what has finished."""
         self.finished = []
