@@ -5,6 +5,9 @@
     python examples/train_ppo.py --env Pendulum-v1 --steps 300000 --save pendulum.pt
     python examples/train_ppo.py --env Pendulum-v1 --steps 50000 --play pendulum.pt
 
+With `--checkpoint DIR` it can be ended at any moment, and goes on with `--resume DIR` as if it
+never had been, to the same weights bit for bit.
+
 Proximal policy optimization is Schulman et al. 2017, https://arxiv.org/abs/1707.06347. It needs the
 extra `torch`; Atari games need `atari` too.
 """
@@ -12,10 +15,12 @@ extra `torch`; Atari games need `atari` too.
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -125,9 +130,19 @@ class Agent(nn.Module):
 # --- learning -----------------------------------------------------------------------------------
 
 
-def train(collector: RolloutCollector, agent: Agent, settings: Settings) -> Iterator[None]:
+def optimizer_for(agent: Agent, settings: Settings) -> torch.optim.Optimizer:
+    """What improves the agent."""
+    return torch.optim.Adam(agent.parameters(), settings.learning_rate, eps=1e-5, fused=True)
+
+
+def train(
+    collector: RolloutCollector,
+    agent: Agent,
+    settings: Settings,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> Iterator[None]:
     """Trains for ever: one rollout and one update whenever the next item is asked for."""
-    optimizer = torch.optim.Adam(agent.parameters(), settings.learning_rate, eps=1e-5, fused=True)
+    optimizer = optimizer or optimizer_for(agent, settings)
     while True:
         done = min(collector.global_steps / settings.annealed_over, 1.0)
         optimizer.param_groups[0]["lr"] = settings.learning_rate * (1 - 0.9 * done)
@@ -180,6 +195,39 @@ def load(path: str, agent: Agent, envs: VecEnv) -> None:
         envs.freeze()
 
 
+# --- checkpoints --------------------------------------------------------------------------------
+
+CHECKPOINT = "checkpoint.pt"
+
+
+def save_checkpoint(
+    folder: Path, collector: RolloutCollector, agent: Agent, optimizer: torch.optim.Optimizer
+) -> None:
+    """Writes all that the rest of the training depends on, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f"{CHECKPOINT}.{os.getpid()}"
+    state = {
+        "collector": collector.state_dict(),
+        "agent": agent.state_dict(),
+        "optimizer": optimizer.state_dict(),
+    }
+    with unfinished.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(folder / CHECKPOINT)
+
+
+def load_checkpoint(
+    folder: Path, collector: RolloutCollector, agent: Agent, optimizer: torch.optim.Optimizer
+) -> None:
+    """Goes on from there; the generators come last, because making all of these draws from them."""
+    state = torch.load(folder / CHECKPOINT, weights_only=True, map_location=collector.device)
+    agent.load_state_dict(state["agent"])
+    optimizer.load_state_dict(state["optimizer"])
+    collector.load_state_dict(state["collector"])
+
+
 # --- environments and the command line ----------------------------------------------------------
 
 
@@ -220,6 +268,16 @@ def main() -> None:
     add("--steps", type=int, default=200_000)
     parser.add_argument("--save", metavar="FILE", help="where the trained agent goes")
     parser.add_argument("--play", metavar="FILE", help="an agent that is to play, and not to learn")
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="where to write checkpoints, also at the end",
+    )
+    add("--every", type=int, default=10, metavar="N", help="updates between two checkpoints")
+    parser.add_argument(
+        "--resume", type=Path, metavar="DIR", help="go on from the checkpoint in there, if any"
+    )
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     settings = settings_for(args.env)
@@ -236,18 +294,26 @@ def main() -> None:
     with RolloutCollector(
         envs, agent, settings.steps_per_env, state_dtype=dtype, seed=args.seed
     ) as collector:
-        start = shown = time.perf_counter()
-        rollouts = iter(collector.rollout, "learned")  # play for ever, and learn nothing
-        for _ in rollouts if args.play else train(collector, agent, settings):
+        optimizer = optimizer_for(agent, settings)
+        if args.resume is not None and (args.resume / CHECKPOINT).exists():
+            load_checkpoint(args.resume, collector, agent, optimizer)
+        start, begun = time.perf_counter(), collector.global_steps
+        shown = start
+        playing = iter(collector.rollout, "learned")  # play for ever, and learn nothing
+        updates = playing if args.play else train(collector, agent, settings, optimizer)
+        for update_number, _ in enumerate(updates, 1):
             now, steps = time.perf_counter(), collector.global_steps
-            if steps >= args.steps or now - shown > 1:
+            is_last = steps >= args.steps
+            if args.checkpoint is not None and (is_last or update_number % args.every == 0):
+                save_checkpoint(args.checkpoint, collector, agent, optimizer)
+            if is_last or now - shown > 1:
                 print(
-                    f"{steps:>10,} steps  {steps / (now - start):>7,.0f} steps/s  "
+                    f"{steps:>10,} steps  {(steps - begun) / (now - start):>7,.0f} steps/s  "
                     f"mean return {collector.mean_ep_return:8.1f}",
                     flush=True,
                 )
                 shown = now
-            if steps >= args.steps:
+            if is_last:
                 break
         if args.save:
             save(args.save, agent, envs)

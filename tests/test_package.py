@@ -30,6 +30,7 @@ PUBLIC_NAMES = [
     "DummyVecEnv_Atari",
     "DummyVecEnv_Gym",
     "EnvError",
+    "EnvStates",
     "EpisodeStatistics",
     "Gym_Env",
     "LazyFrames",
@@ -53,6 +54,8 @@ PUBLIC_NAMES = [
     "RolloutCollector",
     "ScaleRewards",
     "StackObservations",
+    "StateError",
+    "StateMismatchError",
     "StepBatch",
     "StudentGymEnvVectorized",
     "SubprocVecEnv",
@@ -70,8 +73,10 @@ PUBLIC_NAMES = [
     "WrongProcessError",
     "__version__",
     "autotune",
+    "check_saving",
     "create_student_gym_env_vectorized",
     "make_vec",
+    "register_state",
 ]
 
 NEEDS = {
@@ -86,11 +91,13 @@ NEEDS = {
 # From the ground up: a module imports from floors below its own only, and from its own room.
 FLOORS = [
     {"_version", "errors"},
+    {"state"},
     {"engine"},
     {"vector_envs"},
     {"compat", "gym", "measure", "rollout", "transforms"},
     {"report", "tuning"},
     {"demo", "making", "remote"},
+    {"doctor", "saved_files"},
     {"__main__"},
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
@@ -100,10 +107,12 @@ ENGINE_FLOORS = [
     {"by_value", "cgroups", "cpus", "forks", "library_threads", "serialization"},
     {"data"},
     {"group"},
-    {"driver", "last_known", "results", "waiting"},
+    {"action_masks", "driver", "last_known", "results", "waiting"},
     {"backend", "ledger"},
     {"process", "ray", "restarts"},
+    {"resuming"},
     {"groups"},
+    {"saving"},
 ]
 ENGINE_FLOOR_OF = {room: number for number, rooms in enumerate(ENGINE_FLOORS) for room in rooms}
 TIED = ENGINE_FLOORS[0] | ENGINE_FLOORS[3] | ENGINE_FLOORS[4]
@@ -318,6 +327,10 @@ ERRORS = [
     errors.ClosedVecEnvError("text"),
     errors.WrongProcessError("text"),
     errors.EnvError(3, "step", "ValueError: too far", "Traceback ..."),
+    errors.StateError(3, "save_state", "Pump.handle: a Handle cannot be saved"),
+    errors.StateMismatchError(
+        3, "load_state", "another id", "", "id", "CartPole-v1", "CartPole-v0"
+    ),
     errors.WorkerDiedError([0, 1], 4711, -9, "step", "the end of its output"),
     errors.WorkerTimeoutError([2], 4712, 1.5, "reset", "waited in vain"),
     errors.RemoteError("text", "http://127.0.0.1:8001", 500),

@@ -15,6 +15,8 @@ from xuance_envs.errors import RemoteRequestError as RemoteRequestError
 from xuance_envs.errors import RemoteTooLargeError as RemoteTooLargeError
 from xuance_envs.errors import RemoteUnreachableError as RemoteUnreachableError
 from xuance_envs.errors import RemoteVersionError as RemoteVersionError
+from xuance_envs.errors import StateError as StateError
+from xuance_envs.errors import StateMismatchError as StateMismatchError
 from xuance_envs.errors import VecEnvError as VecEnvError
 from xuance_envs.errors import WorkerDiedError as WorkerDiedError
 from xuance_envs.errors import WorkerTimeoutError as WorkerTimeoutError
@@ -35,6 +37,9 @@ from xuance_envs.remote.client import (
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv as RemoteVecEnv
 from xuance_envs.rollout.collector import RolloutCollector as RolloutCollector
 from xuance_envs.rollout.sync_vec_env import SyncVecEnv as SyncVecEnv
+from xuance_envs.state.checking import check_saving as check_saving
+from xuance_envs.state.env_states import EnvStates as EnvStates
+from xuance_envs.state.handlers import register_state as register_state
 from xuance_envs.transforms.actions import ClipActions as ClipActions
 from xuance_envs.transforms.actions import RescaleActions as RescaleActions
 from xuance_envs.transforms.episodes import EpisodeStatistics as EpisodeStatistics

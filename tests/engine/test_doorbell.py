@@ -9,15 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from xuance_envs.engine.process.doorbell import (
-    Channel,
-    Inbox,
-    PeerGoneError,
-    Reply,
-    Request,
-    frame,
-    write_all,
-)
+from xuance_envs.engine.group.requests import Reply, Request
+from xuance_envs.engine.process.doorbell import Channel, Inbox, PeerGoneError, frame, write_all
 
 
 class Pipes:
@@ -69,16 +62,16 @@ def test_a_payload_of_any_size_arrives(pipes: Pipes, size: int) -> None:
     sender.start()
     assert pipes.inbox.receive() == (Request.CALL, payload)
     sender.join()
-    sender = threading.Thread(target=write_all, args=(pipes.replies, frame(Reply.RESULT, payload)))
+    sender = threading.Thread(target=write_all, args=(pipes.replies, frame(Reply.OUTCOME, payload)))
     sender.start()
-    assert pipes.channel.answer() == (Reply.RESULT, payload)
+    assert pipes.channel.answer() == (Reply.OUTCOME, payload)
     sender.join()
 
 
 def test_a_message_stays_until_it_is_cleared(pipes: Pipes) -> None:
-    write_all(pipes.replies, frame(Reply.RESULT, b"kept"))
+    write_all(pipes.replies, frame(Reply.OUTCOME, b"kept"))
     pipes.channel.ask(frame(Request.STEP), 1)
-    assert [pipes.channel.answer() for _ in range(3)] == [(Reply.RESULT, b"kept")] * 3
+    assert [pipes.channel.answer() for _ in range(3)] == [(Reply.OUTCOME, b"kept")] * 3
 
 
 def test_an_old_answer_is_not_taken_for_the_next(pipes: Pipes) -> None:
@@ -101,13 +94,13 @@ def test_what_comes_right_behind_a_message_is_not_lost(pipes: Pipes, first: byte
 
 
 def test_a_message_that_comes_in_pieces_is_put_together(pipes: Pipes) -> None:
-    message = frame(Reply.RESULT, b"in pieces")
+    message = frame(Reply.OUTCOME, b"in pieces")
     pipes.channel.ask(frame(Request.STEP), 1)
     for start in range(len(message)):
         with pytest.raises(TimeoutError):
             pipes.channel.answer(time.monotonic() + 0.001)
         write_all(pipes.replies, message[start : start + 1])
-    assert pipes.channel.answer() == (Reply.RESULT, b"in pieces")
+    assert pipes.channel.answer() == (Reply.OUTCOME, b"in pieces")
 
 
 def test_a_request_that_does_not_fit_the_pipe_is_given_up_at_the_deadline_and_taken_up_again(

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.outcome import Autoreset, Outcome
+from xuance_envs.engine.group.outcome import DONE, Autoreset
+from xuance_envs.engine.group.requests import PLAIN, Reply, Request
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, take_news
-from xuance_envs.engine.ray.actor import OUTCOME, REQUEST, Answer, Ask, GroupActor
+from xuance_envs.engine.ray.actor import OUTCOMES, REPLY, REQUEST, GroupActor
 from xuance_envs.engine.ray.wire import GroupWire
 from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
 from xuance_envs.errors import EnvError
@@ -58,38 +60,41 @@ class Caller:
         functions = dumps_for_worker([CountingEnv, CountingEnv])
         (index, description) = self.command("build", functions, [{}, {}], 2, Autoreset.SAME_STEP)[0]
         assert (index, description.observation_space) == (2, SPACE)
-        self.command("attach", (SPACE, CountingEnv.action_space), 2)
+        self.command("attach", (SPACE, CountingEnv.action_space), 2, INFO_BYTES)
 
     def command(self, name: str, *arguments: Any) -> Any:
         self.tag += 1
-        request = REQUEST.pack(self.tag, Ask.COMMAND) + pickle.dumps((name, arguments))
+        request = REQUEST.pack(self.tag, Request.CALL) + pickle.dumps((name, arguments))
         return self.take(self.actor.answer(request))
 
     def step(self, actions: Any) -> Any:
         self.tag += 1
         self.arrays.actions.parts[0][...] = actions
-        return self.take(self.actor.answer(REQUEST.pack(self.tag, Ask.STEP) + self.wire.actions()))
+        return self.take(
+            self.actor.answer(REQUEST.pack(self.tag, Request.STEP) + self.wire.actions())
+        )
 
     def take(self, reply: bytes) -> Any:
-        if reply[0] == Answer.FAILED:
+        if reply[0] == Reply.FAILED:
             raise unpack_error(reply[1:])
-        if reply[0] == Answer.VALUE:
+        if reply[0] == Reply.VALUE:
             return loads(reply[1:])
-        _, ended, *columns, news = OUTCOME.unpack_from(reply)
+        assert reply[0] in OUTCOMES
+        *extents, masks, news = REPLY.unpack_from(reply, 1)
         take_news(self.times, news)
-        end = self.wire.take_results(reply, OUTCOME.size, tuple(columns), bool(ended))
-        if reply[0] == Answer.PLAIN:
+        end = self.wire.take_results(reply, 1 + REPLY.size, extents[:2], extents[2:], masks)
+        if reply[0] in PLAIN:
             assert end == len(reply)
-            return Outcome(bool(ended))
+            return PLAIN[reply[0]]
         return loads(reply[end:])
 
 
 def test_a_step_is_carried_there_and_back() -> None:
     caller = Caller()
     outcome = caller.command("reset", [(0, None, None), (1, None, None)])
-    assert outcome.rest.keys == ("first",)
+    assert outcome.rest.layout.keys == ("first",)
     outcome = caller.step([[1, 0.25], [-2, 0.5]])
-    assert outcome.rest.keys == ("first", "steps", "half")
+    assert outcome.rest.layout.keys == ("first", "steps", "half")
     image, place = caller.all.observations.parts
     assert image[:, 0, 0].tolist() == [0, 0, 1, 1, 0]
     assert place.tolist() == [0, 0, 1, -2, 0]
@@ -122,23 +127,23 @@ def test_an_ordinary_step_has_nothing_pickled() -> None:
     caller.command("reset", [(0, None, None), (1, None, None)])
     for _ in range(4):
         caller.step([[1, 0], [1, 0]])
-    request = REQUEST.pack(77, Ask.STEP) + caller.wire.actions()
+    request = REQUEST.pack(77, Request.STEP) + caller.wire.actions()
     reply = caller.actor.answer(request)
     # Per environment: an action of 16; an observation of 6 + 8, a reward of 8, two flags, and a
     # value of 8 with its kind in each of three columns.
     assert len(request) == REQUEST.size + 2 * 16
-    assert reply[0] == Answer.PLAIN
-    assert len(reply) == OUTCOME.size + 2 * (6 + 8 + 8 + 2 + 3 * 9)
-    assert caller.take(reply) == Outcome()
+    assert reply[0] == Reply.DONE
+    assert len(reply) == 1 + REPLY.size + 2 * (6 + 8 + 8 + 2 + 3 * 9)
+    assert caller.take(reply) is DONE
 
 
 def test_the_same_request_again_is_answered_and_not_executed() -> None:
     caller = Caller()
     caller.command("reset", [(0, None, None), (1, None, None)])
-    request = REQUEST.pack(77, Ask.STEP) + caller.wire.actions()
+    request = REQUEST.pack(77, Request.STEP) + caller.wire.actions()
     assert caller.actor.answer(request) == caller.actor.answer(request)
     assert caller.command("get_attr", [0, 1], "steps") == [1, 1]
-    later = REQUEST.pack(78, Ask.STEP) + caller.wire.actions()
+    later = REQUEST.pack(78, Request.STEP) + caller.wire.actions()
     caller.actor.answer(later)
     assert caller.command("get_attr", [0, 1], "steps") == [2, 2]
 

@@ -35,6 +35,12 @@ def make_either(make: Maker) -> Maker:
 
 
 @pytest.fixture
+def make_local(make: Maker) -> Maker:
+    """The same: they take the same argument."""
+    return make
+
+
+@pytest.fixture
 def make_on_all(make: Maker) -> Maker:
     """The same: they all start in one way."""
     return make

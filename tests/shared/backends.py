@@ -117,6 +117,12 @@ def make_either(request: pytest.FixtureRequest) -> Iterator[Maker]:
     yield from _maker(request)
 
 
+@pytest.fixture(params=[DUMMY, WORKERS], ids=str)
+def make_local(request: pytest.FixtureRequest) -> Iterator[Maker]:
+    """Makes vector environments on this machine, here or in workers: for arguments of theirs."""
+    yield from _maker(request)
+
+
 @pytest.fixture(params=ALL_BACKENDS, ids=str)
 def make_on_all(request: pytest.FixtureRequest) -> Iterator[Maker]:
     """Makes vector environments of each backend, also of those that start slowly."""

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from xuance_envs.engine.ray import worker as ray_worker
+from xuance_envs.engine.ray import worker_actor
 from xuance_envs.engine.ray.cluster import RayCluster
-from xuance_envs.engine.ray.worker import ActorSettings
+from xuance_envs.engine.ray.worker_actor import ActorSettings
 
 VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -98,6 +98,6 @@ def lent_actors() -> Iterator[None]:
     """Has vector environments lent their actors, for as long as this lasts."""
     pool = ActorPool()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ray_worker, "start_actor", pool.start)
-        patch.setattr(ray_worker, "discard_actor", pool.discard)
+        patch.setattr(worker_actor, "start_actor", pool.start)
+        patch.setattr(worker_actor, "discard_actor", pool.discard)
         yield

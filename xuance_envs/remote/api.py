@@ -42,6 +42,9 @@ Answering = Callable[[Request], Awaitable[Response]]
 LARGE = 64 * 2**10
 """Bytes of a body above which it is decoded in a thread, and others need not wait."""
 
+FREE = ("render", "action_masks")
+"""Operations that go without a name, and so without a leave for one."""
+
 CALL_FIELDS = {"operation", "name", "args", "kwargs", "values", "mode"}
 
 FORMS = {
@@ -195,7 +198,7 @@ class Api:
         async def act(message: messages.Call, session: Session, form: Form) -> bytes:
             host, envs = session.find(message.episode_ids)
             allowed = self._settings.allowed_calls
-            if message.operation != "render" and message.name not in allowed:
+            if message.operation not in FREE and message.name not in allowed:
                 raise RefusedError(
                     403,
                     "name",

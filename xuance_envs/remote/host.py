@@ -186,7 +186,7 @@ class Host:
             result = vec_env.step_wait()
             space, rewards = vec_env.observation_space, vec_env.full_rewards
             answer = commands.step_answer(space, result, rewards, vec_env.first_observations)
-            return dumps(answer, form)
+            return dumps(answer | commands.masks_of(vec_env), form)
 
         batch = batch_from_wire(vec_env.action_space, actions, self.num_envs)
         start = perf_counter()

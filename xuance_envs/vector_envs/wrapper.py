@@ -131,6 +131,10 @@ class VecEnvWrapper(VecEnv):
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.recv`."""
         return self.vec_env.recv(min_envs, timeout)
 
+    def action_masks(self) -> Any:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.action_masks`."""
+        return self.vec_env.action_masks()
+
     def statistics(self) -> tuple[WorkerStatistics, ...]:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.statistics`."""
         return self.vec_env.statistics()

@@ -44,10 +44,8 @@ class Ends:
         if self._envs is not None and len(self._envs) == len(envs):
             return envs, self._infos
         batch = self._infos
-        numbers = (
-            batch.numbers.take(self._rows(envs)) if len(batch.numbers.kinds) else batch.numbers
-        )
-        return envs, InfoBatch(numbers, batch.keys, batch.group_of, batch.rest)
+        arrays = batch.arrays.take(self._rows(envs)) if len(batch.arrays.kinds) else batch.arrays
+        return envs, InfoBatch(arrays, batch.layouts, batch.group_of, batch.rest)
 
     def observations(self, envs: NDArray[np.intp]) -> list[Any]:
         """The first observations of the next episodes of some of those environments."""
@@ -88,15 +86,25 @@ class StepInfos(Sequence[dict[Any, Any]]):
         batch: what the dicts are built from.
         envs: the environment of each dict.
         ends: the episodes that ended in the step, None if none did.
+
+    Attributes:
+        masks (Callable): gives the masks of the actions that come next, of these infos; only where
+            they have been received.
     """
 
-    __slots__ = ("_batch", "_built", "_ends", "_envs")
+    masks: Callable[[StepInfos], Any]
+    __slots__ = ("_batch", "_built", "_ends", "_envs", "masks")
 
     def __init__(self, batch: InfoBatch, envs: NDArray[np.intp], ends: Ends | None = None) -> None:
         self._batch = batch
         self._envs = envs
         self._ends = ends
         self._built: dict[int, dict[Any, Any]] = {}
+
+    @property
+    def envs(self) -> NDArray[np.intp]:
+        """The environment of each dict."""
+        return self._envs
 
     @property
     def parts(self) -> tuple[InfoBatch, Ends | None]:
@@ -144,10 +152,11 @@ class StepInfos(Sequence[dict[Any, Any]]):
             key: a key of the infos the environments gave; not ``reset_obs`` or ``reset_info``.
 
         Returns:
-            ``(values, mask)``, both of shape ``(len(infos),)``. ``mask`` says which infos have
-            the key; where they do not, the value is 0, or None in an array of objects. The
-            dtype is that of the values, float64 if several kinds of numbers are among them,
-            and object if some are not numbers.
+            ``(values, mask)``. ``mask``, of shape ``(len(infos),)``, says which infos have the key;
+            where they do not, the value is 0, or None in an array of objects. Numbers have the
+            shape ``(len(infos),)`` and their own dtype, float64 if they are of several types.
+            Arrays of one dtype and shape are one array of that dtype, ``(len(infos), *shape)``.
+            Whatever else there is makes an array of objects, ``(len(infos),)``.
         """
         return self._batch.column(key, self._envs)
 

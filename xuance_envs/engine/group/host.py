@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.env_group import EnvGroup
-from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.engine.group.outcome import Autoreset, Outcome
 from xuance_envs.engine.group.recorder import Recorder
+from xuance_envs.engine.group.requests import Reply, Request
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.library_threads import limit_threads
-from xuance_envs.engine.serialization import dumps_for_caller, loads
+from xuance_envs.engine.serialization import dumps_for_caller, loads, pack_error
 from xuance_envs.errors import EnvError
 
-__all__ = ["GroupHost", "pack_result"]
+__all__ = ["GroupHost"]
 
 
 class GroupHost:
-    """Makes a group of environments, and executes commands on it.
+    """Makes a group of environments, and does what it is asked to.
 
     Args:
         arrays: makes the group's slice of the step's arrays, of what ``attach`` was given.
@@ -40,39 +42,53 @@ class GroupHost:
         inherited: Sequence[Callable[..., Any]] = (),
     ) -> None:
         self.group: EnvGroup
+        self._ending = ExitStack()
         self._arrays = arrays
         self._threads = threads
         self._recorder = recorder
         self._inherited = inherited
         self._commands: dict[str, Callable[..., Any]] = {
             "build": self._build,
+            "attach": self._attach,
             "rebuild": self._rebuild,
+            "ready": self._ready,
         }
 
-    def execute(self, command: str, arguments: Sequence[Any]) -> Any:
-        """Executes a command.
+    def answer(self, request: int, payload: bytes) -> tuple[Reply, bytes]:
+        """Does what it is asked to, and says what came of it.
 
-        Raises:
-            EnvError: an environment failed.
+        Args:
+            request: a :class:`~xuance_envs.engine.group.requests.Request`.
+            payload: what belongs to it.
+
+        Returns:
+            The reply, and its payload if it has one.
         """
-        return self._commands[command](*arguments)
-
-    def packed(self, command: str, arguments: Sequence[Any]) -> bytes:
-        """Executes a command, and pickles its result for the caller.
-
-        Raises:
-            EnvError: an environment failed.
-            TypeError: the result cannot be pickled.
-        """
-        return pack_result(command, self.execute(command, arguments))
+        try:
+            if request == Request.STEP:
+                result = self.group.step(loads(payload) if payload else None)
+            else:
+                command, arguments = loads(payload)
+                result = self._execute(command, arguments)
+                if not isinstance(result, Outcome):
+                    return Reply.VALUE, _pack_result(command, result)
+            if result.rest is None:
+                return Reply.ENDED if result.ended else Reply.DONE, b""
+            return Reply.OUTCOME, dumps_for_caller(result)
+        except BaseException as error:  # such as asyncio's CancelledError, or SystemExit
+            return Reply.FAILED, pack_error(error)
 
     def close(self) -> None:
         """Closes the environments; an error can only go to standard error by now."""
-        if "attach" in self._commands:
-            try:
-                self.group.close()
-            except EnvError as error:
-                print(error, file=sys.stderr)
+        try:
+            self._ending.close()
+        except EnvError as error:
+            print(error, file=sys.stderr)
+
+    def _execute(self, command: str, arguments: Sequence[Any]) -> Any:
+        """Executes a command: one of its own, or else of the group."""
+        method = self._commands.get(command) or self.group.command(command)
+        return method(*arguments)
 
     def _build(
         self,
@@ -84,22 +100,12 @@ class GroupHost:
         """Makes the environments, from functions that come pickled, or are here already."""
         functions = self._inherited if env_fns is None else loads(env_fns)
         limit_threads(self._threads)
-        group = EnvGroup(functions, keywords, first, _freeze, self._recorder, autoreset)
-        self.group = group
+        self.group = EnvGroup(
+            functions, keywords, first, _freeze, self._recorder, autoreset, thaw=loads
+        )
+        self._ending.callback(self.group.close)
         limit_threads(self._threads)
-        self._commands = {
-            "attach": self._attach,
-            "step": group.step,
-            "reset": group.reset,
-            "call": group.call,
-            "get_attr": group.get_attr,
-            "set_attr": group.set_attr,
-            "apply": group.apply,
-            "render": group.render,
-            "revive": group.revive,
-            "ready": self._ready,
-        }
-        return group.describe()
+        return self.group.describe()
 
     def _attach(self, *arguments: Any) -> None:
         self.group.attach(self._arrays(*arguments))
@@ -109,6 +115,7 @@ class GroupHost:
         build: Sequence[Any],
         attach: Sequence[Any],
         attributes: Mapping[tuple[int, str], Any],
+        watched: Sequence[int],
         then: tuple[str, Sequence[Any]],
     ) -> Any:
         """Does all that a host did whose place this one takes, and then a command."""
@@ -116,7 +123,8 @@ class GroupHost:
         self._attach(*attach)
         for (place, name), value in attributes.items():
             self.group.set_attr([place], name, [value])
-        return self.execute(*then)
+        self.group.watch_masks(watched, False)
+        return self._execute(*then)
 
     def _ready(self, seeds: Sequence[int | None]) -> None:
         """Resets new environments for what is asked of them before a step resets them again."""
@@ -124,7 +132,7 @@ class GroupHost:
             self.group.call([place], "reset", (), {} if seed is None else {"seed": seed})
 
 
-def pack_result(command: str, result: Any) -> bytes:
+def _pack_result(command: str, result: Any) -> bytes:
     """Pickles what came of a command.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -82,10 +82,12 @@ class ResetInstead:
 
     Args:
         reset: resets it; returns the observation and the info.
+        arguments: what it gives the environment's reset.
     """
 
-    def __init__(self, reset: Callable[[], tuple[Any, Any]]) -> None:
+    def __init__(self, reset: Callable[[], tuple[Any, Any]], arguments: Mapping[str, Any]) -> None:
         self._reset = reset
+        self.arguments = arguments
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
         """Resets the environment, and returns what a step does."""
@@ -188,8 +190,11 @@ def _chain(env: Any) -> Iterator[Any]:
 
 def _has(layer: Any, name: str) -> bool:
     """Whether a layer has an attribute itself, which its own getting may still deny."""
+    # Not through `vars`, which on Python 3.11 would slow down every later use of the layer.
+    if any(name in vars(kind) for kind in type(layer).__mro__):
+        return True
     try:
-        inspect.getattr_static(layer, name)
+        object.__getattribute__(layer, name)
     except AttributeError:
         return False
     return True

@@ -1,17 +1,7 @@
 """Signals between two processes: one byte on a pipe, and a payload behind it when there is one.
 
-Who may say what is a table. The caller sends one request to a worker and nothing more until it
-has the reply; only ``CLOSE`` may come at any time.
-
-=======  ==================================  ===========================
-request  payload                             replies
-=======  ==================================  ===========================
-STEP     none                                DONE, ENDED, RESULT, FAILED
-CALL     (name of a command, its arguments)  RESULT, FAILED
-CLOSE    none                                none: the process ends
-=======  ==================================  ===========================
-
-A payload has its length before it, as eight bytes.
+Which bytes there are, and who may say what, is in :mod:`~xuance_envs.engine.group.requests`. A
+payload has its length before it, as eight bytes.
 """
 
 from __future__ import annotations
@@ -20,46 +10,28 @@ import os
 import select
 import struct
 from contextlib import suppress
-from enum import IntEnum
 from time import perf_counter
 
+from xuance_envs.engine.group.requests import Reply, Request
 from xuance_envs.engine.waiting import milliseconds_until
 
-__all__ = ["Channel", "Inbox", "PeerGoneError", "Reply", "Request", "frame", "write_all"]
+__all__ = ["Channel", "Inbox", "PeerGoneError", "frame", "write_all"]
 
 _LENGTH = struct.Struct("<q")
 _HEADER = 1 + _LENGTH.size
 _CHUNK = 1 << 16
-
-
-class Request(IntEnum):
-    """What a worker is asked to do."""
-
-    STEP = ord("s")
-    CALL = ord("c")
-    CLOSE = ord("q")
-
-
-class Reply(IntEnum):
-    """What a worker answers: a step's plain end, one with episodes' ends, a value, an error."""
-
-    DONE = ord("d")
-    ENDED = ord("e")
-    RESULT = ord("r")
-    FAILED = ord("f")
-
-
-_WITH_PAYLOAD = frozenset({Request.CALL, Reply.RESULT, Reply.FAILED})
+_RINGS = {code: bytes([code]) for code in (*Request, *Reply)}
+_WITH_PAYLOAD = frozenset({Request.CALL, Reply.OUTCOME, Reply.VALUE, Reply.FAILED})
 
 
 class PeerGoneError(Exception):
     """The process at the other end of the pipe has ended, or closed its end."""
 
 
-def frame(code: Request | Reply, payload: bytes | None = None) -> bytes:
+def frame(code: Request | Reply, payload: bytes = b"") -> bytes:
     """A message as it goes through the pipe."""
-    ring = bytes([code])
-    return ring if payload is None else ring + _LENGTH.pack(len(payload)) + payload
+    ring = _RINGS[code]
+    return ring + _LENGTH.pack(len(payload)) + payload if code in _WITH_PAYLOAD else ring
 
 
 def write_all(fd: int, message: bytes) -> None:

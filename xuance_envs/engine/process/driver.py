@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.backend import WorkerDriver, shown
 from xuance_envs.engine.data.step_arrays import StepArrays, first_unstepped
-from xuance_envs.engine.group.outcome import DONE, ENDED, Outcome
+from xuance_envs.engine.group.requests import PLAIN, Request
 from xuance_envs.engine.group.step_clock import StepTimes
-from xuance_envs.engine.process.doorbell import PeerGoneError, Reply, Request, frame
+from xuance_envs.engine.process.doorbell import PeerGoneError, frame
 from xuance_envs.engine.process.worker_process import StartSettings, WorkerProcess
-from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
+from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 
 __all__ = ["ProcessDriver"]
@@ -32,7 +32,6 @@ STOPPED = 1.0
 stops its workers, too."""
 
 _STEP = frame(Request.STEP)
-_OUTCOMES: dict[int, Outcome] = {Reply.DONE: DONE, Reply.ENDED: ENDED}
 
 
 class ProcessDriver(WorkerDriver):
@@ -127,11 +126,7 @@ class ProcessDriver(WorkerDriver):
             WorkerTimeoutError: it has not answered in the time it was given; it has ended now.
         """
         code, payload = self._answer(deadline)
-        if (outcome := _OUTCOMES.get(code)) is not None:
-            return outcome
-        if code == Reply.RESULT:
-            return loads(payload)
-        raise unpack_error(payload)
+        return PLAIN.get(code) or self.unpack(code, payload)
 
     def _answer(self, deadline: float | None) -> tuple[int, bytes]:
         while True:

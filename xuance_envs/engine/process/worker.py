@@ -19,17 +19,10 @@ import numpy as np
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.host import GroupHost
 from xuance_envs.engine.group.recorder import Recorder
-from xuance_envs.engine.process.doorbell import (
-    Inbox,
-    PeerGoneError,
-    Reply,
-    Request,
-    frame,
-    write_all,
-)
+from xuance_envs.engine.group.requests import Request
+from xuance_envs.engine.process.doorbell import Inbox, PeerGoneError, frame, write_all
 from xuance_envs.engine.process.settings import WorkerSettings
 from xuance_envs.engine.process.shared_memory import SharedMemory, keep_from_forks
-from xuance_envs.engine.serialization import dumps_for_caller, loads, pack_error
 
 __all__ = ["run"]
 
@@ -61,7 +54,7 @@ def run(settings: WorkerSettings, recorder: Recorder) -> None:
 
 
 class Worker:
-    """Executes requests on one group of environments.
+    """A pipe around one group of environments.
 
     Args:
         settings: as given when the process started.
@@ -78,37 +71,27 @@ class Worker:
         Raises:
             PeerGoneError: the caller is gone.
         """
-        done, ended = frame(Reply.DONE), frame(Reply.ENDED)
         host = self._host
         while True:
             code, payload = requests.receive()
             requests.clear()
             if code == Request.CLOSE:
                 return
-            try:
-                if code == Request.STEP:
-                    outcome = host.group.step()
-                    if outcome.rest is None:
-                        message = ended if outcome.ended else done
-                    else:
-                        message = frame(Reply.RESULT, dumps_for_caller(outcome))
-                else:
-                    message = frame(Reply.RESULT, host.packed(*loads(payload)))
-            except BaseException as error:  # such as asyncio's CancelledError
-                message = frame(Reply.FAILED, pack_error(error))
-            write_all(replies, message)
+            write_all(replies, frame(*host.answer(code, payload)))
 
     def close(self) -> None:
         """Closes the environments."""
         self._host.close()
 
-    def _arrays(self, spaces: tuple[Any, Any], num_envs: int, lo: int, hi: int) -> StepArrays:
+    def _arrays(
+        self, spaces: tuple[Any, Any], num_envs: int, info_bytes: int, lo: int, hi: int
+    ) -> StepArrays:
         """This group's slice of the arrays, whose memory has its size by now."""
         reserved = self._settings.reserved
         self._memory = SharedMemory(self._settings.memory.fd, reserved)
         memory = self._memory.map()
         keep_from_forks(memory, self._memory.fd, reserved)
-        return StepArrays.allocate(*spaces, num_envs, memory).slice(lo, hi)
+        return StepArrays.allocate(*spaces, num_envs, memory, info_bytes).slice(lo, hi)
 
 
 def _let_forks_use_all_cpus() -> None:

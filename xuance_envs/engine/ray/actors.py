@@ -9,15 +9,21 @@ from time import monotonic
 from typing import Any
 
 from xuance_envs.engine.backend import HURRY, Backend
+from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
-from xuance_envs.engine.ray.worker import PATIENCE, ActorSettings, RayWorker, end_actors
+from xuance_envs.engine.ray.cluster import RayCluster
+from xuance_envs.engine.ray.driver import ActorDriver
+from xuance_envs.engine.ray.worker_actor import ActorSettings
 from xuance_envs.engine.waiting import Waiter
 
 __all__ = ["Actors"]
 
+PATIENCE = 5.0
+"""Seconds actors have to close their environments before they are killed."""
 
-class Actors(Backend[RayWorker]):
+
+class Actors(Backend[ActorDriver]):
     """The actors of one vector environment.
 
     Args:
@@ -25,6 +31,7 @@ class Actors(Backend[RayWorker]):
         split: index of the first environment and index after the last, of each.
         env_fns: makes an environment each; those of all actors.
         keywords: keyword arguments for each function.
+        info_bytes: room for the arrays in each environment's info.
     """
 
     def __init__(
@@ -33,13 +40,14 @@ class Actors(Backend[RayWorker]):
         split: Sequence[tuple[int, int]],
         env_fns: Sequence[Callable[..., Any]],
         keywords: Sequence[Mapping[str, Any]],
+        info_bytes: int = INFO_BYTES,
     ) -> None:
-        super().__init__(split, env_fns, keywords)
+        super().__init__(split, env_fns, keywords, info_bytes=info_bytes)
         self._settings = settings
 
     def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
         """See :class:`~xuance_envs.engine.backend.Backend`; replies are copied into them."""
-        return StepArrays.allocate(*spaces, num_envs)
+        return StepArrays.allocate(*spaces, num_envs, info_bytes=self.info_bytes)
 
     def waiter(self, drivers: Sequence[Driver]) -> Waiter:
         """See :class:`~xuance_envs.engine.backend.Backend`."""
@@ -53,14 +61,14 @@ class Actors(Backend[RayWorker]):
         """See :class:`~xuance_envs.engine.backend.Backend`."""
         return weakref.finalize(owner, _end, self, self._settings, os.getpid())
 
-    def _start(self, index: int, started: Callable[[RayWorker], None]) -> None:
-        started(RayWorker(self._settings, *self._split[index]))
+    def _start(self, index: int, started: Callable[[ActorDriver], None]) -> None:
+        started(ActorDriver(self._settings, *self._split[index]))
 
-    def _end(self, worker: RayWorker) -> None:
+    def _end(self, worker: ActorDriver) -> None:
         end_actors(self._settings.cluster, [worker], HURRY)
 
     def _place(self, lo: int, hi: int) -> tuple[Any, ...]:
-        return self._spaces, hi - lo
+        return self._spaces, hi - lo, self.info_bytes
 
 
 class _ActorWaiter(Waiter):
@@ -95,6 +103,25 @@ class _ActorWaiter(Waiter):
             return set()
         ready = self._cluster.wait(list(group_of), count or len(group_of), seconds)
         return {group_of[ref] for ref in ready}
+
+
+def end_actors(cluster: RayCluster, drivers: list[ActorDriver], patience: float = PATIENCE) -> None:
+    """Ends actors: asks them to close their environments, then kills them.
+
+    Args:
+        cluster: where they are.
+        drivers: theirs; the list is empty afterwards.
+        patience: seconds they have to close their environments.
+    """
+    actors = [driver.actor for driver in drivers]
+    try:
+        if cluster.alive:
+            calls = [call for actor in actors if (call := actor.ask_to_close()) is not None]
+            if calls:
+                cluster.wait(calls, len(calls), patience)
+    finally:
+        while drivers:
+            drivers.pop().actor.kill()
 
 
 def _end(actors: Actors, settings: ActorSettings, owner: int) -> None:

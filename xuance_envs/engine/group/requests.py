@@ -1,0 +1,44 @@
+"""What a group of environments in a worker is asked, and what it answers.
+
+Its caller sends one request and nothing more until it has the reply; only ``CLOSE`` may come at
+any time. How a message travels is the business of the worker's kind.
+
+=======  =====================================  ===================================
+request  payload                                replies
+=======  =====================================  ===================================
+STEP     the actions that are objects, if any   DONE, ENDED, OUTCOME, FAILED
+CALL     (name of a command, its arguments)     DONE, ENDED, OUTCOME, VALUE, FAILED
+CLOSE    none                                   none: the worker ends
+=======  =====================================  ===================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+from xuance_envs.engine.group.outcome import DONE, ENDED, Outcome
+
+__all__ = ["PLAIN", "Reply", "Request"]
+
+
+class Request(IntEnum):
+    """What a worker is asked to do."""
+
+    STEP = ord("s")
+    CALL = ord("c")
+    CLOSE = ord("q")
+
+
+class Reply(IntEnum):
+    """What a worker answers: outcomes, of which only the third has a payload; a value; an error."""
+
+    DONE = ord("d")
+    ENDED = ord("e")
+    OUTCOME = ord("o")
+    VALUE = ord("v")
+    FAILED = ord("f")
+
+
+PLAIN: Mapping[int, Outcome] = {Reply.DONE: DONE, Reply.ENDED: ENDED}
+"""The outcomes that are all in the arrays."""
