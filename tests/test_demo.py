@@ -115,7 +115,7 @@ def test_the_example_saves_an_agent_with_the_scale_it_sees_in_and_has_it_play(tm
     assert answer.returncode == 0, answer.stderr
     saved = torch.load(path, weights_only=True)
     assert saved["scale"]["NormalizeObservations.count"] > 600
-    assert saved["scale"]["NormalizeRewards.variance"] > 0
+    assert saved["scale"]["NormalizeRewards.squares"] > 0
     answer = run_example(*options, "--steps", "600", "--play", path)
     assert answer.returncode == 0, answer.stderr
     assert "mean return" in answer.stdout.splitlines()[-1]

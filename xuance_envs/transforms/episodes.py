@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -55,6 +56,20 @@ class EpisodeStatistics(Transform):
         count = self.num_envs
         begun = np.full(count, perf_counter())
         self._state = _Episodes(np.zeros(count), np.zeros(count, np.int64), begun)
+
+    def _share(self, env: int) -> tuple[float, int, float]:
+        returns, lengths, begun = self._state
+        return float(returns[env]), int(lengths[env]), perf_counter() - float(begun[env])
+
+    def _put_share(
+        self, ids: Sequence[int], shares: Sequence[tuple[float, int, float]], obs: Any
+    ) -> Any:
+        state = _Episodes(*(part.copy() for part in self._state))  # type: ignore[arg-type]
+        for env, (score, length, seconds) in zip(ids, shares, strict=True):
+            state.returns[env], state.lengths[env] = score, length
+            state.begun[env] = perf_counter() - seconds
+        self._state = state
+        return obs
 
     def _transform(self, batch: Batch) -> _Episodes:
         now = self._state

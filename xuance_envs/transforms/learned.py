@@ -30,7 +30,7 @@ def joined(what: str, name: str) -> str:
 
 
 def moments_of(environment: str, moments: Mapping[str, Moments]) -> dict[str, Any]:
-    """Moments as numbers and lists of numbers.
+    """Moments as numbers and lists of numbers; exactly: a variance is squares over count.
 
     Args:
         environment: what they were learned in.
@@ -40,7 +40,7 @@ def moments_of(environment: str, moments: Mapping[str, Moments]) -> dict[str, An
     for name, its in moments.items():
         learned["count"] = its.count
         learned[joined("mean", name)] = np.asarray(its.mean).tolist()
-        learned[joined("variance", name)] = np.asarray(its.variance).tolist()
+        learned[joined("squares", name)] = np.asarray(its.squares).tolist()
     return learned
 
 
@@ -61,7 +61,7 @@ def moments_from(
     theirs = str(learned.get("environment", ""))
     if theirs and environment and theirs != environment:
         raise ValueError(f"{transform}: expected what was learned in {environment}, got {theirs}")
-    names = [joined(what, name) for name in own for what in ("mean", "variance")]
+    names = [joined(what, name) for name in own for what in ("mean", "squares")]
     expected = {"environment", "count", *names}
     if learned.keys() != expected:
         raise ValueError(f"{transform}: expected {sorted(expected)}, got {sorted(learned)}")
@@ -69,20 +69,20 @@ def moments_from(
 
 
 def _moments(transform: str, name: str, own: Moments, learned: Mapping[str, Any]) -> Moments:
-    mean, variance = (_numbers(learned[joined(what, name)]) for what in ("mean", "variance"))
+    mean, squares = (_numbers(learned[joined(what, name)]) for what in ("mean", "squares"))
     count = int(learned["count"])
     shape = np.shape(own.mean)
-    if mean.shape != shape or variance.shape != shape:
+    if mean.shape != shape or squares.shape != shape:
         raise ValueError(
-            f"{transform}: {joined('mean', name)} and {joined('variance', name)}: expected shape "
-            f"{shape}, got {mean.shape} and {variance.shape}"
+            f"{transform}: {joined('mean', name)} and {joined('squares', name)}: expected shape "
+            f"{shape}, got {mean.shape} and {squares.shape}"
         )
-    if count < 0 or not np.isfinite(mean).all() or not (variance >= 0).all():
+    if count < 0 or not np.isfinite(mean).all() or not (squares >= 0).all():
         raise ValueError(
-            f"{transform}: expected a count, finite means and variances from 0 on, got "
-            f"{count}, {mean} and {variance}"
+            f"{transform}: expected a count, finite means, and sums of squared deviations from 0 "
+            f"on, got {count}, {mean} and {squares}"
         )
-    return Moments.of(count, mean, variance)
+    return Moments(count, mean, squares)
 
 
 def _numbers(value: Any) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 __all__ = ["Moments", "Scale", "are_finite", "check_scale"]
 
@@ -45,11 +45,6 @@ class Moments:
     def none(cls, shape: tuple[int, ...]) -> Moments:
         """Those of no samples of a shape."""
         return cls(0, np.zeros(shape), np.zeros(shape))
-
-    @classmethod
-    def of(cls, count: int, mean: ArrayLike, variance: ArrayLike) -> Moments:
-        """Those that are known already."""
-        return cls(count, np.array(mean, np.float64), np.array(variance, np.float64) * count)
 
     @property
     def variance(self) -> Any:

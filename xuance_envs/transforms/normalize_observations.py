@@ -126,11 +126,11 @@ class NormalizeObservations(ObservationTransform):
         return {name: scales[i].moments for i, name in self._names.items()}
 
     def learned(self) -> dict[str, Any]:
-        """See :meth:`~xuance_envs.transforms.transform.Transform.learned`."""
+        """See :meth:`~xuance_envs.transforms.learning.Learner.learned`."""
         return moments_of(self._environment, self._moments())
 
     def relearning(self, learned: Mapping[str, Any]) -> Callable[[], None]:
-        """See :meth:`~xuance_envs.transforms.transform.Transform.relearning`."""
+        """See :meth:`~xuance_envs.transforms.learning.Learner.relearning`."""
         name = type(self).__name__
         moments = moments_from(name, self._environment, self._moments(), learned)
         scales = {i: Scale.of(moments[part], self._epsilon) for i, part in self._names.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,11 +124,11 @@ class NormalizeRewards(RewardTransform):
         return self._state.now.copy()
 
     def learned(self) -> dict[str, Any]:
-        """See :meth:`~xuance_envs.transforms.transform.Transform.learned`."""
+        """See :meth:`~xuance_envs.transforms.learning.Learner.learned`."""
         return moments_of(self._environment, {"": self._state.scale.moments})
 
     def relearning(self, learned: Mapping[str, Any]) -> Callable[[], None]:
-        """See :meth:`~xuance_envs.transforms.transform.Transform.relearning`."""
+        """See :meth:`~xuance_envs.transforms.learning.Learner.relearning`."""
         own = {"": self._state.scale.moments}
         moments = moments_from(type(self).__name__, self._environment, own, learned)
         scale = Scale.of(moments[""], self._epsilon)
@@ -137,6 +137,15 @@ class NormalizeRewards(RewardTransform):
             self._state = self._state._replace(scale=scale)
 
         return learn
+
+    def _share(self, env: int) -> float:
+        return float(self._state.now[env])
+
+    def _put_share(self, ids: Sequence[int], shares: Sequence[float], obs: Any) -> Any:
+        now = self._state.now.copy()
+        now[list(ids)] = shares
+        self._state = self._state._replace(now=now)
+        return obs
 
     def _rewarded(self, batch: Batch) -> tuple[NDArray[np.float64], _Returns]:
         rewards = batch.given_rewards

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gymnasium import Space
@@ -120,14 +120,33 @@ class ObservationTransform(Transform):
             batch.obs = copy()
         return ObservationState(into, before.rows, known)
 
-    def _hold(self, batch: Batch) -> None:
+    def _share(self, env: int) -> Any:
+        return [copy_of(part[env]) for part in self._layout.flatten(self.buf_obs)]
+
+    def _put_share(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
+        self._held = self._with_rows(self.buf_obs, ids, shares)
+        into = self._rows_of(len(ids))
+        self._put_acting(ids, obs, into)
+        return into.as_batch()
+
+    def _put_acting(self, ids: Sequence[int], obs: Any, into: SpaceRows) -> None:
+        """Transforms what the next actions of environments that were loaded are chosen from."""
+        self._put(self._state.known, obs, into)
+
+    def _with_rows(self, batch: Any, ids: Sequence[int], values: Sequence[Any]) -> Any:
+        """A copy of a batch of all with the leaves of others in the places of some."""
         parts = []
-        for old, new in zip(*map(self._layout.flatten, (self.buf_obs, batch.obs)), strict=True):
+        for i, old in enumerate(self._layout.flatten(batch)):
             part = list(old) if isinstance(old, list) else old.copy()
-            for env, value in zip(batch.env_ids, new, strict=True):
-                part[env] = copy_of(value) if isinstance(old, list) else value
+            for env, value in zip(ids, values, strict=True):
+                part[env] = copy_of(value[i]) if isinstance(old, list) else value[i]
             parts.append(part)
-        self._held = self._layout.unflatten(parts)
+        return self._layout.unflatten(parts)
+
+    def _hold(self, batch: Batch) -> None:
+        parts = self._layout.flatten(batch.obs)
+        values = [[part[row] for part in parts] for row in range(len(batch.env_ids))]
+        self._held = self._with_rows(self.buf_obs, batch.env_ids, values)
 
     def _rows_of(self, count: int) -> SpaceRows:
         return SpaceRows.allocate(self._layout, count)

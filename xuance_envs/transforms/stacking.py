@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -122,6 +122,31 @@ class StackObservations(ObservationTransform):
                     out[row] = old[row]
                 else:
                     _fill(out[row], first[i])
+
+    def _share(self, env: int) -> Any:
+        stacks = [self._state.rows.parts[i][env].copy() for i in self._widths]
+        first = self._state.known.get(env)
+        return super()._share(env), stacks, None if first is None else list(first)
+
+    def _put_share(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
+        held = self.buf_obs
+        rows, known = self._state.rows, dict(self._state.known)
+        for env, (_, stacks, first) in zip(ids, shares, strict=True):
+            for i, stack in zip(self._widths, stacks, strict=True):
+                rows.parts[i][env] = stack
+            known.pop(env, None)
+            if first is not None:
+                known[env] = first
+        self._held = held
+        self._state = self._state._replace(known=known)
+        return super()._put_share(ids, [share for share, _, _ in shares], obs)
+
+    def _put_acting(self, ids: Sequence[int], obs: Any, into: SpaceRows) -> None:
+        super()._put_acting(ids, obs, into)
+        for i in self._widths:
+            for row, env in enumerate(ids):
+                if env not in self._state.known:
+                    into.parts[i][row] = self._state.rows.parts[i][env]
 
     def _settle(self, batch: Batch) -> None:
         _ = self.buf_obs  # which stays as it is

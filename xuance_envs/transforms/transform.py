@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,19 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import AlreadySteppingError, NotSteppingError
+from xuance_envs.state.env_states import EnvStates
 from xuance_envs.transforms.batches import Batch, Originals
+from xuance_envs.transforms.learning import Learner
+from xuance_envs.transforms.saved import Saved, saved_with
 from xuance_envs.vector_envs.arguments import checked_env_ids, seeds_of
+from xuance_envs.vector_envs.seen import checked_clones
 from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 from xuance_envs.vector_envs.wrapper import VecEnvWrapper
 
 __all__ = ["Transform", "transforms_of"]
 
 
-class Transform(VecEnvWrapper):
+class Transform(Learner, VecEnvWrapper):
     """A vector environment that changes what another one takes and gives.
 
     It steps at once, in halves, and with ``send`` and ``recv``, resets some environments or all,
@@ -97,21 +101,6 @@ class Transform(VecEnvWrapper):
     def _hold(self, batch: Batch) -> None:
         """Has ``buf_obs`` show what some environments' reset brought."""
 
-    def learned(self) -> dict[str, Any]:
-        """What it has learned, by name, as numbers, text and lists of numbers; often nothing."""
-        return {}
-
-    def relearning(self, learned: Mapping[str, Any]) -> Callable[[], None]:
-        """Checks what another one has learned; what is returned makes it this one's.
-
-        Args:
-            learned: as :meth:`learned` gives it, or the same as arrays.
-
-        Raises:
-            ValueError: it is of another shape or environment.
-        """
-        raise NotImplementedError(f"{type(self).__name__} learns nothing")
-
     # -- what it knows ----------------------------------------------------------------
 
     @property
@@ -134,66 +123,6 @@ class Transform(VecEnvWrapper):
             self.originals.keep = True
             self.originals.take_observations(self.transforms[-1].vec_env.buf_obs)
         return self.originals.observations
-
-    def freeze(self) -> None:
-        """Has this transform, and those within it, learn nothing more."""
-        for transform in self.transforms:
-            transform.training = False
-
-    def state_dict(self) -> dict[str, Any]:
-        """What this transform and those within it have learned.
-
-        Returns:
-            One flat dict by name, of numbers, text and lists of numbers, which ``torch.save`` and
-            ``numpy.savez`` take.
-        """
-        return {
-            f"{name}.{key}": value
-            for name, transform in _learners(self).items()
-            for key, value in transform.learned().items()
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Has this transform and those within it know what others had learned.
-
-        Args:
-            state: as :meth:`state_dict` gave it, or as ``numpy.load`` gives it back.
-
-        Raises:
-            ValueError: it is of other transforms, of another shape or environment; then nothing
-                has changed.
-        """
-        given: dict[str, dict[str, Any]] = {}
-        for name, value in state.items():
-            transform, _, key = name.partition(".")
-            given.setdefault(transform, {})[key] = value
-        self._relearn(given, exactly=True)
-
-    def sync_from(self, other: VecEnv) -> None:
-        """Has this transform and those within it know what those of another one have learned.
-
-        Args:
-            other: the environments that are trained on, say, for this one to be tested on. It may
-                have more transforms than this one.
-
-        Raises:
-            TypeError: it is no transform.
-            ValueError: it lacks a transform that this one has, or has one of another shape or
-                environment; then nothing has changed.
-        """
-        if not isinstance(other, Transform):
-            raise TypeError(f"sync_from: expected a transform, got {other!r}")
-        self._relearn({name: its.learned() for name, its in _learners(other).items()})
-
-    def _relearn(self, given: Mapping[str, Mapping[str, Any]], exactly: bool = False) -> None:
-        mine = _learners(self)
-        if not mine.keys() <= given.keys() or (exactly and mine.keys() != given.keys()):
-            raise ValueError(
-                f"expected what {_listed(mine)} learned, got what {_listed(given)} learned"
-            )
-        learn = [transform.relearning(given[name]) for name, transform in mine.items()]
-        for each in learn:
-            each()
 
     # -- all at a time ----------------------------------------------------------------
 
@@ -338,6 +267,96 @@ class Transform(VecEnvWrapper):
             self.originals.take(batch)
         return batch, envs, self._transform(batch)
 
+    # -- states -----------------------------------------------------------------------
+
+    def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`.
+
+        What the transform remembers of each environment is a part of it, and so is what it has
+        learned.
+        """
+        self._check_not_stepping("save_state")
+        state = self.vec_env.save_state(env_ids)
+        ids = checked_env_ids(env_ids, self.num_envs)
+        saved = [tuple(self._saved(env)) for env in ids]
+        return state.adding(self._key, saved, self.learned() or None)
+
+    def load_state(
+        self, state: EnvStates, env_ids: Sequence[int] | None = None
+    ) -> tuple[Any, StepInfos]:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state`.
+
+        What was learned is loaded where all environments are. Nothing of it is counted.
+        """
+        self._check_not_stepping("load_state")
+        saved, learned = saved_with(state, self._key)
+        learn = None
+        if env_ids is None and learned is not None:
+            learn = self.relearning(learned)
+        obs, infos = self.vec_env.load_state(state, env_ids)
+        if learn is not None:
+            learn()
+        ids = checked_env_ids(env_ids, self.num_envs)
+        return self._loaded(ids, saved, obs), infos
+
+    def clone_state(
+        self,
+        src_ids: int | Sequence[int],
+        dst_ids: int | Sequence[int],
+        *,
+        fork_rng: bool = False,
+    ) -> tuple[Any, StepInfos]:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state`."""
+        self._check_not_stepping("clone_state")
+        sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
+        saved = [self._saved(env) for env in sources]
+        obs, infos = self.vec_env.clone_state(src_ids, dst_ids, fork_rng=fork_rng)
+        return self._loaded(targets, saved, obs), infos
+
+    @property
+    def _key(self) -> str:
+        """Under which its own is kept with states of environments."""
+        return f"{len(self.transforms) - 1} {type(self).__name__}"
+
+    def _saved(self, env: int) -> Saved:
+        """What it remembers of an environment."""
+        exact = None if self._exact is None else float(self._exact[env])
+        return Saved(float(self.buf_rews[env]), exact, dict(self.buf_infos[env]), self._share(env))
+
+    def _loaded(self, ids: Sequence[int], saved: Sequence[Saved], obs: Any) -> Any:
+        """Remembers that of environments; what their next actions are chosen from."""
+        self._forget()
+        vec_env = self.vec_env
+        rewards, infos = self.buf_rews.copy(), list(self.buf_infos)
+        exact = self.exact_rewards
+        for env, one in zip(ids, saved, strict=True):
+            rewards[env], infos[env] = one.reward, dict(one.info)
+            exact[env] = one.reward if one.exact_reward is None else one.exact_reward
+        if self._exact is not None or any(one.exact_reward is not None for one in saved):
+            self._exact = exact
+        self.buf_rews, self.buf_infos = rewards, infos
+        self.buf_dones, self.buf_truncations = vec_env.buf_dones, vec_env.buf_truncations
+        return self._put_share(ids, [one.share for one in saved], obs)
+
+    def _share(self, env: int) -> Any:
+        """What its ``_state`` has of an environment, as numbers, arrays and containers of them."""
+        return None
+
+    def _put_share(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
+        """Puts that back.
+
+        Args:
+            ids: the environments.
+            shares: of each.
+            obs: what their next actions are chosen from, before this transform.
+
+        Returns:
+            The same after it.
+        """
+        return obs
+
+    # -- what is on its way -----------------------------------------------------------
+
     def _catch_up(self) -> None:
         """Takes in what is on its way, of environments that are not to be reset."""
         if self.waiting:
@@ -368,18 +387,3 @@ def transforms_of(vec_env: VecEnv) -> list[Transform]:
             found.append(vec_env)
         vec_env = vec_env.vec_env
     return found
-
-
-def _learners(outermost: Transform) -> dict[str, Transform]:
-    """The transforms that learn, by names under which their counterparts are found."""
-    found: dict[str, Transform] = {}
-    for transform in outermost.transforms:
-        if transform.learned():
-            name = type(transform).__name__
-            alike = sum(key.partition("-")[0] == name for key in found)
-            found[f"{name}-{alike + 1}" if alike else name] = transform
-    return found
-
-
-def _listed(names: Mapping[str, Any]) -> str:
-    return " and ".join(names) or "no transform"

@@ -10,6 +10,7 @@ from gymnasium import Space
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.step_infos import StepInfos
+from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.statistics import WorkerStatistics
 from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 
@@ -152,6 +153,26 @@ class VecEnvWrapper(VecEnv):
     def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.set_attr`."""
         self.vec_env.set_attr(name, values, env_ids)
+
+    def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`."""
+        return self.vec_env.save_state(env_ids)
+
+    def load_state(
+        self, state: EnvStates, env_ids: Sequence[int] | None = None
+    ) -> tuple[Any, StepInfos]:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state`."""
+        return self.vec_env.load_state(state, env_ids)
+
+    def clone_state(
+        self,
+        src_ids: int | Sequence[int],
+        dst_ids: int | Sequence[int],
+        *,
+        fork_rng: bool = False,
+    ) -> tuple[Any, StepInfos]:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state`."""
+        return self.vec_env.clone_state(src_ids, dst_ids, fork_rng=fork_rng)
 
     def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.render`."""
