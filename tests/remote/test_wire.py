@@ -16,9 +16,10 @@ from comparing import assert_same
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from info_arrays import info_arrays
 
 from xuance_envs.engine.data.info_batch import InfoBatch
-from xuance_envs.engine.data.info_columns import InfoArrays
+from xuance_envs.engine.data.info_columns import NUMBERS
 from xuance_envs.engine.data.info_writer import InfoWriter
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
@@ -448,7 +449,7 @@ def test_columns_of_infos_are_written_as_the_infos_are(infos: list[dict[str, Any
 
 
 def test_an_info_written_after_columns_replaces_all_of_them() -> None:
-    columns = {"a": (int, np.array([1, 2]), np.ones(2, np.bool_))}
+    columns = {"a": (NUMBERS[int], np.array([1, 2]), np.ones(2, np.bool_))}
     for after in ({}, {"": None}, {"b": 1}):
         assert_same(list(step_infos([after] * 2, columns, first=True)), [after] * 2)
 
@@ -458,7 +459,7 @@ def step_infos(
 ) -> StepInfos:
     """Infos as a step gives them; columns are written over every second one, or before all."""
     count = len(infos)
-    arrays = InfoArrays(*(np.zeros(shape, dtype) for dtype, shape in InfoArrays.shapes(count)))
+    arrays = info_arrays(count)
     writer = InfoWriter(arrays, lambda rest: rest)
     if first:
         writer.write_columns(range(count), columns)
@@ -468,8 +469,8 @@ def step_infos(
         writer.rest.clear()
         writer.write_columns(range(1, count, 2), columns)
     rest = {i: ((lambda value: value), frozen) for i, frozen in writer.rest.items()}
-    numbers = arrays.first(len(writer.keys))
-    batch = InfoBatch(numbers, [tuple(writer.keys)], np.zeros(count, np.intp), rest)
+    used = arrays.first(*writer.table.extent)
+    batch = InfoBatch(used, [writer.table.layout], np.zeros(count, np.intp), rest)
     return StepInfos(batch, np.arange(count))
 
 
@@ -488,6 +489,16 @@ def step_infos(
         {"$": "infos", "count": 2, "columns": [["a", ["int"], [1, 2], None]]},
         {"$": "infos", "count": 2, "columns": [["a", "int", [1], None]]},
         {"$": "infos", "count": 2, "columns": [["a", "int", [1, 2], [True]]]},
+        *(
+            {"$": "infos", "count": 2, "columns": [["a", "numpy.ndarray", array, None]]}
+            for array in (
+                [[1], [2]],
+                None,
+                {"$": "array", "dtype": "int8", "shape": [], "data": 1},
+                {"$": "array", "dtype": "int8", "shape": [3, 1], "data": [[1], [2], [3]]},
+                {"$": "array", "dtype": "object", "shape": [2], "data": [1, 2]},
+            )
+        ),
     ],
     ids=ascii,
 )

@@ -25,9 +25,11 @@ except ImportError as error:
 
 from xuance_envs.compat import in_env_process
 from xuance_envs.compat.in_env_process import PreparedFunction, own_registrations
+from xuance_envs.compat.states import SavesStates
 from xuance_envs.compat.stepping import ProcessStepper, SerialStepper, Stepped, Stepper, originally
 from xuance_envs.compat.vector_results import take_final
 from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.data.masks import MASK_METHOD
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.group.outcome import Autoreset
 
@@ -35,9 +37,34 @@ __all__ = ["DummyVecEnv", "SubprocVecEnv"]
 
 Indices = int | Iterable[int] | None
 LIMIT = "TimeLimit.truncated"
+TheirVecEnv = sb3.VecEnv
 
 
-class DummyVecEnv(sb3.DummyVecEnv):
+class _States(SavesStates):
+    """Saves and loads what Stable-Baselines3 keeps of each environment, too."""
+
+    _name = "sb3"
+    _stepper: Stepper
+    reset_infos: list[dict[str, Any]]
+    _seeds: list[int | None]
+    _options: list[dict[str, Any]]
+
+    def _idle_stepper(self, what: str) -> Stepper:
+        return self._stepper
+
+    def _own_state(self, env: int) -> Any:
+        return self.reset_infos[env], self._seeds[env], self._options[env]
+
+    def _set_own_state(self, env: int, state: Any) -> None:
+        self.reset_infos[env], self._seeds[env], self._options[env] = state
+
+    def _shown(self, infos: InfoBatch, envs: NDArray[np.intp]) -> tuple[Any, list[dict[str, Any]]]:
+        batch = self._stepper.arrays.observations.copy()
+        shown = [infos.build(env, env) for env in envs.tolist()]
+        return OrderedDict(batch) if isinstance(batch, dict) else batch, shown
+
+
+class DummyVecEnv(_States, sb3.DummyVecEnv):
     """Many environments in this process, as Stable-Baselines3's ``DummyVecEnv``.
 
     Args:
@@ -105,7 +132,7 @@ class DummyVecEnv(sb3.DummyVecEnv):
         return OrderedDict(batch) if isinstance(batch, dict) else batch
 
 
-class SubprocVecEnv(sb3.SubprocVecEnv):
+class SubprocVecEnv(_States, sb3.SubprocVecEnv):
     """Many environments in worker processes, as Stable-Baselines3's ``SubprocVecEnv``.
 
     Stable-Baselines3 starts a process for each environment; here a worker steps a share of them,
@@ -227,9 +254,32 @@ class SubprocVecEnv(sb3.SubprocVecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Calls a method of some environments, wherever in their wrappers it is."""
-        return self._apply(
+        """Calls a method of some environments, wherever in their wrappers it is.
+
+        Masks of actions, which sb3-contrib asks for at each step, come with the steps from the
+        second time on.
+        """
+        masks_of_all = (
+            method_name == MASK_METHOD and indices is None and not (method_args or method_kwargs)
+        )
+        if masks_of_all and (masks := self._stepper.masks_said()) is not None:
+            return masks
+        results = self._apply(
             indices, in_env_process.call_method, method_name, method_args, method_kwargs
+        )
+        if masks_of_all and self._are_plain(results):
+            self._stepper.watch_masks()
+        return results
+
+    def _are_plain(self, masks: Sequence[Any]) -> bool:
+        """Whether masks are what they would be if they came with the steps."""
+        rows = self._stepper.arrays.masks
+        plain = None if rows is None else rows.flat
+        return plain is not None and all(
+            [
+                type(mask) is np.ndarray and (mask.dtype, mask.shape) == (np.bool_, plain.shape[1:])
+                for mask in masks
+            ]
         )
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:

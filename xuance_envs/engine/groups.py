@@ -8,7 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from xuance_envs.engine.action_masks import ActionMasks
 from xuance_envs.engine.backend import Backend
+from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver, GroupDriver, is_interrupt
 from xuance_envs.engine.forks import Elsewhere, stays_behind
@@ -18,6 +20,7 @@ from xuance_envs.engine.group.single_env import EnvDescription, common_descripti
 from xuance_envs.engine.ledger import Ledger
 from xuance_envs.engine.restarts import RestartingDriver, Restarts
 from xuance_envs.engine.results import Results
+from xuance_envs.engine.resuming import ResumingDriver
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.waiting import Waiter
 from xuance_envs.errors import ClosedVecEnvError, EnvError
@@ -44,6 +47,7 @@ class Groups(ABC):
     Attributes:
         ledger (Ledger): who was asked for what.
         results (Results): what came of it.
+        masks (ActionMasks): of the actions that come next.
         closed (bool): whether nothing may be asked of them any more.
         name: what errors call what they belong to.
     """
@@ -62,6 +66,7 @@ class Groups(ABC):
         self.description = description
         self.arrays = arrays
         self.results = results or Results(self.drivers, arrays)
+        self.masks = ActionMasks(description.action_space, arrays, self.results)
         self.closed = False
         self.name = "vector environment"
         self._elsewhere: Elsewhere | None = None
@@ -103,6 +108,8 @@ class Groups(ABC):
         values = [value for _, answer in self.ledger.finish() for value in answer]
         result_of = dict(zip(asked, values, strict=True))
         self.ledger.take()
+        if command in ("call", "apply", "set_attr"):
+            self.masks.forget(ids)
         return [result_of[env] for env in ids]
 
     def check_idle(self, what: str) -> None:
@@ -173,6 +180,7 @@ class LocalGroups(Groups):
         keywords: keyword arguments for each function.
         autoreset: when an environment whose episode ended is reset.
         describe: makes one description of the environments'.
+        info_bytes: room for the arrays in each environment's info.
     """
 
     def __init__(
@@ -181,12 +189,13 @@ class LocalGroups(Groups):
         keywords: Sequence[Mapping[str, Any]],
         autoreset: Autoreset = Autoreset.SAME_STEP,
         describe: Describe = common_description,
+        info_bytes: int = INFO_BYTES,
     ) -> None:
         self._group = _group_here(env_fns, keywords, 0, autoreset)
         try:
             description = describe(self._group.describe())
             spaces = description.observation_space, description.action_space
-            arrays = StepArrays.allocate(*spaces, len(env_fns))
+            arrays = StepArrays.allocate(*spaces, len(env_fns), info_bytes=info_bytes)
             self._group.attach(arrays)
         except BaseException:
             _close(self._group)
@@ -245,8 +254,9 @@ class WorkerGroups(Groups):
             raise
         drivers: list[Driver] = [*backend.workers]
         if restarts is not None:
+            kind = ResumingDriver if restarts.resumes else RestartingDriver
             drivers = [
-                RestartingDriver(
+                kind(
                     backend,
                     k,
                     keywords[worker.lo : worker.hi],

@@ -14,6 +14,8 @@ from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.errors import EnvError
+from xuance_envs.remote.hosted_vec_env import HostedVecEnv
+from xuance_envs.remote.wire.arrays import DTYPES
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.infos import InfoTable, what_travels
 from xuance_envs.remote.wire.nodes import WireError
@@ -22,7 +24,7 @@ from xuance_envs.remote.wire.values import from_client, to_wire
 from xuance_envs.vector_envs.actions import check_in_space
 from xuance_envs.vector_envs.vector_env import StepResult, VecEnv
 
-__all__ = ["describe", "reach", "repeat", "reset", "step_answer"]
+__all__ = ["describe", "masks_of", "reach", "repeat", "reset", "step_answer"]
 
 Answer = dict[str, Any]
 
@@ -43,7 +45,7 @@ def describe(vec_env: VecEnv) -> Answer:
 
 
 def reset(
-    vec_env: VecEnv,
+    vec_env: HostedVecEnv,
     envs: Sequence[int],
     seed: int | Sequence[int | None] | None,
     options: dict[str, Any] | None,
@@ -56,7 +58,14 @@ def reset(
     return {
         "observations": batch_to_wire(vec_env.observation_space, observations),
         "infos": _infos_to_wire(infos),
+        **masks_of(vec_env),
     }
+
+
+def masks_of(vec_env: HostedVecEnv) -> Answer:
+    """The masks of all environments that they gave by their method, if these are asked for them."""
+    masks = vec_env.watched_masks
+    return {} if masks is None else {"masks": masks}
 
 
 def step_answer(
@@ -132,16 +141,16 @@ def repeat(
 
 
 def reach(
-    vec_env: VecEnv,
+    vec_env: HostedVecEnv,
     envs: Sequence[int],
-    operation: Literal["call", "get_attr", "set_attr", "render"],
+    operation: Literal["call", "get_attr", "set_attr", "render", "action_masks"],
     name: str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     values: Sequence[Any] = (),
     mode: str | None = None,
 ) -> tuple[Answer, Sequence[Any]]:
-    """Calls, reads, sets or renders some environments.
+    """Calls, reads, sets or renders some environments, or asks for their masks of actions.
 
     Returns:
         The answer, and what the environments returned.
@@ -149,6 +158,8 @@ def reach(
     results: Sequence[Any]
     if operation == "render":
         results = vec_env.render(mode, envs)
+    elif operation == "action_masks":
+        results = vec_env.watch_masks(envs)
     elif operation == "get_attr":
         results = vec_env.get_attr(name, envs)
     elif operation == "set_attr":
@@ -162,9 +173,9 @@ def reach(
 
 
 def _batch_to_wire(batch: InfoBatch, envs: NDArray[np.intp]) -> Any:
-    """The infos of some environments, in columns where they are numbers, as most are."""
+    """The infos of some environments, in columns where they are in columns that can travel."""
     columns = batch.columns(envs)
-    if columns is None:
+    if columns is None or not all([kind.dtype.name in DTYPES for kind, _, _ in columns.values()]):
         return _infos_to_wire(batch.dicts(envs, {}))
     return InfoTable(columns, len(envs))
 

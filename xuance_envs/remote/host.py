@@ -298,7 +298,7 @@ class Host:
             result = vec_env.step_wait()
             space, rewards = vec_env.observation_space, vec_env.full_rewards
             answer = commands.step_answer(space, result, rewards, vec_env.first_observations)
-            return self._written(answer, form)
+            return self._written(answer | commands.masks_of(vec_env), form)
 
         with _Current(self):
             batch = await self._by_thread(decoded) if large else decoded()

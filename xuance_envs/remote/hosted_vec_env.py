@@ -90,6 +90,22 @@ class HostedVecEnv(GroupedVecEnv):
         """A batch of those that began the next episodes where some ended in the last step."""
         return self._arrays.reset_observations.copy(envs)
 
+    def watch_masks(self, envs: Sequence[int]) -> list[Any]:
+        """The parts of some environments' masks of actions, which are asked for from now on.
+
+        None for an environment that has no method for that.
+        """
+        self._groups.check_idle("action_masks")
+        if self._arrays.masks is None:
+            return [None] * len(envs)
+        return self._groups.masks.watch(envs, self._groups.each)
+
+    @property
+    def watched_masks(self) -> list[Any] | None:
+        """The parts of all masks, if any are asked for; valid until the next step."""
+        rows = self._groups.masks.watched_rows
+        return None if rows is None else rows.parts
+
     def close_extras(self) -> None:
         """Has nothing be asked of the worker any more, and leaves it to :meth:`end_worker`."""
         self._groups.shut()

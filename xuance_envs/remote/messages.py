@@ -151,10 +151,13 @@ class Statistics(SessionRequest):
 
 
 class Call(SessionRequest):
-    """Calls a method, reads or sets an attribute, or renders."""
+    """Calls a method, reads or sets an attribute, renders, or asks for masks of actions.
+
+    Masks of actions then come with the answers to later steps and resets, too.
+    """
 
     episode_ids: EpisodeIds = None
-    operation: Literal["call", "get_attr", "set_attr", "render"]
+    operation: Literal["call", "get_attr", "set_attr", "render", "action_masks"]
     name: str = Field("", max_length=200, description="of the method or attribute")
     args: Arguments = []
     kwargs: Named = {}

@@ -279,7 +279,9 @@ class RemoteDriver(Driver):
             return self._packed_reset(*arguments)
         places, *rest = arguments
         message: dict[str, Any] = {"operation": command, "episode_ids": self._named(places)}
-        if command == "render":
+        if command == "watch_masks":
+            message["operation"] = "action_masks"
+        elif command == "render":
             message["mode"] = rest[0]
         else:
             message["name"] = rest[0]
@@ -373,6 +375,7 @@ class RemoteDriver(Driver):
         ended = resets["environments"]
         if ended != (arrays.terminated | arrays.truncated).nonzero()[0].tolist():
             raise WireError("resets of other episodes than those that ended")
+        self._take_masks(answer)
         if ended:
             at = np.array(ended)
             self._put(arrays.reset_observations, resets["observations"], at, len(ended))
@@ -384,7 +387,18 @@ class RemoteDriver(Driver):
         at = np.array(places)
         self._put(self._arrays.observations, answer["observations"], at, len(places))
         self._write_infos(self._infos, places, answer["infos"])
+        self._take_masks(answer)
         return self._outcomes.outcome(ended=False)
+
+    def _take_masks(self, answer: Any) -> None:
+        masks = self._arrays.masks
+        if masks is None or "masks" not in answer:
+            return
+        parts = answer["masks"]
+        if not isinstance(parts, list) or len(parts) != len(masks.parts):
+            raise WireError(f"expected masks of actions in {len(masks.parts)} parts")
+        for mine, part in zip(masks.parts, parts, strict=True):
+            mine[:] = array_from_wire(part, _BOOL, mine.shape)
 
     def _begin(self) -> None:
         self._infos.rest = {}

@@ -97,8 +97,8 @@ class GroupHost:
             print(error, file=sys.stderr)
 
     def _execute(self, command: str, arguments: Sequence[Any]) -> Any:
-        """Executes a command: one of its own, or else a method of the group."""
-        method = self._commands.get(command) or getattr(self.group, command)
+        """Executes a command: one of its own, or else of the group."""
+        method = self._commands.get(command) or self.group.command(command)
         return method(*arguments)
 
     def _build(
@@ -119,6 +119,7 @@ class GroupHost:
             _freeze,
             self._recorder,
             autoreset,
+            thaw=loads,
             freeze_info=_freeze_what_can_be if spares else _freeze,
         )
         self._ending.callback(self.group.close)
@@ -133,6 +134,7 @@ class GroupHost:
         build: Sequence[Any],
         attach: Sequence[Any],
         attributes: Mapping[tuple[int, str], Any],
+        watched: Sequence[int],
         then: tuple[str, Sequence[Any]],
     ) -> Any:
         """Does all that a host did whose place this one takes, and then a command."""
@@ -140,6 +142,7 @@ class GroupHost:
         self._attach(*attach)
         for (place, name), value in attributes.items():
             self.group.set_attr([place], name, [value])
+        self.group.watch_masks(watched, False)
         return self._execute(*then)
 
     def _ready(self, seeds: Sequence[int | None]) -> None:
