@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import multiprocessing
 import socket
 import threading
 import time
@@ -479,6 +480,7 @@ def test_a_server_that_ends_while_environments_are_made_has_not_failed(
     time.sleep(0.5)
     server.close()
     thread.join()
+    wait_until(lambda: not multiprocessing.active_children())
     assert "Traceback" not in caplog.text
     assert [record for record in caplog.records if record.exc_info] == []
 
