@@ -2,6 +2,7 @@
 
     python examples/train_ppo.py --env CartPole-v1
     python examples/train_ppo.py --env Pendulum-v1 --num-envs 16 --steps 500000
+    python examples/train_ppo.py --env Taxi-v4 --steps 300000
     python examples/train_ppo.py --env ALE/Breakout-v5 --num-envs 16 --steps 10000000
 
 Proximal policy optimization is Schulman et al. 2017, https://arxiv.org/abs/1707.06347. It needs the
@@ -19,7 +20,7 @@ from typing import Any
 
 import gymnasium
 import torch
-from gymnasium.wrappers import ClipAction, NormalizeReward
+from gymnasium.wrappers import ClipAction, FlattenObservation, NormalizeReward
 from torch import nn
 
 import xuance_envs
@@ -43,8 +44,10 @@ class Settings:
     value_weight: float = 0.5
     entropy_weight: float = 0.0
     max_gradient: float = 0.5
+    learn_scale: bool = True  # of the states
 
 
+COUNTED_STATES = Settings(annealed_over=500_000, entropy_weight=0.02, learn_scale=False)
 CONTINUOUS = Settings(128, 1e-3, 1_000_000, epochs=10, batch_size=256, gamma=0.95)
 ATARI = Settings(128, 2.5e-4, 10_000_000, epochs=4, clip=0.1, entropy_weight=0.01)
 
@@ -98,12 +101,14 @@ class Agent(nn.Module):
         self.seen = 0
 
     def get_actions_and_values(
-        self, states: torch.Tensor, actions: torch.Tensor | None = None
+        self, states: torch.Tensor, actions: Any = None, masks: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Actions, new or those given, with their log-probabilities; values; the entropy."""
         states = (states - self.mean) / (self.variance.sqrt() + 1e-6)
         features = self.policy_body(states)
         policy = self.policy_head(features)
+        if masks is not None:
+            policy = policy.masked_fill(~masks, -1e8)
         values = self.value_head(features if self.sees_images else self.value_body(states))
         act = self.choose if self.is_discrete else self.move
         actions, log_probs, entropy = act(policy, actions)
@@ -159,9 +164,11 @@ def update(
     states = collector.states.detach().flatten(0, 1)
     actions = collector.actions.flatten(0, 1)
     old_log_probs = collector.log_probs.flatten()
+    masks = None if collector.action_masks is None else collector.action_masks.flatten(0, 1)
     for _ in range(settings.epochs):
         for rows in torch.randperm(len(states), device=states.device).split(settings.batch_size):
-            answer = agent.get_actions_and_values(states[rows], actions[rows])
+            allowed = None if masks is None else masks[rows]
+            answer = agent.get_actions_and_values(states[rows], actions[rows], allowed)
             _, log_probs, values, entropy = answer
             advantage = advantages[rows]
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
@@ -176,7 +183,8 @@ def update(
             loss.backward()
             nn.utils.clip_grad_norm_(agent.parameters(), settings.max_gradient)
             optimizer.step()
-    agent.learn_scale(states)
+    if settings.learn_scale:
+        agent.learn_scale(states)
 
 
 # --- environments and the command line ----------------------------------------------------------
@@ -187,6 +195,8 @@ def make_env(env_id: str, gamma: float) -> gymnasium.Env[Any, Any]:
     if env_id.startswith(ATARI_IDS):
         return xuance_envs.Atari_Env(env_id, image_size=84)
     env = Gym_Env(env_id)
+    if isinstance(env.observation_space, gymnasium.spaces.Discrete):
+        env = FlattenObservation(env)  # one of so many bits
     continuous = isinstance(env.action_space, gymnasium.spaces.Box)
     return ClipAction(NormalizeReward(env, gamma)) if continuous else env
 
@@ -203,6 +213,8 @@ def settings_for(env_id: str) -> Settings:
     if env_id.startswith(ATARI_IDS):
         return ATARI
     with gymnasium.make(env_id) as env:
+        if isinstance(env.observation_space, gymnasium.spaces.Discrete):
+            return COUNTED_STATES
         return CONTINUOUS if isinstance(env.action_space, gymnasium.spaces.Box) else Settings()
 
 

@@ -21,7 +21,7 @@ __all__ = ["RolloutCollector"]
 
 _RESULTS = (
     *("states", "actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags"),
-    *("end_states", "ep_counts", "total_return"),
+    *("end_states", "ep_counts", "total_return", "action_masks"),
 )
 """The attributes that a rollout leaves behind."""
 
@@ -77,6 +77,8 @@ class RolloutCollector(AgentLoop):
             is what a rollout has of an episode.
         ep_counts (torch.Tensor): ``(N,)`` int32, segments per environment.
         total_return (numpy.float32): the sum of all rewards.
+        action_masks (torch.Tensor | None): ``(T, N, n)`` bool, those that the agent was given; None
+            where it was given none.
         images (list[list[PIL.Image.Image]]): by environment, from :meth:`test_agent`.
 
     Example:
@@ -108,6 +110,7 @@ class RolloutCollector(AgentLoop):
     end_states: Any
     ep_counts: torch.Tensor
     total_return: np.float32
+    action_masks: torch.Tensor | None
     images: list[list[Image.Image]]
 
     def __init__(
@@ -161,11 +164,14 @@ class RolloutCollector(AgentLoop):
         rows[0].copy_from(self._layout.parts(self.t_states))
         self.t_states = rows[0].states
         ends = SegmentEnds(self._layout, self.num_envs)
+        masks = []
         with torch.no_grad():
             for t in self._progress_bar():
                 actions, log_probs, values = self._ask_agent()
                 self._start_step(self._transfer.receive(actions))
                 # Subprocesses are at work meanwhile.
+                if self._masks is not None:
+                    masks.append(self._masks)
                 rollout.put_answer(t, actions, log_probs, values)
                 parts, ended, rewards, terminated, truncated = self._finish_step(rows[t + 1])
                 rollout.put_results(t, rewards, terminated, truncated)
@@ -178,6 +184,7 @@ class RolloutCollector(AgentLoop):
         checked_numbers("log_probs", rollout.log_probs)
         self._storage.send(rollout)
         self._show(rollout, ends)
+        self.action_masks = torch.stack(masks) if masks else None
 
     def _let_go(self) -> None:
         """Holds on to nothing of the last rollout, so that its memory can be used again."""
@@ -225,7 +232,10 @@ class RolloutCollector(AgentLoop):
             raise RuntimeError("advantages are those of a rollout: call rollout first")
         count = int(self.ep_counts.sum())
         with torch.no_grad():
-            answer = self.agent.get_actions_and_values(self.end_states, actions=None)
+            given = {}
+            if self.action_masks is not None:  # only values are wanted, so that all is allowed
+                given["masks"] = self.action_masks.new_ones(count, self.action_masks.shape[2])
+            answer = self.agent.get_actions_and_values(self.end_states, actions=None, **given)
             values = checked_answer(answer, count, self._action_layout.shape, self.device)[2]
             if torch.isnan(values).any():
                 raise ValueError("agent.get_actions_and_values: values of end_states: got NaN")
