@@ -77,6 +77,7 @@ def test_the_examples_agent_chooses_what_masks_allow(ppo):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_the_example_learns_to_drive_a_taxi(ppo):
     taxi = "Taxi-v4" if "Taxi-v4" in gymnasium.registry else "Taxi-v3"
     settings = ppo.settings_for(taxi)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from time import perf_counter
@@ -218,7 +218,7 @@ class EnvGroup:
             self._left = i, result
             raise self._failure(i, error, result) from error
         if self._masks.watched:
-            self._note_masks(range(len(self.envs)))
+            self._note_masks(self._masks.watched)
         self.clock.stop(began)
         return self._outcome()
 
@@ -467,10 +467,16 @@ class EnvGroup:
 
     # -- the rest ---------------------------------------------------------------------
 
-    def _note_masks(self, places: Sequence[int]) -> list[Any]:
+    def _note_masks(self, places: Iterable[int]) -> None:
         """Takes note of masks; to be called for environments that are in new states."""
-        watched = [i for i in places if i in self._masks.watched]
-        return self._each(MASK_METHOD, watched, self._masks.note, None, watched)
+        doing, self._doing = self._doing, MASK_METHOD
+        try:
+            self._masks.note(places, self._at)
+        except BaseException as error:
+            raise self._failure(self._masks.asking, error) from error
+        finally:
+            self._doing = doing
+            self._at[0] = NOWHERE
 
     def _each(
         self,
