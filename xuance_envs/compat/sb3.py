@@ -272,8 +272,8 @@ def form_of(masks: Sequence[Any], width: int) -> Callable[[NDArray[np.bool_]], A
         width: the length of one.
 
     Returns:
-        None if nothing does that for all of them: they are not lists of bools, or arrays of zeros
-        and ones, as sb3-contrib has them.
+        A function, or None if they are neither lists of bools nor arrays of zeros and ones, all of
+        one kind.
     """
     first = masks[0]
     if type(first) is list:

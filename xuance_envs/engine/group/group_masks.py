@@ -76,7 +76,7 @@ class GroupMasks:
             at: where to say which one is at work.
 
         Raises:
-            BadValueError: what :attr:`asking` returned is none.
+            BadValueError: what the environment ``asking`` returned is none.
         """
         pending, quick = self._pending, self._quick
         for i in places:
