@@ -34,7 +34,7 @@ from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.group.step_clock import StepClock, StepTimes
 from xuance_envs.engine.groups import Groups
 from xuance_envs.engine.results import Outcomes, Results
-from xuance_envs.errors import EnvError
+from xuance_envs.errors import EnvError, StateError
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 
 __all__ = ["NativeVecEnv", "from_gymnasium", "make_native"]
@@ -275,6 +275,13 @@ class NativeDriver(LocalDriver):
             seeds = [seed for _, seed, _ in resets]
             options = resets[0][2] if resets else None
             self._engine.check_reset(seeds, options, len(resets) < self.hi)
+        elif command in ("save_states", "prepare_states"):
+            raise StateError(
+                0,
+                "save_state",
+                f"{self._engine.name} steps all environments at once and gives no state of them to "
+                "Python: expected environments of their own, as DummyVecEnv and SubprocVecEnv have",
+            )
         elif command != "render":
             raise NotImplementedError(
                 f"{command} reaches into single environments, and {self._engine.name} has none: it "

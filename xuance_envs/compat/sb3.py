@@ -26,6 +26,7 @@ except ImportError as error:
 
 from xuance_envs.compat import in_env_process
 from xuance_envs.compat.in_env_process import PreparedFunction, own_registrations
+from xuance_envs.compat.states import SavesStates
 from xuance_envs.compat.stepping import ProcessStepper, SerialStepper, Stepped, Stepper, originally
 from xuance_envs.compat.vector_results import take_final
 from xuance_envs.engine.data.info_batch import InfoBatch
@@ -37,9 +38,34 @@ __all__ = ["DummyVecEnv", "SubprocVecEnv"]
 
 Indices = int | Iterable[int] | None
 LIMIT = "TimeLimit.truncated"
+TheirVecEnv = sb3.VecEnv
 
 
-class DummyVecEnv(sb3.DummyVecEnv):
+class _States(SavesStates):
+    """Saves and loads what Stable-Baselines3 keeps of each environment, too."""
+
+    _name = "sb3"
+    _stepper: Stepper
+    reset_infos: list[dict[str, Any]]
+    _seeds: list[int | None]
+    _options: list[dict[str, Any]]
+
+    def _idle_stepper(self, what: str) -> Stepper:
+        return self._stepper
+
+    def _own_state(self, env: int) -> Any:
+        return self.reset_infos[env], self._seeds[env], self._options[env]
+
+    def _set_own_state(self, env: int, state: Any) -> None:
+        self.reset_infos[env], self._seeds[env], self._options[env] = state
+
+    def _shown(self, infos: InfoBatch, envs: NDArray[np.intp]) -> tuple[Any, list[dict[str, Any]]]:
+        batch = self._stepper.arrays.observations.copy()
+        shown = [infos.build(env, env) for env in envs.tolist()]
+        return OrderedDict(batch) if isinstance(batch, dict) else batch, shown
+
+
+class DummyVecEnv(_States, sb3.DummyVecEnv):
     """Many environments in this process, as Stable-Baselines3's ``DummyVecEnv``.
 
     Args:
@@ -107,7 +133,7 @@ class DummyVecEnv(sb3.DummyVecEnv):
         return OrderedDict(batch) if isinstance(batch, dict) else batch
 
 
-class SubprocVecEnv(sb3.SubprocVecEnv):
+class SubprocVecEnv(_States, sb3.SubprocVecEnv):
     """Many environments in worker processes, as Stable-Baselines3's ``SubprocVecEnv``.
 
     Stable-Baselines3 starts a process for each environment; here a worker steps a share of them,

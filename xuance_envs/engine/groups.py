@@ -20,6 +20,7 @@ from xuance_envs.engine.group.single_env import EnvDescription, common_descripti
 from xuance_envs.engine.ledger import Ledger
 from xuance_envs.engine.restarts import RestartingDriver, Restarts
 from xuance_envs.engine.results import Results
+from xuance_envs.engine.resuming import ResumingDriver
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.waiting import Waiter
 from xuance_envs.errors import ClosedVecEnvError, EnvError
@@ -253,8 +254,9 @@ class WorkerGroups(Groups):
             raise
         drivers: list[Driver] = [*backend.workers]
         if restarts is not None:
+            kind = ResumingDriver if restarts.resumes else RestartingDriver
             drivers = [
-                RestartingDriver(
+                kind(
                     backend,
                     k,
                     keywords[worker.lo : worker.hi],

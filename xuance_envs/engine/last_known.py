@@ -52,6 +52,10 @@ class LastKnown:
         batch = self._columns.batch(self._group_of, {})
         self._built.update({place: batch.build(place, place) for place in places})
 
+    def shown(self) -> list[list[Any]]:
+        """What each environment shows, as leaves."""
+        return [[part[i] for part in self._parts] for i in range(self._n)]
+
     def infos(self) -> list[dict[Any, Any]]:
         """The last info of each environment, as far as it was in columns."""
         return [

@@ -122,7 +122,9 @@ class RayVecEnv_Gym(GroupedVecEnv):
             worker_threads=worker_threads, step_timeout=step_timeout, start_timeout=start_timeout
         )
         info_bytes = checked_info_bytes(info_bytes)
-        restarts = checked_restarts(on_worker_failure, max_restarts, restart_on_exception)
+        restarts = checked_restarts(
+            on_worker_failure, max_restarts, restart_on_exception, resumes=False
+        )
         if not num_cpus_per_worker >= 0:
             raise ValueError(
                 f"num_cpus_per_worker: expected at least 0, got {num_cpus_per_worker!r}"

@@ -70,8 +70,11 @@ class SubprocVecEnv(GroupedVecEnv):
         on_worker_failure: what happens when a worker ends by itself or takes too long.
             ``"raise"`` raises an error and closes; with ``"restart"`` another worker takes its
             place, and the step in which it was lost truncates the episodes of its environments:
-            reward 0, the last known observation, ``infos[i]["worker_restarted"]``. The
-            caller's own share with ``caller_steps`` is not covered.
+            reward 0, the last known observation, ``infos[i]["worker_restarted"]``. With
+            ``"resume"`` nothing is lost: the states of environments are saved now and then, and
+            the other worker loads them, repeats the steps since, and does the one that was lost;
+            only where that comes to something else, it is as with ``"restart"``. The caller's own
+            share with ``caller_steps`` is not covered.
         max_restarts: how many restarts there may be in all, before a failure raises; None for
             any number.
         restart_on_exception: whether an exception in an environment's ``step`` or ``reset`` is

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.errors import AlreadySteppingError, NotSteppingError
+from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.statistics import WorkerStatistics
 
 __all__ = ["AlreadySteppingError", "NotSteppingError", "StepBatch", "VecEnv"]
@@ -408,6 +409,78 @@ class VecEnv(ABC):
             ClosedVecEnvError: it is closed.
         """
         self._lacks("set_attr")
+
+    def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
+        """The state of every environment, or of some: all that what comes next depends on.
+
+        Args:
+            env_ids: the environments; None for all.
+
+        Returns:
+            A value that never changes, with one state for each, in the order of ``env_ids``.
+
+        Raises:
+            StateError: one cannot be saved; says which, what in it, and what to do.
+            AlreadySteppingError: a step is pending.
+            ClosedVecEnvError: it is closed.
+        """
+        self._lacks("save_state")
+
+    def load_state(
+        self, state: EnvStates, env_ids: Sequence[int] | None = None
+    ) -> tuple[Any, StepInfos]:
+        """Makes every environment, or some, be in a state that was saved.
+
+        From then on the same actions give the same observations, rewards, flags, infos and resets,
+        bit for bit, as they did or would have there. ``buf_obs`` and its like are as they were.
+
+        Args:
+            state: of as many environments; of this vector environment or another one, of whatever
+                backend, whose environments are made alike.
+            env_ids: the environments to put them into, in that order; None for all.
+
+        Returns:
+            ``(obs, infos)`` as :meth:`reset` does: what their next actions are chosen from, which
+            after the end of an episode is the first observation of the next, and the infos that
+            belong to it.
+
+        Raises:
+            StateError: a state cannot be read. Nothing has changed then.
+            StateMismatchError: one is of an environment that is not like the one it is for: says
+                in what they differ. Nothing has changed then.
+            ValueError: it has another number of states.
+            AlreadySteppingError: a step is pending.
+            ClosedVecEnvError: it is closed.
+        """
+        self._lacks("load_state")
+
+    def clone_state(
+        self,
+        src_ids: int | Sequence[int],
+        dst_ids: int | Sequence[int],
+        *,
+        fork_rng: bool = False,
+    ) -> tuple[Any, StepInfos]:
+        """Makes some environments be in the state that others are in.
+
+        All states are read before any is written, so environments can change places.
+
+        Args:
+            src_ids: whose state: one environment for all, or one for each of ``dst_ids``.
+            dst_ids: the environments that become like them, none of them twice.
+            fork_rng: whether each goes on with random streams of its own, derived from its source's
+                and from its index; otherwise all draw what their source draws.
+
+        Returns:
+            As :meth:`load_state`, in the order of ``dst_ids``.
+
+        Raises:
+            StateError: a state cannot be saved. Nothing has changed then.
+            StateMismatchError: two environments are not alike. Nothing has changed then.
+            AlreadySteppingError: a step is pending.
+            ClosedVecEnvError: it is closed.
+        """
+        self._lacks("clone_state")
 
     def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
         """Renders every environment, or some.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,18 @@ class InfoBatch:
             if order is not None:
                 info = {key: info[key] for key in order if key in info}
         return info
+
+    def with_values(self, key: str, values: Mapping[int, Callable[[], Any]]) -> InfoBatch:
+        """The same infos, some of them with one key more, whatever they had under it.
+
+        Args:
+            key: the key.
+            values: by environment, what makes the value when its info is looked at.
+        """
+        rest = dict(self.rest)
+        for env, value in values.items():
+            rest[env] = partial(_thawed_with, key, value), rest.get(env)
+        return InfoBatch(self.arrays, self.layouts, self.group_of, rest)
 
     def column(self, key: str, envs: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """One key of all infos; ``envs`` are the environments at the batch's positions."""
@@ -226,6 +239,18 @@ class InfoBatch:
                 if key in rest:
                     others[position] = rest[key]
         return others
+
+
+def _thawed_with(key: str, value: Callable[[], Any], frozen: Frozen | None) -> dict[Any, Any]:
+    """A rest with one key more."""
+    rest: dict[Any, Any] = {}
+    if frozen is not None:
+        thaw, inner = frozen
+        rest = dict(thaw(inner))
+    order = rest.get(KeyOrder)
+    if order is not None and key not in order:
+        rest[KeyOrder] = (*order, key)
+    return {**rest, key: value()}
 
 
 class InfoColumns:

@@ -86,8 +86,8 @@ class GroupHost:
             print(error, file=sys.stderr)
 
     def _execute(self, command: str, arguments: Sequence[Any]) -> Any:
-        """Executes a command: one of its own, or else a method of the group."""
-        method = self._commands.get(command) or getattr(self.group, command)
+        """Executes a command: one of its own, or else of the group."""
+        method = self._commands.get(command) or self.group.command(command)
         return method(*arguments)
 
     def _build(
@@ -100,7 +100,9 @@ class GroupHost:
         """Makes the environments, from functions that come pickled, or are here already."""
         functions = self._inherited if env_fns is None else loads(env_fns)
         limit_threads(self._threads)
-        self.group = EnvGroup(functions, keywords, first, _freeze, self._recorder, autoreset)
+        self.group = EnvGroup(
+            functions, keywords, first, _freeze, self._recorder, autoreset, thaw=loads
+        )
         self._ending.callback(self.group.close)
         limit_threads(self._threads)
         return self.group.describe()

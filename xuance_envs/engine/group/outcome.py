@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -10,10 +10,41 @@ from typing import Any, Protocol
 from xuance_envs.engine.data.column_table import ColumnTable
 from xuance_envs.engine.data.info_columns import ColumnLayout
 
-__all__ = ["DONE", "ENDED", "Autoreset", "Outcome", "OutcomeMaker", "Reset", "Rest"]
+__all__ = [
+    "DONE",
+    "ENDED",
+    "OF_STATES",
+    "Autoreset",
+    "Outcome",
+    "OutcomeMaker",
+    "Reset",
+    "Rest",
+    "Showing",
+    "WithStates",
+]
+
+OF_STATES = frozenset({"save_states", "prepare_states", "load_states", "with_states", "resume"})
+"""The commands about the states of environments."""
 
 Reset = tuple[int, Any, Any]
 """One environment to reset: its place in the group, the seed and the options, or None."""
+
+
+@dataclass(frozen=True)
+class Showing:
+    """What an environment's next action is chosen from.
+
+    Attributes:
+        leaves: its observation's, flattened.
+        info: its last info, which belongs to that observation.
+        pending: whether its episode has ended and it has not been reset.
+        arguments: what its pending reset is to be given.
+    """
+
+    leaves: Sequence[Any]
+    info: dict[Any, Any]
+    pending: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Autoreset(Enum):
@@ -63,6 +94,23 @@ class Outcome:
     rest: Rest | None = None
 
 
+@dataclass(frozen=True)
+class WithStates:
+    """What came of a command, and the states that it left.
+
+    Attributes:
+        result: what came of it.
+        states: of all environments of the group, as they are saved.
+        cost: seconds that saving took.
+        step: seconds that the command took.
+    """
+
+    result: Any
+    states: Any
+    cost: float
+    step: float
+
+
 DONE = Outcome()
 ENDED = Outcome(ended=True)
 
@@ -90,6 +138,10 @@ class OutcomeMaker:
     def begin(self) -> None:
         """Begins a command: what was told in the last one is known."""
         self._known = self._told
+
+    def forget(self) -> None:
+        """Tells of all columns again with the next command, to whom did not hear of them."""
+        self._told = -1
 
     def outcome(
         self,
