@@ -54,6 +54,7 @@ EXTRAS["test"] = [
     "pytest>=8.2",
     "pytest-timeout>=2.3.1",
     "pytest-xdist>=3.8",
+    "sb3-contrib>=2.6",  # masks of actions
     "schemathesis>=4",
 ]
 EXTRAS["dev"] = [*EXTRAS["test"], "build>=1.2", "mypy>=1.11", "ruff>=0.6", "types-tqdm>=4.64"]

@@ -1,6 +1,7 @@
 """PPO in one file on top of RolloutCollector: Discrete and Box actions, vectors and Atari images.
 
     python examples/train_ppo.py --env CartPole-v1
+    python examples/train_ppo.py --env Taxi-v4 --steps 300000
     python examples/train_ppo.py --env ALE/Breakout-v5 --num-envs 16 --steps 10000000
     python examples/train_ppo.py --env Pendulum-v1 --steps 300000 --save pendulum.pt
     python examples/train_ppo.py --env Pendulum-v1 --steps 50000 --play pendulum.pt
@@ -25,6 +26,7 @@ from typing import Any
 
 import gymnasium
 import torch
+from gymnasium.wrappers import FlattenObservation
 from torch import nn
 
 import xuance_envs
@@ -51,6 +53,7 @@ class Settings:
     max_gradient: float = 0.5
 
 
+COUNTED_STATES = Settings(annealed_over=500_000, entropy_weight=0.02)
 CONTINUOUS = Settings(128, 1e-3, 1_000_000, epochs=10, batch_size=256, gamma=0.95)
 ATARI = Settings(128, 2.5e-4, 10_000_000, epochs=4, clip=0.1, entropy_weight=0.01)
 
@@ -99,13 +102,15 @@ class Agent(nn.Module):
         self.log_std = nn.Parameter(torch.zeros(actions))
 
     def get_actions_and_values(
-        self, states: torch.Tensor, actions: torch.Tensor | None = None
+        self, states: torch.Tensor, actions: Any = None, masks: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Actions, new or those given, with their log-probabilities; values; the entropy."""
         if self.sees_images:
             states = states / 255
         features = self.policy_body(states)
         policy = self.policy_head(features)
+        if masks is not None:
+            policy = policy.masked_fill(~masks, -1e8)
         values = self.value_head(features if self.sees_images else self.value_body(states))
         act = self.choose if self.is_discrete else self.move
         actions, log_probs, entropy = act(policy, actions)
@@ -161,9 +166,11 @@ def update(
     states = collector.states.detach().flatten(0, 1)
     actions = collector.actions.flatten(0, 1)
     old_log_probs = collector.log_probs.flatten()
+    masks = None if collector.action_masks is None else collector.action_masks.flatten(0, 1)
     for _ in range(settings.epochs):
         for rows in torch.randperm(len(states), device=states.device).split(settings.batch_size):
-            answer = agent.get_actions_and_values(states[rows], actions[rows])
+            allowed = None if masks is None else masks[rows]
+            answer = agent.get_actions_and_values(states[rows], actions[rows], allowed)
             _, log_probs, values, entropy = answer
             advantage = advantages[rows]
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
@@ -231,10 +238,17 @@ def load_checkpoint(
 # --- environments and the command line ----------------------------------------------------------
 
 
+def make_gym_env(env_id: str) -> gymnasium.Env[Any, Any]:
+    """One environment; a counted state is shown as one of so many bits."""
+    env = Gym_Env(env_id)
+    is_counted = isinstance(env.observation_space, gymnasium.spaces.Discrete)
+    return FlattenObservation(env) if is_counted else env
+
+
 def make_envs(env_id: str, num_envs: int, backend: str, gamma: float) -> VecEnv:
     """Many environments, in this process (``dummy``) or in workers (``subproc``)."""
     is_atari = env_id.startswith(ATARI_IDS)
-    make_env = partial(xuance_envs.Atari_Env, image_size=84) if is_atari else Gym_Env
+    make_env = partial(xuance_envs.Atari_Env, image_size=84) if is_atari else make_gym_env
     name = {"dummy": "DummyVecEnv_", "subproc": "SubprocVecEnv_"}[backend]
     kind = getattr(xuance_envs, name + ("Atari" if is_atari else "Gym"))
     return prepared(kind([partial(make_env, env_id)] * num_envs, copy=False), gamma)
@@ -242,7 +256,7 @@ def make_envs(env_id: str, num_envs: int, backend: str, gamma: float) -> VecEnv:
 
 def prepared(envs: VecEnv, gamma: float) -> VecEnv:
     """Environments as PPO learns best in them; infos have the scores of before all the same."""
-    if len(envs.observation_space.shape or ()) > 1:
+    if len(envs.observation_space.shape or ()) > 1 or envs.observation_space.dtype.kind == "i":
         return envs
     if isinstance(envs.action_space, gymnasium.spaces.Box):
         envs = NormalizeRewards(ClipActions(envs), gamma)
@@ -254,6 +268,8 @@ def settings_for(env_id: str) -> Settings:
     if env_id.startswith(ATARI_IDS):
         return ATARI
     with gymnasium.make(env_id) as env:
+        if isinstance(env.observation_space, gymnasium.spaces.Discrete):
+            return COUNTED_STATES
         return CONTINUOUS if isinstance(env.action_space, gymnasium.spaces.Box) else Settings()
 
 

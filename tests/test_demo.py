@@ -62,6 +62,36 @@ def test_the_callers_threads_are_left_alone():
     assert torch.get_num_threads() == threads
 
 
+def test_the_examples_agent_chooses_what_masks_allow(ppo):
+    agent = ppo.Agent((5,), gymnasium.spaces.Discrete(6))
+    masks = torch.rand(1000, 6) < 0.5
+    masks[:, 2] = True
+    states = torch.randn(1000, 5)
+    actions, log_probs, _, entropy = agent.get_actions_and_values(states, masks=masks)
+    assert masks[torch.arange(1000), actions].all()
+    assert torch.isfinite(log_probs).all()
+    assert torch.isfinite(entropy).all()
+    again = agent.get_actions_and_values(states, actions, masks)[1]
+    assert torch.equal(again, log_probs)
+    assert not torch.equal(agent.get_actions_and_values(states, actions)[1], log_probs)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_example_learns_to_drive_a_taxi(ppo):
+    taxi = "Taxi-v4" if "Taxi-v4" in gymnasium.registry else "Taxi-v3"
+    settings = ppo.settings_for(taxi)
+    torch.manual_seed(1)
+    envs = ppo.make_envs(taxi, 32, "dummy", settings.gamma)
+    agent = ppo.Agent(envs.observation_space.shape, envs.action_space)
+    with ppo.RolloutCollector(envs, agent, settings.steps_per_env, seed=1) as collector:
+        for _ in ppo.train(collector, agent, settings):
+            assert collector.action_masks is not None
+            if collector.mean_ep_return > 5 or collector.global_steps > 200_000:
+                break
+        assert collector.mean_ep_return > 5
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
 def test_cartpole_is_solved(seed):

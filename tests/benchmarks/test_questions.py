@@ -53,6 +53,14 @@ def test_a_sweep_has_every_contender_at_every_value(
         assert set(answer.record["crossings"]) == {"Subproc and Dummy"}
 
 
+def test_masks_are_compared_with_none(tmp_path: Path) -> None:
+    answer = run_script("infos", tmp_path, *SHORT, *OURS_AND_SYNC, "--masks", "--work", "1")
+    found = [(row["value"], row["contender"]) for row in answer.record["results"]]
+    ways = ("no masks", "masks in infos", "masks by a method")
+    assert found == [(way, name) for way in ways for name in ("Dummy", "Subproc")]
+    assert all(row["steps_per_second"] > 0 for row in answer.record["results"])
+
+
 @pytest.mark.parametrize(
     ("points", "where"),
     [

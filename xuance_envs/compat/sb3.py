@@ -10,6 +10,7 @@ import multiprocessing
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -159,6 +160,9 @@ class SubprocVecEnv(_States, sb3.SubprocVecEnv):
         >>> envs.close()
     """
 
+    # Makes what environments' action_masks() returned of an array of bools.
+    _mask_form: Callable[[NDArray[np.bool_]], Any]
+
     def __init__(
         self,
         env_fns: Iterable[Callable[[], Any]],
@@ -262,25 +266,18 @@ class SubprocVecEnv(_States, sb3.SubprocVecEnv):
         masks_of_all = (
             method_name == MASK_METHOD and indices is None and not (method_args or method_kwargs)
         )
-        if masks_of_all and (masks := self._stepper.masks_said()) is not None:
-            return masks
+        if masks_of_all and (said := self._stepper.masks_said()) is not None:
+            return [self._mask_form(mask) for mask in said]
         results = self._apply(
             indices, in_env_process.call_method, method_name, method_args, method_kwargs
         )
-        if masks_of_all and self._are_plain(results):
-            self._stepper.watch_masks()
-        return results
-
-    def _are_plain(self, masks: Sequence[Any]) -> bool:
-        """Whether masks are what they would be if they came with the steps."""
         rows = self._stepper.arrays.masks
-        plain = None if rows is None else rows.flat
-        return plain is not None and all(
-            [
-                type(mask) is np.ndarray and (mask.dtype, mask.shape) == (np.bool_, plain.shape[1:])
-                for mask in masks
-            ]
-        )
+        if masks_of_all and rows is not None and rows.flat is not None:
+            form = form_of(results, rows.flat.shape[1])
+            if form is not None:
+                self._mask_form = form
+                self._stepper.watch_masks()
+        return results
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:
         """Whether some environments are wrapped in a wrapper of this class."""
@@ -291,6 +288,31 @@ class SubprocVecEnv(_States, sb3.SubprocVecEnv):
         ids = [range(self.num_envs)[index] for index in self._get_indices(indices)]
         results: list[Any] = originally(self._stepper.apply, ids, function, *args)
         return results
+
+
+def form_of(masks: Sequence[Any], width: int) -> Callable[[NDArray[np.bool_]], Any] | None:
+    """What makes the masks that environments returned of arrays of bools.
+
+    Args:
+        masks: of all environments.
+        width: the length of one.
+
+    Returns:
+        A function, or None if they are neither lists of bools nor arrays of zeros and ones, all of
+        one kind.
+    """
+    first = masks[0]
+    if type(first) is list:
+        of_bools = [type(m) is list and {*map(type, m)} == {bool} for m in masks]
+        return np.ndarray.tolist if all(of_bools) and {*map(len, masks)} == {width} else None
+    if type(first) is not np.ndarray:
+        return None
+    for mask in masks:
+        if type(mask) is not np.ndarray or (mask.dtype, mask.shape) != (first.dtype, (width,)):
+            return None
+        if not np.array_equal(mask.astype(np.bool_), mask):
+            return None
+    return partial(np.ndarray.astype, dtype=first.dtype)
 
 
 def ends_and_infos(

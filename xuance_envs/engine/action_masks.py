@@ -47,12 +47,14 @@ class ActionMasks:
     def __init__(self, action_space: Space[Any], arrays: StepArrays, results: Results) -> None:
         self.wanted = False
         self._space = action_space
+        self._layout = mask_layout(action_space)
         self._actions = arrays.actions
         self._by_method = arrays.masks
         self._results = results
         self._every = np.arange(len(arrays.rewards))
         # Environments whose groups ask them, and have what they said in the arrays.
         self._watched = np.zeros(len(arrays.rewards), np.bool_)
+        self._all_watched = False
 
     def now(self, ask: Ask) -> Any:
         """The masks of all environments, in arrays of their own.
@@ -64,11 +66,29 @@ class ActionMasks:
             AttributeError: an environment has none; says what was looked for.
             EnvError: an environment raised, or gave something else.
         """
+        if (quick := self._quick()) is not None:
+            return quick
         rows, known = self._known()
         if not known.all():
             self._ask_for(rows, (~known).nonzero()[0].tolist(), ask)
         self.wanted = True
         return rows.as_batch()
+
+    def _quick(self) -> NDArray[np.bool_] | None:
+        """The masks of all environments, if they lie together in one array."""
+        infos = self._results.of_all
+        if infos is None or self._layout is None or not self._layout.flat or not self.wanted:
+            return None
+        batch, ends = infos.parts
+        if ends is None and (given := batch.whole_column(MASK_KEYS[0])) is not None:
+            if given.dtype.kind not in "biuf" or given.shape[1:] != self._layout.leaves[0].shape:
+                return None
+            return given if given.dtype == np.bool_ else given != 0
+        sources = [batch] if ends is None else [batch, ends.taken()[1]]
+        if not self._all_watched or any([s.may_have(key) for s in sources for key in MASK_KEYS]):
+            return None
+        assert self._by_method is not None
+        return self._by_method.copy()  # type: ignore[no-any-return]  # flat, so an array
 
     def later(self, envs: NDArray[np.intp]) -> Callable[[StepInfos], Any]:
         """What gives the masks of environments that have just answered, also after later steps.
@@ -79,14 +99,14 @@ class ActionMasks:
         Returns:
             A function of their infos.
         """
-        space, count = self._space, len(self._every)
+        layout, space, count = self._layout, self._space, len(self._every)
         watched = self._watched[envs]
         said = None
         if self._by_method is not None and watched.any():
             said = self._by_method.take(envs)
 
         def masks(infos: StepInfos) -> Any:
-            rows = mask_rows(_checked_layout(space), len(envs))
+            rows = mask_rows(_checked(layout, space), len(envs))
             places = np.full(count, -1)
             places[envs] = np.arange(len(envs))
             known = _take_given(rows, places, infos)
@@ -101,7 +121,7 @@ class ActionMasks:
 
     def said(self) -> list[Any] | None:
         """By environment, the mask that its method gave; None unless all are being asked."""
-        if self._by_method is None or not self._watched.all():
+        if self._by_method is None or not self._all_watched:
             return None
         rows = self._by_method.take(self._every)
         return [rows.value(env) for env in self._every.tolist()]
@@ -125,6 +145,7 @@ class ActionMasks:
             self._watched[env] = parts is not None
             for mine, part in zip(self._by_method.parts, parts or (), strict=False):
                 mine[env] = part
+        self._all_watched = bool(self._watched.all())
         return answers
 
     @property
@@ -134,7 +155,7 @@ class ActionMasks:
 
     def forget(self, envs: Sequence[int]) -> None:
         """Takes note that something was done to environments that may change what they say."""
-        self._watched[list(envs)] = False
+        self._watched[list(envs)] = self._all_watched = False
 
     def check(self, envs: NDArray[np.intp] | None = None) -> None:
         """Checks the actions of some environments, or of all, as far as their masks are known.
@@ -154,7 +175,7 @@ class ActionMasks:
 
     def _known(self) -> tuple[SpaceRows, NDArray[np.bool_]]:
         """The masks there are without asking anybody, and whose."""
-        rows = mask_rows(_checked_layout(self._space), len(self._every))
+        rows = mask_rows(_checked(self._layout, self._space), len(self._every))
         known = np.zeros(len(self._every), np.bool_)
         for infos, envs in self._results.latest():
             places = self._every
@@ -183,13 +204,12 @@ class ActionMasks:
             _store(rows, env, env, mask)
 
 
-def _checked_layout(space: Space[Any]) -> SpaceLayout:
-    """How masks of actions lie.
+def _checked(layout: SpaceLayout | None, space: Space[Any]) -> SpaceLayout:
+    """The layout of masks of a space's actions.
 
     Raises:
         AttributeError: such actions have none.
     """
-    layout = mask_layout(space)
     if layout is None:
         raise AttributeError(
             f"actions of {space} have no masks: those of Discrete, MultiDiscrete and MultiBinary "

@@ -78,6 +78,11 @@ class Results:
             self._since.update(dict.fromkeys(envs.tolist(), infos))
         return infos
 
+    @property
+    def of_all(self) -> StepInfos | None:
+        """The latest infos, if they are of all environments and none has later ones."""
+        return None if self._since else self._of_all
+
     def latest(self) -> list[tuple[StepInfos, NDArray[np.intp] | None]]:
         """The latest infos of each environment, and for which they are that; None for all."""
         found: list[tuple[StepInfos, NDArray[np.intp] | None]] = []

@@ -10,7 +10,14 @@ import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from xuance_envs.rollout.agents import ActionLayout, Agent, checked_answer, device_of, squeezed
+from xuance_envs.rollout.agents import (
+    ActionLayout,
+    Agent,
+    checked_answer,
+    device_of,
+    squeezed,
+    takes_masks,
+)
 from xuance_envs.rollout.episode_statistics import EpisodeStatistics
 from xuance_envs.rollout.recorder import GifRecorder, render_folder
 from xuance_envs.rollout.saved import check_state, generators, loop_of, set_generators
@@ -84,6 +91,8 @@ class AgentLoop:
         self._layout = StateLayout(self.state_space, state_dtype, channels_first, self._transfer)
         self._action_layout = ActionLayout(self.action_space)
         self._statistics = EpisodeStatistics(self.num_envs, window)
+        self._gives_masks, self._needs_masks = takes_masks(agent)
+        self._masks: torch.Tensor | None = None
         self._must_reset = False
         self._fresh = np.zeros(self.num_envs, np.bool_)
         self.state_shape: Any = self._layout.shape
@@ -170,8 +179,23 @@ class AgentLoop:
     def _ask_agent(
         self, states: Any, count: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        answer = self.agent.get_actions_and_values(states, actions=None)
+        self._masks = self._masks_to_give()
+        given = {} if self._masks is None else {"masks": self._masks}
+        answer = self.agent.get_actions_and_values(states, actions=None, **given)
         return checked_answer(answer, count, self._action_layout.shape, self.device)
+
+    def _masks_to_give(self) -> torch.Tensor | None:
+        """The masks of the next actions on the device, if the agent takes them."""
+        if not self._gives_masks:
+            return None
+        try:
+            masks = self.vec_env.action_masks()
+        except (AttributeError, NotImplementedError):
+            if self._needs_masks:
+                raise
+            self._gives_masks = False
+            return None
+        return torch.from_numpy(masks).to(self.device)
 
     def _start_step(self, actions: NDArray[Any]) -> None:
         actions = self._action_layout.for_envs(actions)

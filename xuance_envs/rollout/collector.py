@@ -25,7 +25,7 @@ __all__ = ["RolloutCollector"]
 
 _RESULTS = (
     *("states", "actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags"),
-    *("end_states", "ep_counts", "total_return"),
+    *("end_states", "ep_counts", "total_return", "action_masks"),
 )
 """The attributes that a rollout leaves behind."""
 
@@ -85,6 +85,8 @@ class RolloutCollector(AgentLoop):
             is what a rollout has of an episode.
         ep_counts (torch.Tensor): ``(N,)`` int32, segments per environment.
         total_return (numpy.float32): the sum of all rewards.
+        action_masks (torch.Tensor | None): ``(T, N, n)`` bool, those that the agent was given; None
+            where it was given none.
         images (list[list[PIL.Image.Image]]): by environment, from :meth:`test_agent`.
         halves: 1 or 2, as is done; ``"auto"`` as long as it is being tried.
 
@@ -117,6 +119,7 @@ class RolloutCollector(AgentLoop):
     end_states: Any
     ep_counts: torch.Tensor
     total_return: np.float32
+    action_masks: torch.Tensor | None
     images: list[list[Image.Image]]
 
     def __init__(
@@ -150,6 +153,7 @@ class RolloutCollector(AgentLoop):
         self._bounds = halves_of(vec_env) if self.halves != 1 else []
         self._trial = HalvesTrial()
         self.steps_per_env = steps_per_env
+        self._kept_masks: list[torch.Tensor] = []
         self.progress = progress
         self._storage = RolloutStorage(
             steps_per_env, self.num_envs, self._layout, self._action_layout, self._transfer
@@ -174,21 +178,25 @@ class RolloutCollector(AgentLoop):
         rows[0].copy_from(self._layout.parts(self.t_states))
         self.t_states = rows[0].states
         ends = SegmentEnds(self._layout, self.num_envs)
+        self._kept_masks = []
         with torch.no_grad():
             self._play(rollout, ends)
         checked_numbers("values", rollout.values)
         checked_numbers("log_probs", rollout.log_probs)
         self._storage.send(rollout)
         self._show(rollout, ends)
+        self.action_masks = torch.stack(self._kept_masks) if self._kept_masks else None
+        self._kept_masks = []
 
     def _play(self, rollout: Rollout, ends: SegmentEnds) -> None:
         steps = iter(self._progress_bar())
         done = 0
         while (left := self.steps_per_env - done) > 0:
-            tried = self.halves == "auto"
+            # Where masks are given, the agent thinks of all at once.
+            tried = self.halves == "auto" and not self._gives_masks
             count = min(left, TURN) if tried else left
             start = perf_counter()
-            if (self._trial.halves if tried else self.halves) == 1:
+            if self._gives_masks or (self._trial.halves if tried else self.halves) == 1:
                 self._play_at_once(rollout, islice(steps, count), ends)
             else:
                 self._play_in_halves(rollout, islice(steps, count), done, done + count, ends)
@@ -204,6 +212,8 @@ class RolloutCollector(AgentLoop):
             actions, log_probs, values = self._ask_agent(self.t_states, self.num_envs)
             self._start_step(self._transfer.receive(actions))
             # Subprocesses are at work meanwhile.
+            if self._masks is not None:
+                self._kept_masks.append(self._masks)
             rollout.put_answer(t, actions, log_probs, values)
             parts, ended, *results = self._finish_step(rows[t + 1])
             rollout.put_results(t, *results)
@@ -318,7 +328,10 @@ class RolloutCollector(AgentLoop):
             raise RuntimeError("advantages are those of a rollout: call rollout first")
         count = int(self.ep_counts.sum())
         with torch.no_grad():
-            answer = self.agent.get_actions_and_values(self.end_states, actions=None)
+            given = {}
+            if self.action_masks is not None:  # only values are wanted, so that all is allowed
+                given["masks"] = self.action_masks.new_ones(count, self.action_masks.shape[2])
+            answer = self.agent.get_actions_and_values(self.end_states, actions=None, **given)
             values = checked_answer(answer, count, self._action_layout.shape, self.device)[2]
             if torch.isnan(values).any():
                 raise ValueError("agent.get_actions_and_values: values of end_states: got NaN")

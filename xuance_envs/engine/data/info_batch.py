@@ -80,7 +80,7 @@ class InfoBatch:
 
     def column(self, key: str, envs: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """One key of all infos; ``envs`` are the environments at the batch's positions."""
-        if (whole := self._whole_column(key)) is not None:
+        if (whole := self.whole_column(key)) is not None:
             return whole, np.ones(len(envs), np.bool_)
         parts = self._parts(key, envs)
         others = self._others(key, envs)
@@ -108,8 +108,12 @@ class InfoBatch:
             mask[position] = True
         return values, mask
 
-    def _whole_column(self, key: str) -> NDArray[Any] | None:
-        """The quick way to a column that has a value of one kind in each info."""
+    def may_have(self, key: str) -> bool:
+        """Whether one of the infos may have a key."""
+        return bool(self.rest) or any([key in layout.keys for layout in self.layouts])
+
+    def whole_column(self, key: str) -> NDArray[Any] | None:
+        """The quick way to a column that has a value of one kind in each info; None if not."""
         first = self.layouts[0]
         if self.rest or key not in first.keys or not self._groups_are_alike():
             return None

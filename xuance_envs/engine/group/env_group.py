@@ -6,7 +6,7 @@ The serial backend is one group. A worker process is a pipe around one group.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
 from time import perf_counter
@@ -188,7 +188,7 @@ class EnvGroup(Envs):
             self._left = i, result
             raise self._failure(i, error, result) from error
         if self._masks.watched:
-            self._note_masks(range(len(self.envs)))
+            self._note_masks(self._masks.watched)
         self.clock.stop(began)
         return self.outcome()
 
@@ -477,7 +477,13 @@ class EnvGroup(Envs):
             self._last_reset >= 0, self._observations.objects, self._reset_observations.objects
         )
 
-    def _note_masks(self, places: Sequence[int]) -> list[Any]:
+    def _note_masks(self, places: Iterable[int]) -> None:
         """Takes note of masks; to be called for environments that are in new states."""
-        watched = [i for i in places if i in self._masks.watched]
-        return self._each(MASK_METHOD, watched, self._masks.note, None, watched)
+        doing, self._doing = self._doing, MASK_METHOD
+        try:
+            self._masks.note(places, self._at)
+        except BaseException as error:
+            raise self._failure(self._masks.asking, error) from error
+        finally:
+            self._doing = doing
+            self._at[0] = NOWHERE

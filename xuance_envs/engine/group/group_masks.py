@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,11 @@ from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.engine.group.single_env import attribute_of, owner_of
 
 __all__ = ["GroupMasks"]
+
+_ALL = slice(None)
+
+# What tells that the quick way of storing a mask does not take it.
+_NOT_TAKEN = (LookupError, TypeError, ValueError, NotImplementedError, BufferError)
 
 
 class GroupMasks:
@@ -25,12 +30,17 @@ class GroupMasks:
 
     Attributes:
         watched (dict[int, Callable]): by place, the methods of the environments that are asked.
+        asking (int): the environment that was asked last.
     """
 
     def __init__(self, rows: SpaceRows | None, pending: NDArray[np.bool_]) -> None:
         self.watched: dict[int, Callable[[], Any]] = {}
+        self.asking = 0
         self._rows = rows
-        self._pending = pending
+        self._pending = memoryview(pending)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
+        flat = None if rows is None else rows.flat
+        # Of each environment what checks and copies an array of bools by itself, if anything does.
+        self._quick = [] if flat is None else [memoryview(row) for row in flat]
 
     def expect(self, env: Any, i: int) -> bool:
         """Asks environment i from its next state on; False if it has no method for that."""
@@ -52,17 +62,32 @@ class GroupMasks:
         if not self.expect(env, i):
             return None
         try:
-            self.note(env, i)
+            self.note([i], [0])
         except BaseException:
             del self.watched[i]
             raise
         return [part[i] for part in self._rows.parts]
 
-    def note(self, env: Any, i: int) -> None:
-        """Asks environment i, unless no action is chosen in its state.
+    def note(self, places: Iterable[int], at: Any) -> None:
+        """Asks some environments, those that are to be asked and in whose state one acts.
+
+        Args:
+            places: the environments.
+            at: where to say which one is at work.
 
         Raises:
-            BadValueError: what it returned is none.
+            BadValueError: what the environment ``asking`` returned is none.
         """
-        if self._rows is not None and not self._pending[i]:
-            store_mask(self._rows, i, self.watched[i]())
+        pending, quick = self._pending, self._quick
+        for i in places:
+            method = self.watched.get(i)
+            if method is None or pending[i]:
+                continue
+            self.asking = i
+            at[0] = i + 1
+            mask = method()
+            try:
+                quick[i][_ALL] = mask
+            except _NOT_TAKEN:
+                assert self._rows is not None
+                store_mask(self._rows, i, mask)
