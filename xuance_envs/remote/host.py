@@ -186,6 +186,11 @@ class Host:
         self._reason = reason
         self._kill()
 
+    @property
+    def is_made(self) -> bool:
+        """Whether the environments have been made, or cannot be."""
+        return self._making is not None and self._making.done()
+
     async def give_up(self) -> None:
         """Ends the process while it makes the environments, and waits for its end."""
         self._closing = True

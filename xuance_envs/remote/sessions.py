@@ -339,7 +339,8 @@ class Sessions:
                 ) from None
             raise
         finally:
-            session.making = None
+            if host.is_made:  # otherwise the session's end sees to it
+                session.making = None
         if session.closed:  # while the environments were being made
             await host.close()
             raise no_session(self._limits.idle)
