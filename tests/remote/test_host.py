@@ -11,8 +11,8 @@ from remote_envs import CountingEnv, MischievousEnv
 from serving import assert_nothing_is_left, wait_until
 
 from xuance_envs.errors import ClosedVecEnvError, EnvError
-from xuance_envs.remote.host import Host, Wanted
-from xuance_envs.remote.hosted_vec_env import HostedVecEnv
+from xuance_envs.remote.host import Host
+from xuance_envs.remote.hosted_vec_env import HostedVecEnv, Wanted
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.settings import Catalogue, Settings, quickest_context
 

@@ -22,7 +22,8 @@ from xuance_envs._version import __version__
 from xuance_envs.remote import messages
 from xuance_envs.remote.access.tokens import Owner
 from xuance_envs.remote.failures import EnvsFailedError, RefusedError, refusal_of
-from xuance_envs.remote.host import Host, Wanted
+from xuance_envs.remote.host import Host
+from xuance_envs.remote.hosted_vec_env import Wanted
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.observed import OWNER
 from xuance_envs.remote.openapi import REFUSALS, add_descriptions

@@ -15,7 +15,6 @@ import sys
 import termios
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -26,7 +25,7 @@ from xuance_envs.engine.process.processes import Processes
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.remote import commands
 from xuance_envs.remote.failures import RefusedError, no_session
-from xuance_envs.remote.hosted_vec_env import HostedVecEnv
+from xuance_envs.remote.hosted_vec_env import HostedVecEnv, Wanted
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.repeating_env import HostedFunction
 from xuance_envs.remote.serving.admission import Tally
@@ -40,7 +39,7 @@ from xuance_envs.remote.wire.forms import Form, dumps
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.values import from_client, to_wire
 
-__all__ = ["Host", "Wanted"]
+__all__ = ["Host"]
 
 T = TypeVar("T")
 
@@ -61,22 +60,6 @@ LONG = 0.01
 
 FEW = 16
 """Environments that are rendered, or read from, at a time: what comes may be large."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The environments a client asks for.
-
-    Attributes:
-        functions: what makes them.
-        seed: the first one's ``env_seed``, the others' being counted up; None for none.
-        auto_reset: whether they are stepped together, as a vector environment steps them;
-            otherwise each repeats its action, and is reset when the client says so.
-    """
-
-    functions: Sequence[Callable[..., Any]]
-    seed: int | None
-    auto_reset: bool
 
 
 class Host:
@@ -202,6 +185,11 @@ class Host:
         """Ends the process; what is being done in it fails for this reason."""
         self._reason = reason
         self._kill()
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the environments have been made, or cannot be."""
+        return self._making is not None and self._making.done()
 
     async def give_up(self) -> None:
         """Ends the process while it makes the environments, and waits for its end."""

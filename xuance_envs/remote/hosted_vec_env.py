@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,29 @@ from xuance_envs.vector_envs.arguments import checked_functions
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
 
-__all__ = ["HostedVecEnv"]
+__all__ = ["HostedVecEnv", "Wanted"]
 
 SPIN = 2e-3
 """The longest a worker spins before it blocks, in seconds.
 
 A client on the same machine has a step's answer and sends the next within about a millisecond.
 """
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The environments a client asks for.
+
+    Attributes:
+        functions: what makes them.
+        seed: the first one's ``env_seed``, the others' being counted up; None for none.
+        auto_reset: whether they are stepped together, as a vector environment steps them;
+            otherwise each repeats its action, and is reset when the client says so.
+    """
+
+    functions: Sequence[Callable[..., Any]]
+    seed: int | None
+    auto_reset: bool
 
 
 class HostedVecEnv(GroupedVecEnv):

@@ -15,7 +15,8 @@ from time import monotonic
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.remote.access.tokens import Owner
 from xuance_envs.remote.failures import RefusedError, no_session
-from xuance_envs.remote.host import Host, Wanted
+from xuance_envs.remote.host import Host
+from xuance_envs.remote.hosted_vec_env import Wanted
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.serving.admission import Account, Tally, slowed
 from xuance_envs.remote.serving.replies import LARGE, Replies
@@ -338,7 +339,8 @@ class Sessions:
                 ) from None
             raise
         finally:
-            session.making = None
+            if host.is_made:  # otherwise the session's end sees to it
+                session.making = None
         if session.closed:  # while the environments were being made
             await host.close()
             raise no_session(self._limits.idle)
