@@ -98,12 +98,13 @@ ENGINE_FLOORS = [
     {"group"},
     {"driver", "last_known", "results", "waiting"},
     {"backend", "ledger"},
-    {"process", "ray", "restarts", "resuming"},
+    {"process", "ray", "restarts"},
+    {"failure_files", "resuming"},
     {"groups"},
     {"saving"},
 ]
 ENGINE_FLOOR_OF = {room: number for number, rooms in enumerate(ENGINE_FLOORS) for room in rooms}
-TIED = ENGINE_FLOORS[0] | ENGINE_FLOORS[3] | ENGINE_FLOORS[4]
+TIED = ENGINE_FLOORS[0] | ENGINE_FLOORS[3] | ENGINE_FLOORS[4] | ENGINE_FLOORS[6]
 """Modules of the engine that may import others of their floor, as long as there is no circle."""
 
 MANY_ENVIRONMENTS = {"xuance_envs.gym.gym_vec_env"}

@@ -98,6 +98,10 @@ class GroupedVecEnv(VecEnv):
         """
         return self._arrays.actions.copy()
 
+    def batch_of_actions(self, leaves: Sequence[Any]) -> Any:
+        """A batch of actions of its leaves' batches, as a recorded failure has them."""
+        return self._arrays.actions.layout.unflatten(leaves)
+
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
         """The last step's rewards as the environments gave them, ``(num_envs,)`` float64."""
