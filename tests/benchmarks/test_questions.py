@@ -234,3 +234,12 @@ def test_one_part_that_fails_does_not_lose_the_others(
     for file in files.values():
         assert "| Dummy " in (tmp_path / file).read_text()
     assert "| processor " in (tmp_path / "page.md").read_text()
+
+
+def test_states_have_every_figure(tmp_path: Path) -> None:
+    short = ("--rounds", "1", "--seconds", "0.05", "--steps", "20", "--envs", "CartPole")
+    answer = run_script("state", tmp_path, *short)
+    (row,) = answer.record["results"]
+    assert row["environment"] == "CartPole"
+    assert all(value > 0 for value in row.values() if not isinstance(value, str))
+    assert "CartPole" in answer.page

@@ -326,7 +326,9 @@ class GroupedVecEnv(VecEnv):
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state`."""
         self._groups.check_idle("clone_state")
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
-        seen = self._seen(sources)
+        needed = sorted(set(sources))
+        seen_of = dict(zip(needed, self._seen(needed), strict=True))
+        seen = [seen_of[source] for source in sources]
         return self._loaded(
             targets, seen, lambda: saving.clone(self._groups, sources, targets, fork_rng)
         )
