@@ -42,7 +42,7 @@ SPACES: dict[str, spaces.Space[Any]] = {
     "sequence": spaces.Sequence(_BOX),
 }
 
-REFUSED = {"BipedalWalker", "CarRacing"}
+REFUSED = {"BipedalWalker", "BipedalWalkerHardcore", "CarRacing"}
 SKIPPED = {"GymV21Environment", "GymV26Environment", "phys2d", "tabular"}
 
 
@@ -93,7 +93,7 @@ def makers() -> dict[str, Callable[[], Any]]:
         found["atari, colours"] = functools.partial(game, obs_type="rgb", frame_skip=(2, 5))
         found["atari, ale-py's own"] = raw_game
     if importlib.util.find_spec("gym"):
-        for env_id in ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "FrozenLake-v1"):
+        for env_id in ("CartPole-v1", "MountainCar-v0", "Pendulum-v1", "FrozenLake-v1"):
             found[f"gym {env_id}"] = functools.partial(
                 Gym_Env, env_id, library="gym", max_episode_steps=17
             )
