@@ -110,12 +110,12 @@ ENGINE_FLOORS = [
     {"action_masks", "driver", "last_known", "results", "waiting"},
     {"backend", "ledger"},
     {"process", "ray", "restarts"},
-    {"resuming"},
+    {"failure_files", "resuming"},
     {"groups"},
     {"saving"},
 ]
 ENGINE_FLOOR_OF = {room: number for number, rooms in enumerate(ENGINE_FLOORS) for room in rooms}
-TIED = ENGINE_FLOORS[0] | ENGINE_FLOORS[3] | ENGINE_FLOORS[4]
+TIED = ENGINE_FLOORS[0] | ENGINE_FLOORS[3] | ENGINE_FLOORS[4] | ENGINE_FLOORS[6]
 """Modules of the engine that may import others of their floor, as long as there is no circle."""
 
 MANY_ENVIRONMENTS = {"xuance_envs.gym.gym_vec_env"}

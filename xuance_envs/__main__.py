@@ -32,7 +32,12 @@ from xuance_envs.measure import StepLoop, Throughput, measure, progress_ticks, s
 from xuance_envs.remote.access.console import add_sessions_arguments, run_sessions
 from xuance_envs.remote.cli import ServeError, add_serve_arguments, run_serve
 from xuance_envs.report import markdown_table, plot_throughput
-from xuance_envs.saved_files import add_state_arguments, run_state
+from xuance_envs.saved_files import (
+    add_replay_arguments,
+    add_state_arguments,
+    run_replay,
+    run_state,
+)
 from xuance_envs.tuning import autotune
 
 if TYPE_CHECKING:
@@ -360,6 +365,11 @@ COMMANDS = {
         "show what is in a file of saved environments",
         add_state_arguments,
         run_state,
+    ),
+    "replay": Command(
+        "make a failure happen again that record_failures has left a file of",
+        add_replay_arguments,
+        run_replay,
     ),
     "serve": Command(
         "host environments behind HTTP, for RemoteVecEnv and for notebooks",

@@ -272,3 +272,12 @@ def test_how_a_continuous_task_is_learned_is_measured_and_drawn(tmp_path: Path) 
         assert list(steps) == sorted(steps)
         assert all(-2500 < score < 0 for score in scores)
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_states_have_every_figure(tmp_path: Path) -> None:
+    short = ("--rounds", "1", "--seconds", "0.05", "--steps", "20", "--envs", "CartPole")
+    answer = run_script("state", tmp_path, *short)
+    (row,) = answer.record["results"]
+    assert row["environment"] == "CartPole"
+    assert all(value > 0 for value in row.values() if not isinstance(value, str))
+    assert "CartPole" in answer.page

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from backends import CALLER_STEPS, DUMMY, WORKERS, Maker, made
+from backends import CALLER_STEPS, DUMMY, WORKERS, Maker, hosted, made
 from comparing import assert_same, in_form, row
 from interrupts import Instant
 from stateful_envs import MAKERS, Collector, Counting, WithFile, of_length, scaled_by
@@ -412,6 +412,15 @@ def test_an_interrupt_leaves_it_usable(make_saving: Maker, what: str) -> None:
         came, number = instant.came, number + number // 4 + 3
         envs.load_state(state)
         assert_same(played(envs, [[1] * 3] * 3), expected)
+
+
+def test_states_do_not_leave_a_server() -> None:
+    with hosted().remote_vec_env([Collector] * 2) as envs:
+        envs.reset(seed=1)
+        for ask in (envs.save_state, lambda: envs.clone_state(0, 1)):
+            with pytest.raises(NotImplementedError, match="their states do not leave it"):
+                ask()
+        envs.step([0, 0])
 
 
 def test_states_survive_pickling() -> None:

@@ -6,6 +6,7 @@ import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from xuance_envs.engine.action_masks import ActionMasks
@@ -13,6 +14,7 @@ from xuance_envs.engine.backend import Backend
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver, GroupDriver, is_interrupt
+from xuance_envs.engine.failure_files import FailureFiles
 from xuance_envs.engine.forks import Elsewhere, stays_behind
 from xuance_envs.engine.group.env_group import EnvGroup
 from xuance_envs.engine.group.outcome import Autoreset
@@ -220,6 +222,7 @@ class WorkerGroups(Groups):
         own: index of the first environment of the group in this process, and after the last.
         describe: makes one description of the environments'.
         restarts: of all workers; None where a loss is an error.
+        record_failures: the folder to record failures in; None if they are not.
     """
 
     def __init__(
@@ -228,7 +231,10 @@ class WorkerGroups(Groups):
         own: tuple[int, int] | None = None,
         describe: Describe = common_description,
         restarts: Restarts | None = None,
+        record_failures: str | Path | None = None,
     ) -> None:
+        if restarts is None and record_failures is not None:
+            restarts = Restarts(0, raises=True)
         self.backend = backend
         env_fns, keywords = backend.env_fns, backend.keywords
         self._end = backend.ends_with(self)
@@ -254,16 +260,9 @@ class WorkerGroups(Groups):
             raise
         drivers: list[Driver] = [*backend.workers]
         if restarts is not None:
-            kind = ResumingDriver if restarts.resumes else RestartingDriver
             drivers = [
-                kind(
-                    backend,
-                    k,
-                    keywords[worker.lo : worker.hi],
-                    arrays.slice(worker.lo, worker.hi),
-                    restarts,
-                )
-                for k, worker in enumerate(backend.workers)
+                _replaced_driver(backend, k, arrays, restarts, record_failures)
+                for k in range(len(backend.workers))
             ]
         if self._own is not None and own is not None:
             drivers.append(GroupDriver(self._own, own[0]))
@@ -279,6 +278,25 @@ class WorkerGroups(Groups):
             self._end()
         if self._own is not None:
             _close(self._own)
+
+
+def _replaced_driver(
+    backend: Backend[Any],
+    k: int,
+    arrays: StepArrays,
+    restarts: Restarts,
+    record_failures: str | Path | None,
+) -> RestartingDriver:
+    """The driver of a worker that is replaced when it is lost, or whose failures are recorded."""
+    mine = slice(backend.workers[k].lo, backend.workers[k].hi)
+    keywords = backend.keywords[mine]
+    given = backend, k, keywords, arrays.slice(mine.start, mine.stop), restarts
+    if record_failures is None and not restarts.resumes:
+        return RestartingDriver(*given)
+    files = None
+    if record_failures is not None:
+        files = FailureFiles(record_failures, backend.env_fns[mine], keywords, mine.start)
+    return ResumingDriver(*given, files=files)
 
 
 def _group_here(

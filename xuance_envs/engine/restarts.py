@@ -57,10 +57,18 @@ class Restarts:
         limit: how many there may be; None for any number.
         on_exception: whether an exception in an environment is a reason for one.
         resumes: whether nothing is to be lost with a worker.
+        raises: whether there are none at all: what they are asked for raises.
     """
 
-    def __init__(self, limit: int | None, on_exception: bool, resumes: bool = False) -> None:
+    def __init__(
+        self,
+        limit: int | None,
+        on_exception: bool = False,
+        resumes: bool = False,
+        raises: bool = False,
+    ) -> None:
         self.count = 0
+        self._raises = raises
         self.on_exception = on_exception
         self.resumes = resumes
         self._limit = limit
@@ -71,6 +79,8 @@ class Restarts:
         Raises:
             Exception: the reason for it, if there may be no more.
         """
+        if self._raises:
+            raise error
         if self._limit is not None and self.count >= self._limit:
             used_up = f"no restart is left: max_restarts={self._limit} have been made"
             logger.error("%s", used_up)
@@ -168,6 +178,7 @@ class RestartingDriver(Driver):
             except (WorkerDiedError, WorkerTimeoutError) as error:
                 self._lose(error)
             except EnvError as error:
+                self._raised(error)
                 makes_ready = self._worker.tag == READY
                 if not self._restarts.on_exception or not (makes_ready or error.command in _LOSING):
                     self._to_replace = makes_ready  # to try again, if it is asked again
@@ -213,6 +224,9 @@ class RestartingDriver(Driver):
                 raise worker.death()
             self._ask_worker()
         self._take(worker.result(deadline))
+
+    def _raised(self, error: EnvError) -> None:
+        """Is told of an error that an environment raised."""
 
     def _made_ready(self, result: Any) -> None:
         """Is told what came of making another worker ready."""

@@ -12,11 +12,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
+from xuance_envs.engine.failure_files import FailureFiles
 from xuance_envs.engine.group.outcome import WithStates
 from xuance_envs.engine.group.states import DIFFERENT, checksum
-from xuance_envs.engine.restarts import READY, RestartingDriver
+from xuance_envs.engine.restarts import READY, Loss, RestartingDriver
 from xuance_envs.engine.serialization import dumps_for_worker
-from xuance_envs.errors import WorkerDiedError
+from xuance_envs.errors import EnvError, StateError, WorkerDiedError, name_envs
 from xuance_envs.state.handlers import registered
 
 __all__ = ["ResumingDriver"]
@@ -38,10 +41,17 @@ class ResumingDriver(RestartingDriver):
     Actions without a fixed shape are not kept: with them, it is as with a restart.
 
     The arguments are those of :class:`~xuance_envs.engine.restarts.RestartingDriver`.
+
+    Args:
+        *arguments: those.
+        files: where failures are recorded; None if they are not.
     """
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, *arguments: Any, files: FailureFiles | None = None) -> None:
         super().__init__(*arguments)
+        self._files = files
+        self._has_nan = False
+        self._before: tuple[Any, list[Any]] | None = None
         self._can_save = not self._arrays.actions.objects
         # The states that were saved last; by the number of its request, the actions of each step
         # since; after how many of these states are saved again.
@@ -83,6 +93,8 @@ class ResumingDriver(RestartingDriver):
     def _take(self, result: Any) -> None:
         self._check(result)
         if isinstance(result, WithStates):
+            if self._files is not None:
+                self._before = self._states, list(self._since.values())
             self._states, self._since = result.states, {}
             if result.states is None:
                 self._can_save = False
@@ -96,6 +108,36 @@ class ResumingDriver(RestartingDriver):
             self._states, self._since = None, {}
         self._resumes = self._has_tried = False
         super()._take(result)
+        if self._files is not None and self._asked[0] == "step" and not self._has_nan:
+            self._look_for_nan()
+
+    def _look_for_nan(self) -> None:
+        """Records the first NaN in a reward or an observation."""
+        parts = [self._arrays.rewards, *self._arrays.observations.parts]
+        numbers = [p for p in parts if isinstance(p, np.ndarray) and p.dtype.kind == "f"]
+        if any([np.isnan(part.max(initial=0)) for part in numbers]):
+            self._has_nan = True
+            found = [
+                self.lo + place
+                for place in range(self.hi - self.lo)
+                if any(np.isnan(part[place]).any() for part in numbers)
+            ]
+            self._record(f"a NaN in the observation or the reward of {name_envs(found)}")
+
+    def _raised(self, error: EnvError) -> None:
+        if not isinstance(error, StateError) and error.command in ("step", "reset"):
+            self._record(str(error))
+
+    def _record(self, what: str) -> None:
+        if self._files is None or self._asked[0] != "step" or self._has_tried:
+            return
+        steps = [actions for tag, actions in self._since.items() if tag != self.tag]
+        states = self._states
+        if self._saves and states is not None and not self._since:
+            states, steps = self._before or (None, [])
+        if self._actions is not None:
+            steps.append(self._actions)
+        self._files.write(states, steps, what)
 
     def _plan(self, saved: WithStates) -> None:
         """Chooses after how many steps states are saved again."""
@@ -108,7 +150,15 @@ class ResumingDriver(RestartingDriver):
 
     # -- when it is lost --------------------------------------------------------------
 
+    def _lose(self, error: Loss) -> None:
+        if not isinstance(error, EnvError):
+            self._record(str(error))
+        super()._lose(error)
+
     def _loses_nothing(self) -> bool:
+        if not self._restarts.resumes:
+            self._states, self._since = None, {}
+            return False
         self._resumes = self._states is not None and not (self._has_tried or self._owes_end)
         if not self._resumes:
             self._states, self._since = None, {}

@@ -14,6 +14,7 @@ from xuance_envs.engine.groups import Groups
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.handlers import registered
+from xuance_envs.state.pickling import dumps_plain
 from xuance_envs.state.saved_env import SavedEnv
 
 __all__ = ["clone", "load", "save"]
@@ -65,13 +66,14 @@ def load(
         EnvError: an environment raised.
     """
     given = dict(zip(ids, state.envs, strict=True))
+    facts = dumps_plain(state.facts)
 
     def arguments(mine: Sequence[int], local: bool) -> Any:
         saved = [given[env] for env in mine]
         return (
             [one.env for one in saved],
             [one.digest for one in saved],
-            state.facts,
+            facts,
             False,
             state.trusted,
             _registry(local),
@@ -118,13 +120,15 @@ def clone(
         facts.update(its_facts)
         saved.update(zip(envs, states, strict=True))
 
+    packed_facts = dumps_plain(facts)
+
     def preparing(mine: Sequence[int], local: bool) -> Any:
         home = driver_of[mine[0]]
         origins = [source_of[env] for env in mine]
         return (
             [s - home.lo if driver_of[s] is home else saved[s][0] for s in origins],
             [saved[s][1] for s in origins],
-            facts,
+            packed_facts,
             fork_rng,
             True,
             None,

@@ -21,7 +21,7 @@ from xuance_envs.engine.data.info_writer import InfoWriter
 from xuance_envs.engine.data.space_rows import EVERY, Index, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
-from xuance_envs.engine.group.outcome import Outcome, OutcomeMaker, Reset
+from xuance_envs.engine.group.outcome import OF_STATES, Outcome, OutcomeMaker, Reset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.groups import Groups
@@ -277,6 +277,11 @@ class RemoteDriver(Driver):
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         if command == "reset":
             return self._packed_reset(*arguments)
+        if command in OF_STATES:
+            raise NotImplementedError(
+                "environments on a server cannot be saved, loaded or cloned: their states do not "
+                "leave it"
+            )
         places, *rest = arguments
         message: dict[str, Any] = {"operation": command, "episode_ids": self._named(places)}
         if command == "watch_masks":

@@ -99,6 +99,10 @@ class GroupedVecEnv(VecEnv):
         """
         return self._arrays.actions.copy()
 
+    def batch_of_actions(self, leaves: Sequence[Any]) -> Any:
+        """A batch of actions of its leaves' batches, as a recorded failure has them."""
+        return self._arrays.actions.layout.unflatten(leaves)
+
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
         """The last step's rewards as the environments gave them, ``(num_envs,)`` float64."""
@@ -340,7 +344,9 @@ class GroupedVecEnv(VecEnv):
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state`."""
         self._groups.check_idle("clone_state")
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
-        seen = self._seen(sources)
+        needed = sorted(set(sources))
+        seen_of = dict(zip(needed, self._seen(needed), strict=True))
+        seen = [seen_of[source] for source in sources]
         return self._loaded(
             targets, seen, lambda: saving.clone(self._groups, sources, targets, fork_rng)
         )

@@ -68,7 +68,10 @@ class LastObservations:
         in_arrays = self._batch is None and self.are_in_arrays
         batch = self._returned if self._batch is None else self._batch
         parts = self._rows.parts if in_arrays else self._rows.layout.flatten(batch)
-        return [[copy_of(part[i]) for part in parts] for i in envs]
+        return [
+            [part[i].copy() if isinstance(part, np.ndarray) else copy_of(part[i]) for part in parts]
+            for i in envs
+        ]
 
     def put(self, before: Any, envs: Sequence[int], rows: Sequence[Sequence[Any]]) -> None:
         """Makes the batch a copy of another one, with these observations of some environments."""

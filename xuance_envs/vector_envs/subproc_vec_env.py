@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from xuance_envs.engine.cpus import available_cpus
@@ -84,6 +85,10 @@ class SubprocVecEnv(GroupedVecEnv):
         check_actions: whether every action is checked to be in its space.
         pin_workers: workers may be kept on a CPU each, which is done where there is one CPU
             per process that steps, and only while steps take less than a millisecond.
+        record_failures: a folder. An exception in a step, the end of a worker in one, one that
+            takes longer than ``step_timeout``, or a NaN in an observation or reward then leaves a
+            file in it, which ``python -m xuance_envs replay FILE`` makes happen again. The caller's
+            own share with ``caller_steps`` is not covered.
         info_bytes: room for the arrays in each environment's info, in bytes; what does not find
             any is pickled, at every step.
 
@@ -128,6 +133,7 @@ class SubprocVecEnv(GroupedVecEnv):
         worker_threads: int | None = 1,
         check_actions: bool = False,
         pin_workers: bool = True,
+        record_failures: str | Path | None = None,
         info_bytes: int = INFO_BYTES,
     ) -> None:
         functions, keywords = checked_functions(env_fns, env_seed)
@@ -144,6 +150,7 @@ class SubprocVecEnv(GroupedVecEnv):
             restart_on_exception=restart_on_exception,
             worker_threads=worker_threads,
             pin_workers=pin_workers,
+            record_failures=record_failures,
             info_bytes=info_bytes,
         )
         self._backend = groups.backend
@@ -171,6 +178,7 @@ def start_processes(
     restart_on_exception: bool = False,
     worker_threads: int | None = 1,
     pin_workers: bool = True,
+    record_failures: str | Path | None = None,
     info_bytes: int = INFO_BYTES,
     spin: float = SPIN,
     autoreset: Autoreset = Autoreset.SAME_STEP,
@@ -195,6 +203,7 @@ def start_processes(
         restart_on_exception: see above.
         worker_threads: see above.
         pin_workers: see above.
+        record_failures: see above.
         info_bytes: see above.
         spin: the longest a worker spins before it blocks, in seconds, where there are CPUs for it.
         autoreset: when an environment whose episode ended is reset.
@@ -234,7 +243,7 @@ def start_processes(
     backend = Processes(settings, split, functions, keywords, pin_workers, caller_steps, info_bytes)
     if prepared is not None:
         prepared(backend)
-    groups = WorkerGroups(backend, own, describe, restarts)
+    groups = WorkerGroups(backend, own, describe, restarts, record_failures)
     where = " and in this process" if own else ""
     pids = [driver.worker.pid for driver in backend.workers]
     logger.info(

@@ -109,6 +109,7 @@ class EnvGroup(Envs):
         self._columns = InfoColumns(arrays.infos, 1)
         self._reset_columns = InfoColumns(arrays.reset_infos, 1)
         self._group_of = np.zeros(n, np.intp)
+        self._laid_out = [-1, -1]  # the changes that these columns have heard of
         self._infos = InfoWriter(arrays.infos, self._freeze_info)
         self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze_info)
         self._outcomes = OutcomeMaker(self._infos, self._reset_infos)
@@ -261,7 +262,9 @@ class EnvGroup(Envs):
         storage = self._reset_observations if after_reset else self._observations
         writer = self._reset_infos if after_reset else self._infos
         columns = self._reset_columns if after_reset else self._columns
-        columns.set_layout(0, writer.table.layout)
+        if self._laid_out[after_reset] != writer.table.changes:
+            columns.set_layout(0, writer.table.layout)
+            self._laid_out[after_reset] = writer.table.changes
         rests = {} if rest is None else {i: (self._thaw, rest)}
         leaves = [
             (None if part[i] is None else self._thaw(part[i]))
@@ -311,6 +314,7 @@ class EnvGroup(Envs):
     def note_in_infos(self, key: str) -> None:
         """Adds a key, whose value is True, to the infos of what was done last."""
         self._columns.set_layout(0, self._infos.table.layout)
+        self._laid_out[0] = self._infos.table.changes
         rests = {i: (self._thaw, rest) for i, rest in self._infos.rest.items()}
         batch = self._columns.batch(self._group_of, rests)
         for i in range(len(self.envs)):

@@ -16,6 +16,7 @@ from xuance_envs.engine.serialization import loads
 from xuance_envs.errors import EnvError, StateError
 from xuance_envs.state.faults import FaultError, MismatchError, as_error
 from xuance_envs.state.handlers import take_registered
+from xuance_envs.state.pickling import dumps_plain, loads_plain
 from xuance_envs.state.saved_env import Facts
 from xuance_envs.state.single import Prepared, StateOfEnv
 
@@ -117,7 +118,7 @@ class GroupStates:
         places: Sequence[int],
         states: Sequence[bytes | int],
         digests: Sequence[bytes],
-        facts: Facts,
+        facts: bytes,
         forks: bool,
         trusted: bool,
         registry: bytes | None,
@@ -128,7 +129,7 @@ class GroupStates:
             places: the environments.
             states: a state for each, or the place of an environment whose state was kept here.
             digests: of what each was saved from.
-            facts: about these.
+            facts: about these, as they are written.
             forks: whether random streams are to be others from then on.
             trusted: whether states may name classes of any module.
             registry: as for :meth:`save_states`.
@@ -150,7 +151,9 @@ class GroupStates:
             state, env = self._state(i), self._first + i
             try:
                 own = state.plan.fingerprint
-                doubts = [] if digest == own.digest else own.check(*facts[digest])
+                doubts = []
+                if digest != own.digest:
+                    doubts = own.check(*loads_plain(facts, trusted)[digest])
                 content = self._here[data] if isinstance(data, int) else data
                 prepared[i] = state.prepare(content, trusted, [env] if forks else None)
                 self._check_autoreset(prepared[i].seen[2])
@@ -224,9 +227,8 @@ class GroupStates:
         places = range(len(self._group.envs))
         try:
             data = [one[0] or b"" for one in saved]
-            self.prepare_states(
-                places, data, [one[1] for one in saved], facts, False, True, registry
-            )
+            digests = [one[1] for one in saved]
+            self.prepare_states(places, data, digests, dumps_plain(facts), False, True, registry)
             self.load_states(places)
             for actions in steps:
                 self._group.step_with(actions)
