@@ -71,10 +71,12 @@ PUBLIC_NAMES = [
     "WrongProcessError",
     "XuanCeMultiAgentEnvWrapper",
     "__version__",
+    "as_parallel_env",
     "autotune",
     "create_student_gym_env_vectorized",
     "make_multi_agent_vec",
     "make_vec",
+    "per_agent_rows",
 ]
 
 NEEDS = {

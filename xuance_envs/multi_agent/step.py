@@ -17,8 +17,8 @@ class MultiAgentStart(NamedTuple):
 
     Attributes:
         env_ids: ``(k,)`` int: which environments they are.
-        obs: ``(k, A, *shape)``, or a dict of such arrays by group; zeros for agents that do not
-            live.
+        obs: ``(k, A, *shape)``, or a dict of such arrays by group; of agents that do not live
+            zeros, or the last one of an agent that has just ended.
         alive: ``(k, A)`` bool: who plays.
         state: ``(k, *state_shape)``; None where none is carried.
         action_mask: ``(k, A, n)`` bool, by group where observations are; None where environments
