@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from xuance_envs.multi_agent.rows import AgentRows
+from xuance_envs.multi_agent.agent_rows import AgentRows
 
 __all__ = ["GymnasiumRows"]
 
