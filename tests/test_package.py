@@ -36,6 +36,7 @@ PUBLIC_NAMES = [
     "MPE_Env",
     "MountainCar",
     "MultiAgentEnv",
+    "MultiAgentRolloutCollector",
     "MultiAgentStart",
     "MultiAgentStep",
     "MultiAgentVecEnv",
@@ -80,6 +81,7 @@ PUBLIC_NAMES = [
 ]
 
 NEEDS = {
+    "MultiAgentRolloutCollector": "torch",
     "RemoteVecEnv": "httpx",
     "RolloutCollector": "torch",
     "StudentGymEnvVectorized": "httpx",

@@ -50,6 +50,9 @@ from xuance_envs.remote.client import (
 )
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv as RemoteVecEnv
 from xuance_envs.rollout.collector import RolloutCollector as RolloutCollector
+from xuance_envs.rollout.many_agents import (
+    MultiAgentRolloutCollector as MultiAgentRolloutCollector,
+)
 from xuance_envs.rollout.sync_vec_env import SyncVecEnv as SyncVecEnv
 from xuance_envs.tuning import Autotuned as Autotuned
 from xuance_envs.tuning import autotune as autotune

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 
-from xuance_envs.multi_agent.gymnasium_rows import row_of
 from xuance_envs.multi_agent.agent_rows import AgentRows
+from xuance_envs.multi_agent.gymnasium_rows import row_of
 
 __all__ = ["SB3Rows"]
 
