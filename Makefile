@@ -13,7 +13,7 @@ PEER_PACKAGES := envpool tianshou torchrl
 # Those that need other versions of what we need, each in an environment of its own, without the
 # parts of their requirements that stepping environments does not use.
 XUANCE := .venv-xuance
-XUANCE_NEEDS := 'numpy<2' 'gymnasium<1.3' scipy PyYAML tqdm
+XUANCE_NEEDS := 'numpy<2' 'gymnasium<1.3' scipy PyYAML tqdm pygame-ce typing_extensions
 PUFFERLIB := .venv-pufferlib
 PUFFERLIB_NEEDS := 'numpy<2' gymnasium==0.29.1 pettingzoo==1.24.1 gym==0.26.2 psutil rich filelock
 
@@ -109,7 +109,7 @@ $(PEERS): $(DEV)
 	  rm -f $(UNFINISHED); \
 	  [ $$status = 0 ] || echo "$$package does not install here: it is left out"; \
 	done
-	$(call install_apart,$(XUANCE),xuance==1.4.4,$(XUANCE_NEEDS))
+	$(call install_apart,$(XUANCE),xuance==1.4.4 pettingzoo mpe2,$(XUANCE_NEEDS))
 	$(call install_apart,$(PUFFERLIB),pufferlib==1.0.1,$(PUFFERLIB_NEEDS))
 	@touch $@
 

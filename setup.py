@@ -50,7 +50,9 @@ EXTRAS["test"] = [
     'envpool>=1.1; sys_platform == "linux" and python_version >= "3.11"',
     "gymnasium[classic-control]>=1.1",  # rendering
     "hypothesis>=6.136",
+    "mpe2>=1",  # particle worlds with many agents
     "moviepy>=1.0.3",  # Stable-Baselines3's VecVideoRecorder
+    "pettingzoo>=1.25",
     "pytest>=8.2",
     "pytest-timeout>=2.3.1",
     "pytest-xdist>=3.8",

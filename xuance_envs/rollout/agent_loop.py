@@ -10,6 +10,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.rollout.agents import (
     ActionLayout,
     Agent,
@@ -77,6 +78,11 @@ class AgentLoop:
                 "expected a VecEnv, got a Gymnasium vector environment: wrap it with "
                 "xuance_envs.compat.from_gymnasium, or make the environments with DummyVecEnv_Gym "
                 "or SubprocVecEnv_Gym"
+            )
+        if isinstance(vec_env, MultiAgentVecEnv):
+            raise TypeError(
+                "expected a VecEnv, got environments with many agents: use "
+                "MultiAgentRolloutCollector, or RolloutCollector with one agent each"
             )
         self.vec_env = vec_env
         self.agent = agent

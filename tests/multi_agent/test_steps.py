@@ -1,0 +1,383 @@
+"""What a step, a reset and the rest of the interface take and return."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from functools import partial
+
+import numpy as np
+import pytest
+from agents_envs import ALL_END, FOREVER, MIXED, Herd, Squad
+
+from xuance_envs import DummyVecEnv, MultiAgentStep, MultiAgentVecEnv, VecEnvError
+from xuance_envs.errors import ClosedVecEnvError, NotSteppingError, WorkerDiedError
+from xuance_envs.multi_agent.adapting import agents_env
+
+
+def test_shapes_and_dtypes(make):
+    envs = make([partial(Herd, masks="info")] * 2)
+    step = envs.reset(seed=0)
+    assert isinstance(step, MultiAgentStep)
+    step = envs.step(np.zeros((2, 3), int))
+    kinds = {name: (v.shape, v.dtype) for name, v in step._asdict().items() if hasattr(v, "dtype")}
+    assert kinds == {
+        "obs": ((2, 3, 4), np.float32),
+        "rewards": ((2, 3), np.float32),
+        **dict.fromkeys(("terminated", "truncated", "acted", "alive"), ((2, 3), np.bool_)),
+        "episode_over": ((2,), np.bool_),
+        "state": ((2, 2), np.float64),
+        "action_mask": ((2, 3, 3), np.bool_),
+        "env_ids": ((2,), np.intp),
+    }
+    assert step.first is None
+
+
+def test_what_is_said_of_the_agents(make_here):
+    envs = make_here([partial(Herd, plays=MIXED, kinds=2)] * 2)
+    assert envs.agents == ("wolf_0", "sheep_0", "sheep_1", "sheep_2")
+    assert envs.num_agents == 4
+    assert envs.groups == {"wolf": ("wolf_0", "sheep_1"), "sheep": ("sheep_0", "sheep_2")}
+    assert envs.observation_space["sheep_0"].shape == (5,)
+    assert envs.action_space["sheep_1"].n == 3
+    assert envs.state_space.shape == (2,)
+    assert repr(envs) == "MultiAgentVecEnv(num_envs=2, num_agents=4)"
+    envs.close()
+    assert repr(envs) == "MultiAgentVecEnv(num_envs=2, num_agents=4, closed)"
+
+
+def test_an_agents_end(make):
+    envs = make([partial(Herd, plays=ALL_END)])
+    envs.reset(seed=0)
+    actions = np.zeros((1, 2), int)
+    rows = [
+        [step.acted, step.terminated, step.alive, step.episode_over[:, None]]
+        for step in (envs.step(actions) for _ in range(5))
+    ]
+    yes, no = True, False
+    assert [np.concatenate(row, 1).tolist()[0] for row in rows] == [
+        [yes, yes, no, no, yes, yes, no],
+        [yes, yes, yes, no, no, yes, no],  # the first ends: its flag, and its last observation
+        [no, yes, no, no, no, yes, no],
+        [no, yes, no, yes, no, no, yes],  # the other one, and with it the episode
+        [yes, yes, no, no, yes, yes, no],  # the next episode has begun
+    ]
+
+
+def test_agents_that_were_truncated_are_not_terminated(make_here):
+    envs = make_here([partial(Herd, length=2)])
+    envs.reset()
+    envs.step([[0, 0, 0]])
+    step = envs.step([[0, 0, 0]])
+    assert step.truncated.all()
+    assert not step.terminated.any()
+    assert not step.alive.any()
+    assert step.first.alive.all()
+
+
+@pytest.mark.parametrize("kinds", [1, 2])
+def test_actions_as_arrays_and_as_dicts_are_the_same(make, kinds):
+    make_one = partial(Herd, plays=MIXED, kinds=kinds)
+    by_array, by_dict = make([make_one] * 2), make([make_one] * 2)
+    by_array.reset(seed=4), by_dict.reset(seed=4)
+    draw = np.random.default_rng(0)
+    for _ in range(12):
+        actions = draw.integers(3, size=(2, 4))
+        dicts = [dict(zip(by_dict.agents, row, strict=True)) for row in actions]
+        if kinds == 1:
+            given = actions
+        else:
+            given = {"wolf": actions[:, [0, 2]], "sheep": actions[:, [1, 3]]}
+        one, other = by_array.step(given), by_dict.step(dicts)
+        np.testing.assert_equal(one.rewards, other.rewards)
+        np.testing.assert_equal(one.obs, other.obs)
+
+
+def test_groups_as_told(make):
+    groups = {"flock": ["sheep_2", "sheep_0"], "rest": ["sheep_1", "wolf_0"]}
+    envs = make([partial(Herd, plays=MIXED)] * 2, groups=groups)
+    assert envs.groups == {"flock": ("sheep_0", "sheep_2"), "rest": ("wolf_0", "sheep_1")}
+    step = envs.reset(seed=0)
+    plain = make([partial(Herd, plays=MIXED)] * 2)
+    obs = plain.reset(seed=0).obs
+    np.testing.assert_equal(step.obs["flock"], obs[:, [1, 3]])
+    np.testing.assert_equal(step.obs["rest"], obs[:, [0, 2]])
+    one = make([Herd], groups={"all": ["sheep_0", "sheep_1", "sheep_2"]})
+    assert list(one.reset().obs) == ["all"]
+
+
+def test_what_is_not_wanted_is_not_carried(make_here):
+    envs = make_here([partial(Herd, masks="info")], state=False, action_mask=False)
+    step = envs.reset()
+    assert envs.state_space is None
+    assert step.state is None
+    assert step.action_mask is None
+    assert step.infos[0]["sheep_1"]["action_mask"].dtype == np.bool_
+
+
+def test_masks_that_are_wanted_are_always_there(make_here):
+    envs = make_here([partial(Herd, masks="info")], action_mask=True)
+    assert envs.reset().action_mask.shape == (1, 3, 3)
+
+
+def test_dead_agents_actions_are_ignored(make):
+    envs = make([partial(Herd, plays=ALL_END)])
+    envs.reset()
+    for _ in range(3):
+        envs.step([[0, 0]])
+    assert np.isfinite(envs.step([{"sheep_0": 77, "sheep_1": 1}]).rewards).all()
+    envs.step([[1, 1]])
+    (given,) = envs.get_attr("given")
+    assert [list(each) for each in given] == [["sheep_0", "sheep_1"]] * 2 + [["sheep_1"]] * 2 + [
+        ["sheep_0", "sheep_1"]
+    ]
+
+
+def test_actions_have_the_form_that_spaces_draw(make_here):
+    envs = make_here([partial(Herd, kinds=3)])
+    envs.reset()
+    envs.step([{"sheep_0": 1, "sheep_1": 2, "sheep_2": [0.5, -0.5]}])
+    ((given,),) = envs.get_attr("given")
+    assert [type(action) for action in given.values()] == [np.int64, np.int64, np.ndarray]
+    assert given["sheep_2"].dtype == np.float32
+
+
+def test_numbers_beyond_those_that_are_kept_are_what_they_are(make_here):
+    envs = make_here([Herd])
+    envs.reset()
+    envs.step(np.array([[-1, 64, 2**40]]))
+    ((given,),) = envs.get_attr("given")
+    assert list(given.values()) == [-1, 64, 2**40]
+    assert {type(action) for action in given.values()} == {np.int64}
+
+
+def test_partial_resets(make):
+    envs = make([Herd] * 4)
+    envs.reset(seed=0)
+    before = envs.step(np.zeros((4, 3), int))
+    step = envs.reset(seed=40, env_ids=[3, 1])
+    assert step.env_ids.tolist() == [3, 1]
+    assert step.obs.shape == (2, 3, 4)
+    alone = make([Herd])
+    np.testing.assert_equal(step.obs[:1], alone.reset(seed=43).obs)
+    after = envs.step(np.zeros((4, 3), int))
+    assert after.infos.column("sheep_0", "t")[0].tolist() == [2, 1, 2, 1]
+    assert before.obs.shape == after.obs.shape
+
+
+def test_options_reach_the_environments(make):
+    envs = make([Herd] * 2)
+    assert envs.reset(options={"total": 5}).state[:, 1].tolist() == [5, 5]
+
+
+def test_infos_in_columns(make):
+    envs = make([partial(Herd, plays=MIXED)] * 3)
+    envs.reset(seed=0)
+    for _ in range(4):
+        step = envs.step(np.zeros((3, 4), int))
+    values, mask = step.infos.column("sheep_0", "t")
+    assert (values.tolist(), mask.tolist()) == ([4] * 3, [True] * 3)
+    values, mask = step.infos.columns("luck")
+    assert mask.tolist() == [[False, True, True, True]] * 3
+    assert values[1, 3] == step.infos[1]["sheep_2"]["luck"]
+    with pytest.raises(KeyError, match="no agent 'goat'"):
+        step.infos.column("goat", "t")
+
+
+def test_infos_are_a_sequence(make_here):
+    envs = make_here([Herd] * 2)
+    infos = envs.reset(seed=0).infos
+    assert len(infos) == 2
+    assert infos[0] is infos[0]
+    assert infos[-1] is infos[1]
+    assert infos[:] == [infos[0], infos[1]] == list(infos)
+    assert pickle.loads(pickle.dumps(infos)) == infos
+    assert repr(infos) == repr(list(infos))
+    infos[0] = {"other": 1}
+    assert infos[0] == {"other": 1}
+    with pytest.raises(IndexError):
+        infos[2]
+
+
+def test_first_ready(make):
+    make_one = partial(Herd, plays=MIXED)
+    envs, plain = make([make_one] * 4), make([make_one] * 4)
+    whole = plain.reset(seed=3)
+    envs.async_reset(seed=3)
+    step = envs.recv(min_envs=4)
+    np.testing.assert_equal(step.obs, whole.obs)
+    for _ in range(9):
+        whole = plain.step(np.ones((4, 4), int))
+        order = np.array([2, 3, 1, 0])
+        envs.send([dict.fromkeys(envs.agents, 1)] * 4, order)
+        step = envs.recv(min_envs=4)
+        for name in ("obs", "rewards", "acted", "alive", "episode_over", "state", "env_ids"):
+            np.testing.assert_equal(getattr(step, name), getattr(whole, name))
+        assert list(step.infos) == list(whole.infos)
+        assert (step.first is None) == (whole.first is None)
+        if step.first is not None:
+            np.testing.assert_equal(step.first.obs, whole.first.obs)
+    envs.send(np.ones((4, 4), int), range(4))
+    part = envs.recv(min_envs=1)
+    assert part.rewards.shape == (len(part.env_ids), 4)
+    envs.send(np.ones(part.rewards.shape, int), part.env_ids)
+
+
+def test_two_halves_of_a_step(make):
+    envs = make([Herd] * 2)
+    envs.reset()
+    with pytest.raises(NotSteppingError):
+        envs.step_wait()
+    envs.step_async(np.zeros((2, 3), int))
+    assert envs.waiting
+    assert envs.step_wait().acted.all()
+    assert not envs.waiting
+
+
+def test_calls_attributes_and_pictures_reach_the_environments(make):
+    envs = make([Herd] * 2)
+    envs.reset()
+    envs.step(np.zeros((2, 3), int))
+    assert [frame.tolist() for frame in envs.render(env_ids=[1])] == [[[[1] * 3] * 2] * 2]
+    assert envs.get_attr("length") == (7, 7)
+    envs.set_attr("length", [2, 9])
+    assert envs.get_attr("length") == (2, 9)
+    assert envs.step(np.zeros((2, 3), int)).episode_over.tolist() == [True, False]
+    assert envs.call("actions_of", "sheep_0", env_ids=[0]) == (3,)
+    assert len(envs.statistics()) >= 1
+    assert envs.render_mode == "rgb_array"
+    assert envs.metadata == {"name": "herd"}
+    assert envs.max_episode_steps == 1000
+    envs.close()
+    with pytest.raises(ClosedVecEnvError):
+        envs.step(np.zeros((2, 3), int))
+
+
+def test_the_backend_is_chosen_by_a_measurement():
+    with MultiAgentVecEnv([Herd] * 2, env_seed=0) as envs:
+        assert envs.autotuned.num_envs == 2
+        assert envs.reset().alive.all()
+    with MultiAgentVecEnv([Herd], backend="dummy") as envs:
+        assert envs.autotuned is None
+
+
+def test_actions_can_be_checked(make):
+    envs = make([partial(Herd, plays=ALL_END)] * 2, check_actions=True)
+    envs.reset()
+    with pytest.raises(
+        ValueError, match=r"environment 1, agent 'sheep_0': expected one in Discrete\(3\), got .*7"
+    ):
+        envs.step([[0, 1], [7, 1]])
+    for _ in range(2):
+        envs.step([[0, 1], [2, 1]])
+    envs.step([[9, 1], [9, 1]])  # those of agents that do not live
+
+
+def test_a_lost_worker_cuts_its_agents_off():
+    make_one = partial(Herd, plays=MIXED, length=20)
+    options = {"context": "forkserver", "in_series": 2, "on_worker_failure": "restart"}
+    with MultiAgentVecEnv([make_one] * 4, backend="subproc", **options) as envs:
+        envs.reset(seed=0)
+        for _ in range(3):
+            before = envs.step(np.zeros((4, 4), int))
+        kill(envs)
+        step = envs.step(np.zeros((4, 4), int))
+        np.testing.assert_equal(step.truncated[:2], before.alive[:2])
+        assert not step.truncated[2:].any()
+        assert not step.acted[:2].any()
+        assert step.acted[2:].any()
+        assert not step.alive[:2].any()
+        assert not step.rewards[:2].any()
+        assert not step.terminated[:2].any()
+        assert step.episode_over.tolist() == [True, True, False, False]
+        np.testing.assert_equal(step.obs[:2], before.obs[:2])
+        assert step.first.env_ids.tolist() == [0, 1]
+        assert step.first.alive.tolist() == [[True, True, False, True]] * 2
+        assert step.infos[0]["worker_restarted"] is True
+        assert step.infos.column("worker_restarted")[1].tolist() == [True, True, False, False]
+        assert envs.step(np.zeros((4, 4), int)).acted.any(axis=1).all()
+
+
+def test_a_lost_worker_is_an_error_where_it_is_not_to_be_replaced():
+    envs = MultiAgentVecEnv([Herd] * 2, backend="subproc", context="forkserver")
+    envs.reset()
+    kill(envs)
+    with pytest.raises(WorkerDiedError, match="SIGKILL"):
+        envs.step(np.zeros((2, 3), int))
+    assert envs.closed
+
+
+def kill(envs):
+    import os
+    import signal
+
+    os.kill(envs.vec_env.pids[0], signal.SIGKILL)
+
+
+@pytest.mark.parametrize("make_copy", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
+def test_an_environment_can_be_copied_in_the_middle_of_an_episode(make_copy):
+    env = agents_env(partial(Herd, plays=MIXED, masks="info"))
+    env.reset(seed=0)
+    action = np.zeros(env.action_space.shape, np.uint8)
+    for _ in range(3):
+        env.step(action)
+    other = make_copy(env)
+    for _ in range(3):
+        mine, its = env.step(action), other.step(action)
+        assert mine[0].tobytes() == its[0].tobytes()
+        assert mine[2:] == its[2:]
+
+
+def test_xuances_environments_are_stepped_with_actions_for_all(make):
+    envs = make([Squad] * 2, env_seed=4)
+    bare = [Squad(env_seed=4 + i) for i in range(2)]
+    step = envs.reset()
+    seen = [env.reset()[0] for env in bare]
+    assert step.state.tobytes() == np.stack([env.state() for env in bare]).tobytes()
+    for t in range(1, 14):
+        actions = [dict.fromkeys(envs.agents, t % 3)] * 2
+        step = envs.step(actions)
+        for i, env in enumerate(bare):
+            acted = list(env.agent_mask().values())
+            seen, rewards, terminated, truncated, info = env.step(actions[i])
+            over = truncated or all(terminated.values())
+            assert step.obs[i].tobytes() == np.stack(list(seen.values())).tobytes()
+            assert envs.exact_rewards[i].tolist() == list(rewards.values())
+            assert step.terminated[i].tolist() == list(terminated.values())
+            assert step.truncated[i].tolist() == [truncated] * 3
+            assert step.acted[i].tolist() == acted
+            assert step.alive[i].tolist() == [not over and a for a in env.agent_mask().values()]
+            masks = np.stack(list(env.avail_actions().values()))
+            assert step.action_mask[i].tolist() == masks.tolist()
+            assert step.infos[i] == info
+            assert step.infos.column("dead_enemies")[0].tolist() == [2, 2]
+            if over:
+                first = env.reset()[0]
+                assert step.first.obs[i].tobytes() == np.stack(list(first.values())).tobytes()
+
+
+def test_a_vector_environment_of_records_can_be_given():
+    vec_env = DummyVecEnv([partial(agents_env, Herd)] * 2)
+    with MultiAgentVecEnv.of(vec_env) as envs:
+        assert envs.reset().obs.shape == (2, 3, 4)
+    assert vec_env.closed
+    import gymnasium
+
+    with (
+        DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]) as plain,
+        pytest.raises(TypeError, match="records of agents"),
+    ):
+        MultiAgentVecEnv.of(plain)
+
+
+def test_an_agent_that_is_there_again_plays_again(make_here):
+    plays = {"sheep_0": (1, FOREVER), "sheep_1": (1, 1)}
+    envs = make_here([partial(Herd, plays=plays)])
+    envs.reset()
+    step = envs.step([[0, 0]])
+    assert step.alive.tolist() == [[True, False]]
+    assert envs.reset().alive.tolist() == [[True, True]]
+
+
+def test_errors_are_of_one_tree():
+    assert issubclass(WorkerDiedError, VecEnvError)

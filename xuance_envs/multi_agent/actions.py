@@ -1,0 +1,229 @@
+"""What the caller gives as actions of many agents, taken in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, describe
+from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
+from xuance_envs.multi_agent.record import Record
+
+__all__ = ["AgentActions"]
+
+
+class AgentActions:
+    """Puts actions into records.
+
+    Args:
+        record: how these are laid out.
+        num_envs: how many there are.
+        check: whether the action of every agent that lives is checked to be in its space.
+
+    Attributes:
+        records: ``(num_envs, nbytes)`` uint8.
+    """
+
+    def __init__(self, record: Record, num_envs: int, check: bool) -> None:
+        self._record = record
+        self._check = check
+        self.records = np.zeros((num_envs, record.action_dtype.itemsize), np.uint8)
+        batch = record.structured_actions(self.records)
+        self._rows = [
+            SpaceRows(
+                SpaceLayout(batch_space(fields.group.action_space, len(fields.group.agents))),
+                [batch[name] for name in fields.action_names()],
+                num_envs,
+            )
+            for fields in record.groups
+        ]
+        self._flat = self._rows[0].flat if record.team.is_one else None
+        # By group, an action for those that do not live; None where it takes more than an array.
+        self._idle = [
+            None if (flat := rows.flat) is None else np.zeros(flat.shape[2:], flat.dtype)
+            for rows in self._rows
+        ]
+        self._one_by_one = [record.action_rows(_Fields(batch, i)) for i in range(num_envs)]
+
+    def put(self, actions: Any, alive: NDArray[np.bool_], envs: NDArray[np.intp]) -> None:
+        """Stores the actions of some environments' agents, or of all.
+
+        Args:
+            actions: an array of those of all agents, a dict of such arrays by group, or a list with
+                a dict by agent for each environment.
+            alive: ``(num_envs, A)``: whose actions are needed.
+            envs: the environments.
+
+        Raises:
+            ValueError: they do not fit, or one is missing. Nothing has been stored, unless they are
+                dicts by agent.
+        """
+        flat = self._flat
+        if (
+            flat is not None
+            and type(actions) is np.ndarray
+            and actions.dtype == flat.dtype
+            and actions.shape == flat.shape
+            and len(envs) == len(flat)
+            and not self._check
+        ):
+            flat[...] = actions
+            return
+        count = len(envs)
+        try:
+            if _are_dicts_by_agent(actions):
+                self._put_dicts(actions, alive, envs)
+            else:
+                self._put_arrays(actions, envs)
+        except BadValueError as error:
+            raise ValueError(f"actions for {count} environments: {error}") from None
+        if self._check:
+            self._check_all(alive, envs)
+
+    def _put_arrays(self, actions: Any, envs: NDArray[np.intp]) -> None:
+        at = EVERY if len(envs) == len(self.records) else envs
+        groups = self._record.groups
+        if self._record.team.is_one:
+            self._rows[0].put(actions, at, len(envs))
+            return
+        names = [fields.group.name for fields in groups]
+        if not isinstance(actions, Mapping) or actions.keys() != set(names):
+            got = f"the keys {list(actions)}" if isinstance(actions, Mapping) else describe(actions)
+            raise BadValueError(
+                f"expected a dict with the groups {names}, or a list with a dict by agent for each "
+                f"environment, got {got}"
+            )
+        before = self.records[envs]
+        try:
+            for name, rows in zip(names, self._rows, strict=True):
+                try:
+                    rows.put(actions[name], at, len(envs))
+                except BadValueError as error:
+                    raise BadValueError(f"group {name!r}: {error}") from None
+        except BadValueError:
+            self.records[envs] = before
+            raise
+
+    def _put_dicts(
+        self, actions: Sequence[Any], alive: NDArray[np.bool_], envs: NDArray[np.intp]
+    ) -> None:
+        agents = self._record.team.agents
+        if len(actions) != len(envs):
+            raise BadValueError(f"expected a list of {len(envs)}, got one of {len(actions)}")
+        for given in actions:
+            if type(given) is not dict or len(given) != len(agents):
+                self._check_dicts(actions, alive, envs)
+                break
+        at = EVERY if len(envs) == len(self.records) else envs
+        before = self.records[envs]
+        try:
+            for k, fields in enumerate(self._record.groups):
+                names, idle = fields.group.agents, self._idle[k]
+                if idle is None:
+                    self._check_dicts(actions, alive, envs)
+                    self._put_each(k, actions, alive, envs)
+                    continue
+                try:
+                    batch = [[given[name] for name in names] for given in actions]
+                except LookupError:
+                    self._check_dicts(actions, alive, envs)
+                    batch = [[given.get(name, idle) for name in names] for given in actions]
+                try:
+                    self._rows[k].put(np.asarray(batch), at, len(envs))
+                except (BadValueError, ValueError, TypeError):
+                    self._put_each(k, actions, alive, envs)
+        except BadValueError:
+            self.records[envs] = before
+            raise
+
+    def _check_dicts(
+        self, actions: Sequence[Any], alive: NDArray[np.bool_], envs: NDArray[np.intp]
+    ) -> None:
+        """Raises unless those that live have an action, and all that have one are known.
+
+        Raises:
+            BadValueError: it is not so.
+        """
+        agents = self._record.team.agents
+        known = set(agents)
+        for given, env in zip(actions, envs.tolist(), strict=True):
+            if not isinstance(given, Mapping):
+                raise BadValueError(f"environment {env}: expected a dict, got {describe(given)}")
+            if not given.keys() <= known:
+                strangers = [agent for agent in given if agent not in known]
+                raise BadValueError(
+                    f"environment {env}: expected actions of {list(agents)}, got some of "
+                    f"{strangers}"
+                )
+            for agent, lives in zip(agents, alive[env].tolist(), strict=True):
+                if lives and agent not in given:
+                    raise BadValueError(
+                        f"environment {env}: expected an action of agent {agent!r}, which lives, "
+                        f"got those of {list(given)}"
+                    )
+
+    def _put_each(
+        self, k: int, actions: Sequence[Any], alive: NDArray[np.bool_], envs: NDArray[np.intp]
+    ) -> None:
+        """Stores the actions of a group one by one, but for those of agents that do not live.
+
+        Raises:
+            BadValueError: one does not fit; says whose it is.
+        """
+        group = self._record.groups[k].group
+        for given, env in zip(actions, envs.tolist(), strict=True):
+            rows = self._one_by_one[env][k]
+            for i, (agent, place) in enumerate(zip(group.agents, group.places, strict=True)):
+                if agent in given and (alive[env, place] or not self._record.team.infos_by_agent):
+                    try:
+                        rows.row(i, _same, strict=False)[:] = given[agent]
+                    except BadValueError as error:
+                        raise BadValueError(
+                            f"environment {env}, agent {agent!r}: {error}"
+                        ) from None
+
+    def _check_all(self, alive: NDArray[np.bool_], envs: NDArray[np.intp]) -> None:
+        for env in envs.tolist():
+            for fields, rows in zip(self._record.groups, self._one_by_one[env], strict=True):
+                group, values = fields.group, rows.reader()()
+                for agent, place, value in zip(group.agents, group.places, values, strict=True):
+                    if alive[env, place] and not group.action_space.contains(value):
+                        raise ValueError(
+                            f"the action for environment {env}, agent {agent!r}: expected one in "
+                            f"{group.action_space}, got {value!r}"
+                        )
+
+
+class _Fields(Mapping[str, Any]):
+    """The fields of one record of a structured array.
+
+    Args:
+        batch: the array.
+        i: which record.
+    """
+
+    def __init__(self, batch: NDArray[Any], i: int) -> None:
+        self._batch = batch
+        self._i = i
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        field: NDArray[Any] = self._batch[name][self._i, ...]
+        return field
+
+    def __iter__(self) -> Any:
+        return iter(self._batch.dtype.names or ())
+
+    def __len__(self) -> int:
+        return len(self._batch.dtype.names or ())
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _are_dicts_by_agent(actions: Any) -> bool:
+    return isinstance(actions, list | tuple) and any(isinstance(each, Mapping) for each in actions)

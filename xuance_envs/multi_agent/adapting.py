@@ -1,0 +1,54 @@
+"""Which adapter makes an environment with many agents one that steps records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import WeakValueDictionary
+
+from xuance_envs.engine.data.space_layout import BadValueError, describe
+from xuance_envs.multi_agent.agents_env import AgentsEnv
+from xuance_envs.multi_agent.team import Groups
+from xuance_envs.multi_agent.xuance_env import XuanCeAgentsEnv
+
+__all__ = ["agents_env"]
+
+_made: WeakValueDictionary[Any, AgentsEnv] = WeakValueDictionary()
+"""Those that live here, so that two functions that return the same environment are found out."""
+
+
+def agents_env(
+    env_fn: Callable[..., Any],
+    groups: Groups | None = None,
+    state: bool | str = "auto",
+    action_mask: bool | str = "auto",
+    **keywords: Any,
+) -> AgentsEnv:
+    """Makes an environment with many agents, and of it one that steps records.
+
+    Args:
+        env_fn: makes the environment.
+        groups: as :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv` has them.
+        state: likewise.
+        action_mask: likewise.
+        **keywords: for the function.
+
+    Raises:
+        BadValueError: it is no such environment, or cannot be carried.
+    """
+    env = env_fn(**keywords)
+    named = None if groups is None else tuple((name, tuple(ids)) for name, ids in groups.items())
+    key = id(env), named, state, action_mask
+    made = _made.get(key)
+    if made is None or made.adapted is not env:
+        made = _made[key] = _kind_of(env)(env, groups, state, action_mask)
+    return made
+
+
+def _kind_of(env: Any) -> type[AgentsEnv]:
+    for name in ("reset", "step"):
+        if not callable(getattr(env, name, None)):
+            raise BadValueError(f"expected an environment, got {describe(env)} without {name}()")
+    if isinstance(getattr(env, "observation_space", None), Mapping):
+        return XuanCeAgentsEnv
+    return AgentsEnv

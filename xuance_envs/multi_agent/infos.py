@@ -1,0 +1,159 @@
+"""The infos of many agents: dicts by agent, each built when it is looked at."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, SupportsIndex, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.step_infos import StepInfos
+from xuance_envs.multi_agent.team import Team
+
+__all__ = ["MultiAgentInfos", "infos_by_agent"]
+
+_ENDS = ("reset_obs", "reset_info")
+
+
+class MultiAgentInfos(Sequence[dict[Any, Any]]):
+    """The infos of one step: a dict for each environment, built when it is first looked at.
+
+    ``infos[i]`` is ``{agent: {...}}`` with an entry for each agent that acted, after a reset for
+    each that is alive, and beside these, under keys of their own, what an environment says that is
+    no agent's. Masks of actions are not in it: they are the step's ``action_mask``. Looked at
+    again, a dict is the same object; ``infos[i] = {...}`` replaces one.
+
+    Args:
+        infos: those of the vector environment below.
+        team: the agents.
+        acted: ``(n, A)`` bool: who acted.
+        alive: ``(n, A)`` bool: who is alive.
+    """
+
+    def __init__(
+        self, infos: StepInfos, team: Team, acted: NDArray[np.bool_], alive: NDArray[np.bool_]
+    ) -> None:
+        self._infos = infos
+        self._team = team
+        self._acted = acted
+        self._alive = alive
+        self._built: dict[int, dict[Any, Any]] = {}
+
+    @property
+    def are_empty(self) -> bool:
+        """Whether no environment says anything."""
+        batch, _ = self._infos.parts
+        return not batch.rest and not any(layout.keys for layout in batch.layouts)
+
+    def column(self, *path: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """One value of every environment's info, without building any dict.
+
+        Args:
+            *path: the agent and the key of its info; or one key of what is no agent's.
+
+        Returns:
+            ``(values, mask)``, both of shape ``(n,)``; ``mask`` says where there is such a value.
+
+        Raises:
+            KeyError: there is no such agent.
+        """
+        if len(path) == 1:
+            values, mask = self._infos.column(f":{path[0]}")
+            # What the engine itself adds, as of a worker that was restarted, has no colon.
+            return (values, mask) if mask.any() else self._infos.column(path[0])
+        agent, key = path
+        if agent not in self._team.agents:
+            raise KeyError(f"no agent {agent!r}: expected one of {list(self._team.agents)}")
+        return self._infos.column(f"{self._team.agents.index(agent)}:{key}")
+
+    def columns(self, key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """One key of every agent's info.
+
+        Args:
+            key: the key.
+
+        Returns:
+            ``(values, mask)``, both of shape ``(n, A)``: as :meth:`column` of each agent.
+        """
+        found = [self.column(agent, key) for agent in self._team.agents]
+        values, masks = zip(*found, strict=True)
+        return np.stack(values, axis=1), np.stack(masks, axis=1)
+
+    def replaced(self, rows: NDArray[np.intp], others: MultiAgentInfos) -> MultiAgentInfos:
+        """The same infos, but for some environments others."""
+        infos = MultiAgentInfos(self._infos, self._team, self._acted, self._alive)
+        infos._built.update(zip(rows.tolist(), others, strict=True))
+        return infos
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> dict[Any, Any]: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> list[dict[Any, Any]]: ...
+    def __getitem__(self, index: SupportsIndex | slice, /) -> dict[Any, Any] | list[dict[Any, Any]]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        position = range(len(self))[operator.index(index)]
+        info = self._built.get(position)
+        if info is None:
+            info = self._built[position] = self._build(position)
+        return info
+
+    def __setitem__(self, index: SupportsIndex, info: dict[Any, Any], /) -> None:
+        self._built[range(len(self))[operator.index(index)]] = info
+
+    def __iter__(self) -> Iterator[dict[Any, Any]]:
+        list(self._infos)  # built together, which is quicker
+        return (self[i] for i in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, MultiAgentInfos | list | tuple):
+            return list(self) == list(other)
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, so not hashable, as a list
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[dict[Any, Any]]]]:
+        return list, (list(self),)
+
+    def _build(self, position: int) -> dict[Any, Any]:
+        acted, alive = self._acted[position], self._alive[position]
+        return infos_by_agent(self._infos[position], self._team, acted if acted.any() else alive)
+
+
+def infos_by_agent(
+    info: Mapping[Any, Any], team: Team, present: NDArray[np.bool_]
+) -> dict[Any, Any]:
+    """An environment's infos as it gave them, of the one dict that records travel with.
+
+    Args:
+        info: that dict.
+        team: the agents.
+        present: ``(A,)`` bool: those that have an info, be it empty.
+    """
+    by_agent: dict[Any, Any] = {}
+    if team.infos_by_agent:
+        for place in np.flatnonzero(present).tolist():
+            by_agent[team.agents[place]] = {}
+    for name, value in info.items():
+        whose, key = name if isinstance(name, tuple) else _parted(name)
+        if whose is not None and whose >= 0:
+            by_agent.setdefault(team.agents[whose], {})[key] = value
+        elif key not in _ENDS:
+            by_agent[key] = value
+    return by_agent
+
+
+def _parted(name: str) -> tuple[int | None, Any]:
+    """The place of the agent that a key is of, None if of none, and the key."""
+    place, colon, key = name.partition(":")
+    if not colon:
+        return None, name
+    return (int(place) if place else None), key

@@ -1,0 +1,121 @@
+"""Many environments with many agents by their name."""
+
+from __future__ import annotations
+
+import importlib
+import operator
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
+from xuance_envs.multi_agent.team import Groups
+from xuance_envs.vector_envs.arguments import checked_seed
+
+__all__ = ["make_multi_agent_vec"]
+
+
+def make_multi_agent_vec(
+    env: str | Callable[..., Any],
+    num_envs: int,
+    *,
+    backend: str = "auto",
+    seed: int | None = None,
+    groups: Groups | None = None,
+    state: bool | str = "auto",
+    action_mask: bool | str = "auto",
+    vector_kwargs: Mapping[str, Any] | None = None,
+    **env_kwargs: Any,
+) -> MultiAgentVecEnv:
+    """Makes many environments with many agents.
+
+    Args:
+        env: a function that makes one, or the module of one, as ``"package:name"``: of
+            ``"mpe2:simple_spread_v3"`` it is ``mpe2.simple_spread_v3.parallel_env``. A module
+            without ``parallel_env`` has ``env``, which makes a turn-based one.
+        num_envs: how many.
+        backend: as for :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv`.
+        seed: the first reset of environment i equals ``reset(seed=seed + i)``.
+        groups: as for the class.
+        state: as for the class.
+        action_mask: as for the class.
+        vector_kwargs: further arguments for the class; not with ``backend="auto"``.
+        **env_kwargs: for the function.
+
+    Raises:
+        ValueError: the name is none, ``num_envs`` is below 1, or an argument is out of its range.
+        ImportError: there is no such module.
+        EnvError: an environment could not be made.
+
+    Example:
+        >>> from xuance_envs import make_multi_agent_vec
+        >>> with make_multi_agent_vec("mpe2:simple_tag_v3", 4, seed=0) as envs:
+        ...     step = envs.reset()
+        >>> envs.groups
+        {'adversary': ('adversary_0', 'adversary_1', 'adversary_2'), 'agent': ('agent_0',)}
+        >>> step.obs["adversary"].shape, step.obs["agent"].shape
+        ((4, 3, 16), (4, 1, 14))
+    """
+    num_envs = operator.index(num_envs)
+    if num_envs < 1:
+        raise ValueError(f"num_envs: expected at least 1, got {num_envs}")
+    make_env = partial(_maker_of(env) if isinstance(env, str) else env, **env_kwargs)
+    seeds: list[int | None] = [None] * num_envs
+    if seed is not None:
+        first = checked_seed("seed", seed)
+        seeds = [first + i for i in range(num_envs)]
+    return MultiAgentVecEnv(
+        [make_env if each is None else partial(_seeded, make_env, each) for each in seeds],
+        backend=backend,
+        groups=groups,
+        state=state,
+        action_mask=action_mask,
+        **dict(vector_kwargs or {}),
+    )
+
+
+def _maker_of(name: str) -> Callable[..., Any]:
+    package, colon, world = name.partition(":")
+    if not (package and colon and world):
+        raise ValueError(
+            "env: expected a function, or the module of an environment as 'package:name', such as "
+            f"'mpe2:simple_spread_v3', got {name!r}"
+        )
+    module = importlib.import_module(f"{package}.{world}")
+    for function in ("parallel_env", "env"):
+        if callable(getattr(module, function, None)):
+            return partial(_made_by, module.__name__, function)
+    raise ValueError(f"env: expected a module with parallel_env or env, got {module.__name__}")
+
+
+def _made_by(module: str, function: str, **kwargs: Any) -> Any:
+    return getattr(importlib.import_module(module), function)(**kwargs)
+
+
+class _FirstSeed:
+    """An environment whose first reset without a seed has one.
+
+    Args:
+        env: the environment.
+        seed: the seed.
+    """
+
+    def __init__(self, env: Any, seed: int) -> None:
+        self.env = env
+        self._seed: int | None = seed
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "env":  # while it is being unpickled
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def reset(self, **given: Any) -> Any:
+        """Resets the environment."""
+        if self._seed is not None:
+            given.setdefault("seed", self._seed)
+            self._seed = None
+        return self.env.reset(**given)
+
+
+def _seeded(make_env: Callable[[], Any], seed: int) -> _FirstSeed:
+    return _FirstSeed(make_env(), seed)

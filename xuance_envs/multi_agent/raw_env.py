@@ -1,0 +1,317 @@
+"""XuanCe's names for one environment with many agents."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+__all__ = ["MPE_Env", "MultiAgentEnv", "RawMultiAgentEnv", "XuanCeMultiAgentEnvWrapper"]
+
+
+class RawMultiAgentEnv(ABC):
+    """What an environment with many agents of XuanCe's derives from.
+
+    Set the attributes in ``__init__``, and define ``reset`` and ``step``.
+
+    Attributes:
+        agents (list[str]): the agents' ids.
+        num_agents (int): how many there are.
+        observation_space (dict): of each agent.
+        action_space (dict): of each agent.
+        state_space (gymnasium.Space | None): of the state.
+        agent_groups (list[list[str]]): the agents of each group.
+        max_episode_steps (int): the limit of an episode.
+
+    Example:
+        >>> import numpy as np
+        >>> from gymnasium.spaces import Box, Discrete
+        >>> from xuance_envs import DummyVecMultiAgentEnv, RawMultiAgentEnv
+        >>> class Pair(RawMultiAgentEnv):
+        ...     def __init__(self, env_seed=None):
+        ...         super().__init__()
+        ...         self.agents, self.num_agents, self.max_episode_steps = ["red", "blue"], 2, 10
+        ...         self.observation_space = {agent: Box(0, 10, (1,)) for agent in self.agents}
+        ...         self.action_space = {agent: Discrete(2) for agent in self.agents}
+        ...     def reset(self):
+        ...         self.time = 0
+        ...         return self.observe(), {}
+        ...     def observe(self):
+        ...         return {agent: np.array([self.time], np.float32) for agent in self.agents}
+        ...     def step(self, actions):
+        ...         self.time += 1
+        ...         rewards = {agent: float(action) for agent, action in actions.items()}
+        ...         ends = {agent: False for agent in self.agents}
+        ...         return self.observe(), rewards, ends, self.time == 10, {}
+        >>> with DummyVecMultiAgentEnv([Pair] * 2) as envs:
+        ...     obs, infos = envs.reset()
+        ...     obs, rewards, *_ = envs.step([{"red": 1, "blue": 0}] * 2)
+        >>> obs[1]["red"], rewards[0]
+        (array([1.], dtype=float32), {'red': 1.0, 'blue': 0.0})
+    """
+
+    agents: list[Any]
+    num_agents: int
+    observation_space: dict[Any, Space[Any]]
+    action_space: dict[Any, Space[Any]]
+    max_episode_steps: int
+    state_space: Space[Any] | None = None
+    render_mode: str | None = None
+    metadata: Mapping[str, Any] = {}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.env: Any = None
+        self.agent_groups: list[list[Any]] = []
+
+    def get_env_info(self) -> dict[str, Any]:
+        """The environment's spaces, agents and limit."""
+        return {
+            "state_space": self.state_space,
+            "observation_space": self.observation_space,
+            "action_space": self.action_space,
+            "agents": self.agents,
+            "num_agents": self.num_agents,
+            "max_episode_steps": self.max_episode_steps,
+        }
+
+    def get_groups_info(self) -> dict[str, Any]:
+        """The groups of agents, and their spaces."""
+        groups = self.agent_groups
+        return {
+            "num_groups": len(groups),
+            "agent_groups": groups,
+            "observation_space_groups": [
+                {agent: self.observation_space[agent] for agent in group} for group in groups
+            ],
+            "action_space_groups": [
+                {agent: self.action_space[agent] for agent in group} for group in groups
+            ],
+            "num_agents_groups": [len(group) for group in groups],
+        }
+
+    def agent_mask(self) -> dict[Any, bool]:
+        """Which agents are alive."""
+        return dict.fromkeys(self.agents, True)
+
+    def avail_actions(self) -> dict[Any, Any] | None:
+        """Which actions each agent may take; None where all may always be taken."""
+        sizes = {agent: getattr(self.action_space[agent], "n", None) for agent in self.agents}
+        if any(size is None for size in sizes.values()):
+            return None
+        return {agent: np.ones(size, np.bool_) for agent, size in sizes.items()}
+
+    def state(self) -> Any:
+        """The environment's state."""
+        raise NotImplementedError(f"{type(self).__name__} has no state")
+
+    @abstractmethod
+    def reset(self, **kwargs: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Starts an episode; returns the observations by agent, and an info."""
+
+    @abstractmethod
+    def step(
+        self, actions: dict[Any, Any]
+    ) -> tuple[dict[Any, Any], dict[Any, float], dict[Any, bool], bool, dict[Any, Any]]:
+        """Takes the actions of all agents.
+
+        Returns:
+            Observations, rewards and ``terminated`` by agent, whether the episode is truncated, and
+            an info.
+        """
+
+    def render(self, *args: Any) -> Any:
+        """A picture."""
+        raise NotImplementedError(f"{type(self).__name__} does not render")
+
+    def close(self) -> None:  # noqa: B027  # most have nothing to close
+        """Closes the environment."""
+
+
+class XuanCeMultiAgentEnvWrapper:
+    """An environment whose infos have the score, the masks and the state, as XuanCe wraps it.
+
+    What it does not have is that of the environment. A vector environment takes one with or without
+    the wrapper, and gives the same.
+
+    Args:
+        env: the environment.
+        **kwargs: not used.
+
+    Example:
+        >>> from xuance_envs import MPE_Env, XuanCeMultiAgentEnvWrapper
+        >>> env = XuanCeMultiAgentEnvWrapper(MPE_Env("simple_v3", env_seed=1))
+        >>> observations, info = env.reset()
+        >>> info["episode_step"], info["agent_mask"], info["state"].shape
+        (0, {'agent_0': True}, (4,))
+    """
+
+    def __init__(self, env: Any, **kwargs: Any) -> None:
+        self.env = env
+        self.env_info = env.get_env_info()
+        self.groups_info = env.get_groups_info()
+        self._episode_step = 0
+        self._episode_score: dict[Any, float] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "env":  # while it is being unpickled
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    @property
+    def unwrapped(self) -> Any:
+        """The environment."""
+        return self.env
+
+    @property
+    def state(self) -> Any:
+        """The environment's state."""
+        return self.env.state()
+
+    @property
+    def agent_mask(self) -> dict[Any, bool]:
+        """Which agents are alive."""
+        mask: dict[Any, bool] = self.env.agent_mask()
+        return mask
+
+    @property
+    def avail_actions(self) -> dict[Any, Any] | None:
+        """Which actions each agent may take."""
+        masks: dict[Any, Any] | None = self.env.avail_actions()
+        return masks
+
+    def reset(self, **kwargs: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Starts an episode."""
+        observations, info = self.env.reset(**kwargs)
+        self._episode_step = 0
+        self._episode_score = dict.fromkeys(self.env.agents, 0.0)
+        return observations, self._told(info)
+
+    def step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, Any, dict[Any, Any]]:
+        """Takes the actions of all agents."""
+        observations, rewards, terminated, truncated, info = self.env.step(actions)
+        self._episode_step += 1
+        for agent, reward in rewards.items():
+            self._episode_score[agent] += reward
+        return observations, rewards, terminated, truncated, self._told(info)
+
+    def _told(self, info: Mapping[Any, Any]) -> dict[Any, Any]:
+        return {
+            **info,
+            "episode_step": self._episode_step,
+            "episode_score": dict(self._episode_score),
+            "agent_mask": self.agent_mask,
+            "avail_actions": self.avail_actions,
+            "state": None if self.env.state_space is None else self.state,
+        }
+
+
+MultiAgentEnv = XuanCeMultiAgentEnvWrapper
+
+
+class MPE_Env(RawMultiAgentEnv):
+    """A particle world of ``mpe2``, which PettingZoo's became.
+
+    Args:
+        config: the id of the world, or what XuanCe gives: an object with ``env_id``,
+            ``env_seed``, ``render_mode`` and ``continuous_action``.
+        env_seed: of the first episode; later ones go on with its random stream.
+        render_mode: as the world takes it.
+        continuous_action: whether actions are vectors; they are clipped to their space.
+        **options: for the world.
+
+    Raises:
+        ImportError: neither ``mpe2`` nor PettingZoo's worlds are installed.
+
+    Example:
+        >>> from xuance_envs import MPE_Env
+        >>> env = MPE_Env("simple_spread_v3", env_seed=1)
+        >>> observations, info = env.reset()
+        >>> env.agents, observations["agent_0"].shape, env.max_episode_steps
+        (['agent_0', 'agent_1', 'agent_2'], (18,), 25)
+    """
+
+    def __init__(
+        self,
+        config: Any = "simple_spread_v3",
+        env_seed: int | None = None,
+        render_mode: str | None = None,
+        continuous_action: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        env_id = config
+        if not isinstance(config, str):
+            env_id, env_seed = config.env_id, config.env_seed
+            render_mode, continuous_action = config.render_mode, config.continuous_action
+        world = _world(env_id)
+        self.continuous_actions = continuous_action
+        self.render_mode = render_mode
+        self.env = world.parallel_env(
+            continuous_actions=continuous_action, render_mode=render_mode, **options
+        )
+        self.env.reset(seed=env_seed)
+        self.metadata = self.env.metadata
+        self.agents = list(self.env.agents)
+        self.num_agents = len(self.agents)
+        self.observation_space = {agent: self.env.observation_space(agent) for agent in self.agents}
+        self.action_space = {agent: self.env.action_space(agent) for agent in self.agents}
+        self.state_space = self.env.state_space
+        if "simple_push" in env_id or "simple_adversary" in env_id:
+            self.agent_groups = [
+                [agent for agent in self.agents if agent.startswith(kind)]
+                for kind in sorted(("adversary", "agent"), reverse="simple_push" in env_id)
+            ]
+        self.max_episode_steps = self.env.unwrapped.max_cycles
+        self._episode_step = 0
+
+    def reset(self, seed: int | None = None, **kwargs: Any) -> tuple[Any, dict[Any, Any]]:
+        """Starts an episode.
+
+        Args:
+            seed: as the world takes it.
+            **kwargs: ``options``, as the world takes them.
+        """
+        observations, _ = self.env.reset(seed=seed, **kwargs)
+        self._episode_step = 0
+        return observations, {}
+
+    def step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, bool, dict[Any, Any]]:
+        """Takes the actions of all agents, which stay as they are."""
+        if self.continuous_actions:
+            actions = {agent: self._clipped(agent, action) for agent, action in actions.items()}
+        observations, rewards, terminated, _, _ = self.env.step(actions)
+        self._episode_step += 1
+        truncated = self._episode_step >= self.max_episode_steps
+        return observations, rewards, terminated, truncated, {}
+
+    def _clipped(self, agent: Any, action: Any) -> Any:
+        space = self.action_space[agent]
+        assert isinstance(space, spaces.Box)
+        return np.clip(action, space.low, space.high)
+
+    def state(self) -> Any:
+        """The world's state."""
+        return self.env.state()
+
+    def render(self, *args: Any) -> Any:
+        """A picture."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Closes the world."""
+        self.env.close()
+
+
+def _world(env_id: str) -> Any:
+    for package in ("mpe2", "pettingzoo.mpe"):
+        try:
+            return importlib.import_module(f"{package}.{env_id}")
+        except ImportError:
+            continue
+    raise ImportError(
+        f"the particle world {env_id!r} needs the package mpe2, which has it: pip install mpe2"
+    )

@@ -1,0 +1,253 @@
+"""The records in which everything that an environment's agents have travels: one per environment.
+
+To the vector environment below, an observation is a row of bytes, and so is an action.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import DTypeLike, NDArray
+
+from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.engine.data.space_rows import SpaceRows
+from xuance_envs.multi_agent.team import Group, Team
+
+__all__ = ["ActionRecord", "GroupFields", "ObservationRecord", "Record"]
+
+_ALIGNMENT = 64  # a cache line, so that arrays can be used as they are
+
+_Field = tuple[str, DTypeLike, tuple[int, ...]]
+
+
+class GroupFields:
+    """Where the parts of a group's observations and actions are.
+
+    Args:
+        group: the group.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.observations = SpaceLayout(group.observation_space)
+        self.actions = SpaceLayout(group.action_space)
+        self.mask = f"{group.name}.mask"
+
+    def observation_names(self) -> list[str]:
+        """The fields of its observations' leaves."""
+        return [f"{self.group.name}.observation{k}" for k in range(len(self.observations.leaves))]
+
+    def action_names(self) -> list[str]:
+        """The fields of its actions' leaves."""
+        return [f"{self.group.name}.action{k}" for k in range(len(self.actions.leaves))]
+
+    def fields(self) -> Iterator[_Field]:
+        """The fields of its observations and masks."""
+        yield from _of_leaves(self.observation_names(), self.observations, len(self.group.agents))
+        if self.group.mask is not None:
+            yield self.mask, np.bool_, (len(self.group.agents), self.group.mask)
+
+    def action_fields(self) -> Iterator[_Field]:
+        """The fields of its actions."""
+        yield from _of_leaves(self.action_names(), self.actions, len(self.group.agents))
+
+
+def _of_leaves(names: Sequence[str], layout: SpaceLayout, count: int) -> Iterator[_Field]:
+    for name, leaf in zip(names, layout.leaves, strict=True):
+        assert leaf.dtype is not None  # the team has no others
+        yield name, leaf.dtype, (count, *leaf.shape)
+
+
+class Record:
+    """How a team's records are laid out.
+
+    Args:
+        team: the agents.
+
+    Attributes:
+        dtype (numpy.dtype): of what comes of a step: the observations and masks of each group, the
+            state, and of each agent its reward, its flags, and whether it ``acted`` and is
+            ``alive``. ``gives_masks`` says whether the environment has given a mask at all, and
+            ``agent_mask`` whom one of XuanCe's calls alive, also at an episode's end.
+        action_dtype (numpy.dtype): of the actions of each group.
+        groups (list[GroupFields]): the fields of the groups.
+        state (SpaceLayout | None): of the state.
+    """
+
+    def __init__(self, team: Team) -> None:
+        self.team = team
+        self.groups = [GroupFields(group) for group in team.groups]
+        self.state = None if team.state_space is None else SpaceLayout(team.state_space)
+        count = len(team.agents)
+        fields: list[_Field] = [field for group in self.groups for field in group.fields()]
+        if self.state is not None:
+            for name, leaf in zip(self.state_names(), self.state.leaves, strict=True):
+                assert leaf.dtype is not None
+                fields.append((name, leaf.dtype, leaf.shape))
+        fields.append(("rewards", np.float64, (count,)))
+        fields += [
+            (name, np.bool_, (count,)) for name in ("terminated", "truncated", "acted", "alive")
+        ]
+        if not team.infos_by_agent:
+            fields.append(("agent_mask", np.bool_, (count,)))
+        fields.append(("gives_masks", np.bool_, ()))
+        self.dtype = _laid_out(fields)
+        self.action_dtype = _laid_out([f for group in self.groups for f in group.action_fields()])
+
+    def state_names(self) -> list[str]:
+        """The fields of the state's leaves."""
+        return [] if self.state is None else [f"state{k}" for k in range(len(self.state.leaves))]
+
+    def fields(self, flat: NDArray[np.uint8], dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
+        """Views of the fields of one record, ``(nbytes,)``."""
+        record = flat.view(dtype)
+        return {name: record[name][0, ...] for name in dtype.fields or ()}
+
+    def structured(self, records: NDArray[np.uint8]) -> NDArray[Any]:
+        """Records as rows of bytes, ``(n, nbytes)``, as a structured array ``(n,)``."""
+        return records.view(self.dtype)[:, 0]
+
+    def structured_actions(self, records: NDArray[np.uint8]) -> NDArray[Any]:
+        """The same for records of actions."""
+        return records.view(self.action_dtype)[:, 0]
+
+    def observations(self, records: NDArray[Any]) -> Any:
+        """The observations of structured records, by group unless the team is one."""
+        parts = {
+            fields.group.name: fields.observations.unflatten(
+                [records[name] for name in fields.observation_names()]
+            )
+            for fields in self.groups
+        }
+        return self._whole(parts)
+
+    def masks(self, records: NDArray[Any]) -> Any:
+        """The masks of structured records, by group unless the team is one; None without any."""
+        parts = {
+            fields.group.name: records[fields.mask]
+            for fields in self.groups
+            if fields.group.mask is not None
+        }
+        return self._whole(parts) if parts else None
+
+    def states(self, records: NDArray[Any]) -> Any:
+        """The states of structured records; None where none are carried."""
+        if self.state is None:
+            return None
+        return self.state.unflatten([records[name] for name in self.state_names()])
+
+    def action_rows(self, record: Mapping[str, NDArray[Any]]) -> list[SpaceRows]:
+        """By group, a place for the action of each of its agents, among fields of actions."""
+        return [
+            SpaceRows(
+                fields.actions,
+                [record[name] for name in fields.action_names()],
+                len(fields.group.agents),
+            )
+            for fields in self.groups
+        ]
+
+    def observation_rows(self, record: Mapping[str, NDArray[Any]]) -> list[SpaceRows]:
+        """By group, a place for the observation of each of its agents, among fields."""
+        return [
+            SpaceRows(
+                fields.observations,
+                [record[name] for name in fields.observation_names()],
+                len(fields.group.agents),
+            )
+            for fields in self.groups
+        ]
+
+    def _whole(self, parts: dict[str, Any]) -> Any:
+        return parts[self.groups[0].group.name] if self.team.is_one else parts
+
+
+def _laid_out(fields: Sequence[_Field]) -> np.dtype[Any]:
+    formats = [np.dtype((dtype, shape)) for _, dtype, shape in fields]
+    offsets: list[int] = []
+    end = 0
+    for dtype in formats:
+        offsets.append(end)
+        end = -(-(end + dtype.itemsize) // _ALIGNMENT) * _ALIGNMENT
+    return np.dtype(
+        {
+            "names": [name for name, *_ in fields],
+            "formats": formats,
+            "offsets": offsets,
+            "itemsize": end,
+        }
+    )
+
+
+class _RecordSpace(spaces.Box):
+    """Rows of bytes that a team's records are.
+
+    Args:
+        team: the agents.
+        nbytes: of a record.
+    """
+
+    def __init__(self, team: Team, nbytes: int) -> None:
+        super().__init__(0, 255, (nbytes,), np.uint8)
+        self.team = team
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.team == other.team
+
+    __hash__ = None  # type: ignore[assignment]  # as every space that compares
+
+    def __repr__(self) -> str:
+        return repr(self.team)
+
+
+class ObservationRecord(_RecordSpace):
+    """The space of a team's records of observations.
+
+    Args:
+        team: the agents.
+    """
+
+    def __init__(self, team: Team) -> None:
+        super().__init__(team, Record(team).dtype.itemsize)
+
+
+class ActionRecord(_RecordSpace):
+    """The space of a team's records of actions.
+
+    Args:
+        team: the agents.
+    """
+
+    def __init__(self, team: Team) -> None:
+        super().__init__(team, Record(team).action_dtype.itemsize)
+        self._drawn_from: list[spaces.Space[Any]] = []
+
+    def seed(self, seed: Any = None) -> Any:
+        """Seeds what :meth:`sample` draws from."""
+        self._drawn_from = []
+        return super().seed(seed)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> NDArray[Any]:
+        """A record of an action of each agent, drawn from its space.
+
+        Args:
+            mask: not used.
+            probability: not used.
+        """
+        if not self._drawn_from:
+            generator = self.np_random
+            drawn_from = [copy.deepcopy(group.action_space) for group in self.team.groups]
+            for space in drawn_from:
+                space.seed(int(generator.integers(2**31)))
+            self._drawn_from = drawn_from
+        record = Record(self.team)
+        flat = np.zeros(record.action_dtype.itemsize, np.uint8)
+        groups = record.action_rows(record.fields(flat, record.action_dtype))
+        for space, rows in zip(self._drawn_from, groups, strict=True):
+            for i in range(len(rows)):
+                rows.row(i, lambda value: value, strict=False)[:] = space.sample()
+        return flat

@@ -1,0 +1,209 @@
+"""What is known of an environment's agents before anything has been stepped."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gymnasium import Space, spaces
+
+from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout
+
+__all__ = ["MASK", "Group", "Groups", "Team", "mask_size", "team_of"]
+
+MASK = "action_mask"
+"""The key under which environments have the mask of an agent's actions."""
+
+Groups = Mapping[str, Sequence[Any]]
+"""The agents of each group, by its name."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Agents with equal spaces.
+
+    Attributes:
+        name: of the group.
+        agents: their ids, in the team's order.
+        places: where they are in the team.
+        observation_space: of one of them.
+        action_space: of one of them.
+        mask: how many actions a mask is about; None where no masks are carried.
+    """
+
+    name: str
+    agents: tuple[Any, ...]
+    places: tuple[int, ...]
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    mask: int | None
+
+
+@dataclass(frozen=True)
+class Team:
+    """The agents of an environment.
+
+    Attributes:
+        agents: their ids, as ``possible_agents`` has them.
+        groups: each agent is in one.
+        is_one: whether their arrays are given as they are, not by group.
+        state_space: of the environment's state; None where none is carried.
+        infos_by_agent: whether each agent has an info of its own, as PettingZoo's have; XuanCe's
+            environments have one.
+    """
+
+    agents: tuple[Any, ...]
+    groups: tuple[Group, ...]
+    is_one: bool
+    state_space: Space[Any] | None
+    infos_by_agent: bool
+
+    def space(self, name: str) -> dict[Any, Space[Any]]:
+        """A space of each agent: ``observation_space`` or ``action_space``."""
+        found = {agent: getattr(group, name) for group in self.groups for agent in group.agents}
+        return {agent: found[agent] for agent in self.agents}
+
+    def __repr__(self) -> str:
+        groups = ", ".join(
+            f"{group.name}: {list(group.agents)} with observations {group.observation_space} and "
+            f"actions {group.action_space}"
+            for group in self.groups
+        )
+        state = "" if self.state_space is None else f"; state {self.state_space}"
+        return f"<{groups}{state}>"
+
+
+def team_of(
+    agents: Sequence[Hashable],
+    observation_spaces: Mapping[Any, Space[Any]],
+    action_spaces: Mapping[Any, Space[Any]],
+    state_space: Space[Any] | None,
+    groups: Groups | None,
+    masks: bool | str,
+    infos_by_agent: bool,
+) -> Team:
+    """Describes agents.
+
+    Args:
+        agents: their ids.
+        observation_spaces: by agent.
+        action_spaces: by agent.
+        state_space: what is carried of a state; None for nothing.
+        groups: by name, which agents are together; None puts those with equal spaces together.
+        masks: whether masks of actions are carried: False, or True or ``"auto"`` for those of
+            actions that can be masked.
+        infos_by_agent: as :class:`Team` has it.
+
+    Raises:
+        BadValueError: there are none, they have spaces that cannot be carried, or the groups are
+            not of these agents.
+    """
+    if not agents:
+        raise BadValueError("expected at least one agent in possible_agents, got none")
+    if len(set(agents)) != len(agents):
+        raise BadValueError(f"expected each agent once in possible_agents, got {list(agents)}")
+    for agent in agents:
+        _check(f"agent {agent!r}: its observation space", observation_spaces[agent])
+        _check(f"agent {agent!r}: its action space", action_spaces[agent])
+    if state_space is not None:
+        _check("its state space", state_space)
+    if groups is None:
+        named = _by_spaces(agents, observation_spaces, action_spaces)
+    else:
+        named = _as_told(groups, agents, observation_spaces, action_spaces)
+    place = {agent: i for i, agent in enumerate(agents)}
+    return Team(
+        tuple(agents),
+        tuple(
+            Group(
+                name,
+                tuple(members),
+                tuple(place[agent] for agent in members),
+                observation_spaces[members[0]],
+                action_spaces[members[0]],
+                mask_size(action_spaces[members[0]]) if masks else None,
+            )
+            for name, members in named.items()
+        ),
+        groups is None and len(named) == 1,
+        state_space,
+        infos_by_agent,
+    )
+
+
+def mask_size(space: Space[Any]) -> int | None:
+    """How many actions a mask of the space is about; None where actions cannot be masked."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        return int(space.nvec.sum())
+    return None
+
+
+def _check(what: str, space: Any) -> None:
+    if not isinstance(space, Space):
+        raise BadValueError(f"{what}: expected a gymnasium.Space, got {space!r}")
+    for leaf in SpaceLayout(space).leaves:
+        if leaf.dtype is None:
+            raise BadValueError(
+                f"{what}: expected arrays of a fixed shape, which Box, Discrete, MultiDiscrete and "
+                f"MultiBinary have and Dict and Tuple of them, got {leaf.space}"
+                + (f" at {leaf.path}" if leaf.path else "")
+            )
+
+
+def _by_spaces(
+    agents: Sequence[Any],
+    observation_spaces: Mapping[Any, Space[Any]],
+    action_spaces: Mapping[Any, Space[Any]],
+) -> dict[str, list[Any]]:
+    together: list[list[Any]] = []
+    for agent in agents:
+        for others in together:
+            if _is_alike(agent, others[0], observation_spaces, action_spaces):
+                others.append(agent)
+                break
+        else:
+            together.append([agent])
+    named: dict[str, list[Any]] = {}
+    for members in together:
+        stem = str(members[0]).rstrip("0123456789").rstrip("_-") or str(members[0])
+        name = stem if stem not in named else str(members[0])
+        named[name] = members
+    return named
+
+
+def _as_told(
+    groups: Groups,
+    agents: Sequence[Any],
+    observation_spaces: Mapping[Any, Space[Any]],
+    action_spaces: Mapping[Any, Space[Any]],
+) -> dict[str, list[Any]]:
+    told = [agent for members in groups.values() for agent in members]
+    if len(told) != len(agents) or set(told) != set(agents) or not all(groups.values()):
+        raise BadValueError(
+            f"groups: expected each of the agents {list(agents)} in one group, and no group "
+            f"without any, got { {name: list(members) for name, members in groups.items()} }"
+        )
+    named = {name: sorted(members, key=agents.index) for name, members in groups.items()}
+    for name, members in named.items():
+        for agent in members:
+            if not _is_alike(agent, members[0], observation_spaces, action_spaces):
+                raise BadValueError(
+                    f"groups: expected agents with equal spaces in group {name!r}, but "
+                    f"{members[0]!r} and {agent!r} have other ones"
+                )
+    return named
+
+
+def _is_alike(
+    one: Any,
+    other: Any,
+    observation_spaces: Mapping[Any, Space[Any]],
+    action_spaces: Mapping[Any, Space[Any]],
+) -> bool:
+    return bool(
+        observation_spaces[one] == observation_spaces[other]
+        and action_spaces[one] == action_spaces[other]
+    )
