@@ -29,6 +29,7 @@ from xuance_envs.gym.gym_vec_env import (
     SubprocVecEnv_Gym,
 )
 from xuance_envs.measure import StepLoop, Throughput, measure, progress_ticks, sample_actions
+from xuance_envs.remote.access.console import add_sessions_arguments, run_sessions
 from xuance_envs.remote.cli import ServeError, add_serve_arguments, run_serve
 from xuance_envs.report import markdown_table, plot_throughput
 from xuance_envs.saved_files import (
@@ -374,6 +375,11 @@ COMMANDS = {
         "host environments behind HTTP, for RemoteVecEnv and for notebooks",
         add_serve_arguments,
         run_serve,
+    ),
+    "sessions": Command(
+        "see who uses a server, and end their sessions",
+        add_sessions_arguments,
+        run_sessions,
     ),
 }
 

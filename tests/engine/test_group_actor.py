@@ -80,9 +80,9 @@ class Caller:
         if reply[0] == Reply.VALUE:
             return loads(reply[1:])
         assert reply[0] in OUTCOMES
-        *extents, news = REPLY.unpack_from(reply, 1)
+        *extents, masks, news = REPLY.unpack_from(reply, 1)
         take_news(self.times, news)
-        end = self.wire.take_results(reply, 1 + REPLY.size, extents[:2], extents[2:])
+        end = self.wire.take_results(reply, 1 + REPLY.size, extents[:2], extents[2:], masks)
         if reply[0] in PLAIN:
             assert end == len(reply)
             return PLAIN[reply[0]]

@@ -27,6 +27,12 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.remote.commands import _batch_to_wire
 from xuance_envs.remote.wire.arrays import DTYPES, array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
+from xuance_envs.remote.wire.bounds import (
+    TooLargeError,
+    TooManyNodesError,
+    check_json_nodes,
+    check_nodes,
+)
 from xuance_envs.remote.wire.forms import Form, dumps, loads
 from xuance_envs.remote.wire.infos import info_table_from_wire, infos_from_wire
 from xuance_envs.remote.wire.nodes import WireError
@@ -421,7 +427,7 @@ INFOS = [
 def sent(infos: list[dict[str, Any]], form: Form) -> Any:
     """The infos of a step as they arrive."""
     batch, _ = step_infos(infos).parts
-    return loads(dumps(_batch_to_wire(batch, np.arange(len(infos)), "step"), form), form)
+    return loads(dumps(_batch_to_wire(batch, np.arange(len(infos))), form), form)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
@@ -499,3 +505,42 @@ def step_infos(
 def test_infos_that_are_none_are_refused(node: Any) -> None:
     with pytest.raises(WireError):
         infos_from_wire(node, 2)
+
+
+NODES = [
+    *(1, -1, 300, 70_000, 2**40, -200, -40_000, -(2**33), 1.5, None, True, [0] * 20, [0] * 70_000),
+    *("x" * 5, "x" * 40, "x" * 300, "x" * 70_000, b"x" * 5, b"x" * 300, b"x" * 70_000),
+    *(msgpack.ExtType(1, b"x" * size) for size in (1, 2, 3, 4, 8, 16, 17, 300, 70_000)),
+    {str(key): key for key in range(20)},
+    {str(key): [key] for key in range(70_000)},
+]
+
+
+@pytest.mark.parametrize("node", NODES, ids=lambda node: type(node).__name__)
+def test_the_nodes_of_a_message_are_counted(node: Any) -> None:
+    message = [node, "the end"]
+
+    def count(node: Any) -> int:
+        if isinstance(node, dict):
+            return 1 + sum(1 + count(item) for item in node.values())
+        return 1 + sum(map(count, node)) if isinstance(node, list) else 1
+
+    packed, nodes = msgpack.packb(message), count(message)
+    check_nodes(packed, nodes)
+    with pytest.raises(TooManyNodesError):
+        check_nodes(packed, nodes - 1)
+    if not isinstance(node, bytes | msgpack.ExtType):
+        text = json.dumps(message).encode()
+        check_json_nodes(text, 2 * nodes)
+        with pytest.raises(TooManyNodesError):
+            check_json_nodes(text, nodes // 2)
+
+
+@pytest.mark.parametrize("message", [{"a": np.arange(30_000.0).reshape(3, 10_000)}, NODES[:20]])
+@pytest.mark.parametrize("form", list(Form))
+def test_a_message_with_a_limit_is_the_same_or_too_large(form: Form, message: Any) -> None:
+    whole = dumps(message, form)
+    assert loads(dumps(message, form, len(whole)), form) == loads(whole, form)
+    with pytest.raises(TooLargeError):
+        dumps(message, form, len(whole) - 1)
+    assert loads(dumps("after it", form), form) == "after it"

@@ -20,7 +20,7 @@ from typing import Any
 from xuance_envs.engine.serialization import dumps_for_worker, loads
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 from xuance_envs.remote.server import Server
-from xuance_envs.remote.settings import Catalogue, Settings
+from xuance_envs.remote.settings import Catalogue, Permissions, Settings
 from xuance_envs.vector_envs.arguments import checked_functions
 
 _OWN_CLASS = "an exception of a class of somebody's own stays with the server: its text arrives"
@@ -85,7 +85,9 @@ def serve(folder: str) -> None:
         ["xuance_envs.engine.process.worker", "xuance_envs.remote.repeating_env"]
     )
     catalogue = FunctionsFromFiles(Path(folder))
-    settings = Settings(catalogue, allowed_calls=AnyName(), access_log=False)
+    names = AnyName()
+    permissions = Permissions(names, names, names, names, tracebacks=True, any_action=True)
+    settings = Settings(catalogue, permissions=permissions, access_log=False)
     server = Server(settings, port=0)
     print(server.url, flush=True)
     server.run()

@@ -225,7 +225,7 @@ class NativeResults(Results):
         ended = any([outcome.ended for _, outcome in outcomes])
         ends = self._ends(reset_rests, envs) if ended else None
         batch = self._infos.batch(self._group_of, rests, envs)
-        return StepInfos(batch, self._every_env if envs is None else envs, ends)
+        return self._made(batch, envs, ends)
 
 
 class NativeDriver(LocalDriver):

@@ -210,6 +210,15 @@ class Stepper:
         result_of = dict(zip(every, results, strict=True))
         return [result_of[env] for env in ids]
 
+    def masks_said(self) -> list[Any] | None:
+        """By environment, the mask of actions that its method gave; None unless all are watched."""
+        self._groups.check_idle("call")
+        return self._groups.masks.said()
+
+    def watch_masks(self) -> None:
+        """Has all environments asked for their masks by their method, from now on."""
+        self._groups.masks.watch(range(self.num_envs), self._groups.each)
+
     def render(self) -> list[Any]:
         """A frame of each environment."""
         self._groups.check_idle("render")

@@ -175,6 +175,7 @@ class Backend(ABC, Generic[_W]):
         tag: int,
         keywords: Sequence[Mapping[str, Any]],
         attributes: Mapping[tuple[int, str], Any],
+        watched: Sequence[int],
         then: tuple[str, Sequence[Any]],
     ) -> None:
         """Starts another worker in the place of one, and asks it to go on.
@@ -184,6 +185,7 @@ class Backend(ABC, Generic[_W]):
             tag: number of the request.
             keywords: keyword arguments for the functions of its environments.
             attributes: what had been set, by the environment's place and the attribute's name.
+            watched: the places of environments whose masks are asked for.
             then: a command and its arguments; its result is that of the request.
 
         Raises:
@@ -195,7 +197,7 @@ class Backend(ABC, Generic[_W]):
         lo, hi = worker.lo, worker.hi
         worker.attach(self._arrays.slice(lo, hi))
         build, attach = self._recipe(lo, hi, keywords), self._place(lo, hi)
-        worker.ask(tag, worker.pack("rebuild", build, attach, attributes, then))
+        worker.ask(tag, worker.pack("rebuild", build, attach, attributes, watched, then))
 
     def before_step(self) -> None:
         """Is called before each step."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from xuance_envs.engine.action_masks import ActionMasks
 from xuance_envs.engine.backend import Backend
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
@@ -48,6 +49,7 @@ class Groups(ABC):
     Attributes:
         ledger (Ledger): who was asked for what.
         results (Results): what came of it.
+        masks (ActionMasks): of the actions that come next.
         closed (bool): whether nothing may be asked of them any more.
         name: what errors call what they belong to.
     """
@@ -66,6 +68,7 @@ class Groups(ABC):
         self.description = description
         self.arrays = arrays
         self.results = results or Results(self.drivers, arrays)
+        self.masks = ActionMasks(description.action_space, arrays, self.results)
         self.closed = False
         self.name = "vector environment"
         self._elsewhere: Elsewhere | None = None
@@ -107,6 +110,8 @@ class Groups(ABC):
         values = [value for _, answer in self.ledger.finish() for value in answer]
         result_of = dict(zip(asked, values, strict=True))
         self.ledger.take()
+        if command in ("call", "apply", "set_attr"):
+            self.masks.forget(ids)
         return [result_of[env] for env in ids]
 
     def check_idle(self, what: str) -> None:

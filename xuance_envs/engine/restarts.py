@@ -125,6 +125,7 @@ class RestartingDriver(Driver):
         self._last_known = LastKnown(arrays)
         self._seeds: list[int | None] = [None] * (self.hi - self.lo)
         self._attributes: dict[tuple[int, str], Any] = {}
+        self._watched: set[int] = set()
         self._count = 0
         self._to_replace = False
         self._owes_end = False
@@ -254,6 +255,8 @@ class RestartingDriver(Driver):
             places, name, values = arguments
             for place, value in zip(places, values, strict=True):
                 self._attributes[place, name] = value
+        elif command == "watch_masks":
+            self._watched.update(arguments[0])
         # No call in between, so that an interrupt finds all or nothing of it done.
         self._result, self._owes_end, self._revived = [result], owes_end, None
 
@@ -296,7 +299,9 @@ class RestartingDriver(Driver):
         keywords = [
             {name: self._derived(seed) for name, seed in given.items()} for given in self._keywords
         ]
-        self._backend.replace(self._index, tag, keywords, self._attributes, then)
+        self._backend.replace(
+            self._index, tag, keywords, self._attributes, sorted(self._watched), then
+        )
         self._to_replace = False
 
     def _revival(self) -> _Command:

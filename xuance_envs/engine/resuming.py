@@ -175,7 +175,8 @@ class ResumingDriver(RestartingDriver):
         resume = "resume", (self._states, steps, seen, _registry(), then)
         self._has_tried = True
         tag = READY if then is None else self.tag
-        self._backend.replace(self._index, tag, self._keywords, self._attributes, resume)
+        watched = sorted(self._watched)
+        self._backend.replace(self._index, tag, self._keywords, self._attributes, watched, resume)
         self._to_replace = False
 
     def _check(self, result: Any) -> None:

@@ -10,7 +10,14 @@ import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from xuance_envs.rollout.agents import ActionLayout, Agent, checked_answer, device_of, squeezed
+from xuance_envs.rollout.agents import (
+    ActionLayout,
+    Agent,
+    checked_answer,
+    device_of,
+    squeezed,
+    takes_masks,
+)
 from xuance_envs.rollout.episode_statistics import EpisodeStatistics
 from xuance_envs.rollout.recorder import GifRecorder, render_folder
 from xuance_envs.rollout.saved import check_state, generators, loop_of, set_generators
@@ -84,6 +91,8 @@ class AgentLoop:
         self._layout = StateLayout(self.state_space, state_dtype, channels_first, self._transfer)
         self._action_layout = ActionLayout(self.action_space)
         self._statistics = EpisodeStatistics(self.num_envs, window)
+        self._gives_masks, self._needs_masks = takes_masks(agent)
+        self._masks: torch.Tensor | None = None
         self._must_reset = False
         self._fresh = np.zeros(self.num_envs, np.bool_)
         self.state_shape: Any = self._layout.shape
@@ -167,9 +176,26 @@ class AgentLoop:
         done, truncated = (torch.from_numpy(f.astype(np.int32)).to(self.device) for f in flags)
         return last.states, torch.from_numpy(rewards.copy()).to(self.device), done, truncated
 
-    def _ask_agent(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        answer = self.agent.get_actions_and_values(self.t_states, actions=None)
-        return checked_answer(answer, self.num_envs, self._action_layout.shape, self.device)
+    def _ask_agent(
+        self, states: Any, count: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        self._masks = self._masks_to_give()
+        given = {} if self._masks is None else {"masks": self._masks}
+        answer = self.agent.get_actions_and_values(states, actions=None, **given)
+        return checked_answer(answer, count, self._action_layout.shape, self.device)
+
+    def _masks_to_give(self) -> torch.Tensor | None:
+        """The masks of the next actions on the device, if the agent takes them."""
+        if not self._gives_masks:
+            return None
+        try:
+            masks = self.vec_env.action_masks()
+        except (AttributeError, NotImplementedError):
+            if self._needs_masks:
+                raise
+            self._gives_masks = False
+            return None
+        return torch.from_numpy(masks).to(self.device)
 
     def _start_step(self, actions: NDArray[Any]) -> None:
         actions = self._action_layout.for_envs(actions)
@@ -190,24 +216,50 @@ class AgentLoop:
         """
         observations, rewards, terminated, truncated, infos = self.vec_env.step_wait()
         parts = self._layout.parts(observations)
-        self._statistics.add_step(rewards)
         self._fresh = terminated | truncated
-        self.global_steps += self.num_envs
-        (ended,) = self._fresh.nonzero()
-        envs = ended.tolist()
-        firsts = []
-        first_finished = False
-        for i in envs:
-            info = infos[i]
-            firsts.append(self._layout.parts(info["reset_obs"]))
-            finished = self._statistics.add_end(i, info, bool(truncated[i]))
-            first_finished = first_finished or (finished and i == 0)
-        row.write(parts, envs, firsts)
+        ended, finished = self._take_in(0, row, parts, rewards, truncated, infos)
         self.t_states = row.states
         self._must_reset = False
         if self.recorder is not None:
-            self.recorder.after_step(float(rewards[0]), first_finished, self.global_steps)
+            self.recorder.after_step(float(rewards[0]), 0 in finished, self.global_steps)
         return parts, ended, rewards, terminated, truncated
+
+    def _take_in(
+        self,
+        first: int,
+        row: StateRow,
+        parts: list[Any],
+        rewards: NDArray[np.float32],
+        truncated: NDArray[np.bool_],
+        infos: Any,
+    ) -> tuple[NDArray[np.intp], list[int]]:
+        """Takes in what came of a step of some environments; whose episodes ended is noted.
+
+        Args:
+            first: index of the first of them.
+            row: where the states go that the next step starts from.
+            parts: of the last observations.
+            rewards: theirs, here and below.
+            truncated: whether that is how an episode ended.
+            infos: by their places.
+
+        Returns:
+            The places of those whose episodes ended, and those of them whose episodes finished.
+        """
+        last = first + len(rewards)
+        self._statistics.add_step(rewards, first)
+        self.global_steps += len(rewards)
+        (ended,) = self._fresh[first:last].nonzero()
+        places = ended.tolist()
+        firsts = []
+        finished = []
+        for i in places:
+            info = infos[i]
+            firsts.append(self._layout.parts(info["reset_obs"]))
+            if self._statistics.add_end(first + i, info, bool(truncated[i])):
+                finished.append(i)
+        row.write(parts, places, firsts)
+        return ended, finished
 
     def _settle(self) -> None:
         """Gets over what was interrupted in a step or a test, by a reset that throws it away."""

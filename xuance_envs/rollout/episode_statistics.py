@@ -45,10 +45,16 @@ class EpisodeStatistics:
         self._steps = 0
         self._begun = [0] * num_envs  # which of the steps each environment's episode began after
 
-    def add_step(self, rewards: NDArray[Any]) -> None:
-        """Counts one step of every environment."""
-        self._scores += rewards
-        self._steps += 1
+    def add_step(self, rewards: NDArray[Any], first: int = 0) -> None:
+        """Counts one step of every environment, or of some in a row.
+
+        Args:
+            rewards: theirs.
+            first: index of the first of them. Environment 0 is the first that counts a step, and
+                the others follow before it counts the next.
+        """
+        self._scores[first : first + len(rewards)] += rewards
+        self._steps += not first
 
     def add_end(self, env: int, info: Mapping[Any, Any], truncated: bool) -> bool:
         """Notes that an environment's episode ended with the step counted last.

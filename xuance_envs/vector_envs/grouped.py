@@ -59,6 +59,7 @@ class GroupedVecEnv(VecEnv):
         self._ledger = groups.ledger
         self._arrays = arrays
         self._intake = ActionIntake(arrays.actions, groups.drivers, check_actions)
+        self._checks_masks = check_actions
         self._last = LastObservations(arrays.observations, copy)
         self._copy = copy
         self._copy_observations = arrays.observations.copy_flat or arrays.observations.copy
@@ -149,6 +150,8 @@ class GroupedVecEnv(VecEnv):
         if ledger.stepping or ledger.owing or ledger.sending or self._groups.closed:
             self._groups.check_idle("step_async")
         self._intake.put(actions)
+        if self._checks_masks and self._groups.masks.wanted:
+            self._groups.masks.check()
         packed = self._intake.packed()
         self._last.are_in_arrays = False
         ledger.start_step(packed)
@@ -210,6 +213,8 @@ class GroupedVecEnv(VecEnv):
         envs = env_indices(env_ids, self.num_envs)
         groups = ledger.completed_by(envs)
         self._intake.put(actions, envs)
+        if self._checks_masks and self._groups.masks.wanted:
+            self._groups.masks.check(envs)
         packed = self._intake.packed(groups)
         self._last.are_in_arrays = False
         ledger.send_step(envs, groups, packed)
@@ -230,6 +235,7 @@ class GroupedVecEnv(VecEnv):
             raise WorkerTimeoutError(ledger.started(), None, timeout, "recv")
         envs = ledger.envs_of(ready)
         infos = self._groups.results.infos(ready.items(), envs)
+        infos.masks = self._groups.masks.later(envs)
         batch = StepBatch(
             arrays.observations.copy(envs),
             as_float32(arrays.rewards[envs]),
@@ -243,7 +249,19 @@ class GroupedVecEnv(VecEnv):
 
     def _recall(self) -> None:
         if self._ledger.sending:
-            self._groups.results.forget(self._ledger.recall().items())
+            outcomes = self._ledger.recall()
+            if outcomes:  # not wanted, but for the masks of the states they led to
+                self._groups.results.infos(outcomes.items(), self._ledger.envs_of(outcomes))
+
+    def action_masks(self) -> Any:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.action_masks`."""
+        self._groups.check_idle("action_masks")
+        try:
+            return self._groups.masks.now(self._groups.each)
+        except (WorkerDiedError, WorkerTimeoutError) as error:
+            if ends_all(error):
+                self.close()
+            raise
 
     def statistics(self) -> tuple[WorkerStatistics, ...]:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.statistics`."""

@@ -183,6 +183,8 @@ def start_processes(
     spin: float = SPIN,
     autoreset: Autoreset = Autoreset.SAME_STEP,
     describe: Describe = common_description,
+    prepared: Callable[[Processes], None] | None = None,
+    guarded: bool = False,
 ) -> WorkerGroups:
     """Starts worker processes, which make their environments.
 
@@ -206,6 +208,8 @@ def start_processes(
         spin: the longest a worker spins before it blocks, in seconds, where there are CPUs for it.
         autoreset: when an environment whose episode ended is reset.
         describe: makes one description of the environments'.
+        prepared: is given the workers' backend before it starts them.
+        guarded: whether all that the environments start ends with them, where the system can.
     """
     if not hasattr(select, "poll"):
         raise RuntimeError(
@@ -234,8 +238,11 @@ def start_processes(
         timeout=step_timeout,
         start_timeout=start_timeout,
         autoreset=autoreset,
+        guarded=guarded,
     )
     backend = Processes(settings, split, functions, keywords, pin_workers, caller_steps, info_bytes)
+    if prepared is not None:
+        prepared(backend)
     groups = WorkerGroups(backend, own, describe, restarts, record_failures)
     where = " and in this process" if own else ""
     pids = [driver.worker.pid for driver in backend.workers]

@@ -54,6 +54,19 @@ class StepBatch(NamedTuple):
     infos: StepInfos
     env_ids: NDArray[np.intp]
 
+    @property
+    def action_masks(self) -> Any:
+        """The masks of the actions that come next, ``(k, n)``: see :meth:`VecEnv.action_masks`.
+
+        A new array each time. Environments that give masks by their method are asked from the first
+        call of :meth:`VecEnv.action_masks` on.
+
+        Raises:
+            AttributeError: an environment has none.
+            EnvError: an environment gave something else.
+        """
+        return self.infos.masks(self.infos)
+
 
 def _also(name: str) -> property:
     """Another name for an attribute."""
@@ -301,6 +314,37 @@ class VecEnv(ABC):
             ClosedVecEnvError: it is closed.
         """
         self._lacks("recv")
+
+    def action_masks(self) -> Any:
+        """Which actions are allowed in the states that the next ones are chosen in.
+
+        Where an episode ended, that is the first state of the next. An environment gives its mask
+        in the info under ``"action_mask"`` or, where there is none, ``"avail_actions"``, or else by
+        its method ``action_masks()``. The method is called where the environment lives, after each
+        step and reset from the first call of this one on.
+
+        Returns:
+            A new array of bools each time, ``(num_envs, n)``: for Discrete one for each action, for
+            MultiDiscrete ``sum(nvec)``, part by part, for MultiBinary two for each bit. For a Dict
+            or Tuple of such spaces a dict or tuple of such arrays.
+
+        Raises:
+            AttributeError: an environment has no mask; says what was looked for.
+            EnvError: an environment raised, or its mask has another length. The vector environment
+                stays usable.
+            AlreadySteppingError: a step is pending.
+            ClosedVecEnvError: it is closed.
+
+        Example:
+            >>> import gymnasium
+            >>> from xuance_envs import DummyVecEnv_Gym
+            >>> with DummyVecEnv_Gym([lambda: gymnasium.make("Taxi-v4")] * 2) as envs:
+            ...     _ = envs.reset(seed=0)
+            ...     masks = envs.action_masks()
+            >>> masks.shape, masks.dtype
+            ((2, 6), dtype('bool'))
+        """
+        self._lacks("action_masks")
 
     def statistics(self) -> tuple[WorkerStatistics, ...]:
         """How long the steps of each worker's environments take; can be asked for at any time.

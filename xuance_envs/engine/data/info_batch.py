@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.info_columns import (
     NO_COLUMNS,
     NUMBERS,
+    ArrayKind,
     ColumnLayout,
     Columns,
     Frozen,
@@ -64,8 +66,22 @@ class InfoBatch:
                 info = {key: info[key] for key in order if key in info}
         return info
 
+    def with_values(self, key: str, values: Mapping[int, Callable[[], Any]]) -> InfoBatch:
+        """The same infos, some of them with one key more, whatever they had under it.
+
+        Args:
+            key: the key.
+            values: by environment, what makes the value when its info is looked at.
+        """
+        rest = dict(self.rest)
+        for env, value in values.items():
+            rest[env] = partial(_thawed_with, key, value), rest.get(env)
+        return InfoBatch(self.arrays, self.layouts, self.group_of, rest)
+
     def column(self, key: str, envs: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """One key of all infos; ``envs`` are the environments at the batch's positions."""
+        if (whole := self.whole_column(key)) is not None:
+            return whole, np.ones(len(envs), np.bool_)
         parts = self._parts(key, envs)
         others = self._others(key, envs)
         mask = np.zeros(len(envs), np.bool_)
@@ -91,6 +107,26 @@ class InfoBatch:
             values[position] = value
             mask[position] = True
         return values, mask
+
+    def may_have(self, key: str) -> bool:
+        """Whether one of the infos may have a key."""
+        return bool(self.rest) or any([key in layout.keys for layout in self.layouts])
+
+    def whole_column(self, key: str) -> NDArray[Any] | None:
+        """The quick way to a column that has a value of one kind in each info; None if not."""
+        first = self.layouts[0]
+        if self.rest or key not in first.keys or not self._groups_are_alike():
+            return None
+        slot = first.keys.index(key)
+        codes = self.arrays.kinds[slot]
+        code = int(codes[0]) if len(codes) else 0
+        if not code or not (codes == code).all():
+            return None
+        kind = first.kind(code)
+        if kind is NUMBERS[type(None)]:
+            return None
+        values = kind.values(kind.stored(self.arrays, slot, first.starts[slot]))
+        return values.copy() if isinstance(kind, ArrayKind) else values
 
     def columns(self, envs: NDArray[np.intp]) -> Columns | None:
         """Every key of all infos: what its values are, the values, and where there are any.
@@ -203,6 +239,18 @@ class InfoBatch:
                 if key in rest:
                     others[position] = rest[key]
         return others
+
+
+def _thawed_with(key: str, value: Callable[[], Any], frozen: Frozen | None) -> dict[Any, Any]:
+    """A rest with one key more."""
+    rest: dict[Any, Any] = {}
+    if frozen is not None:
+        thaw, inner = frozen
+        rest = dict(thaw(inner))
+    order = rest.get(KeyOrder)
+    if order is not None and key not in order:
+        rest[KeyOrder] = (*order, key)
+    return {**rest, key: value()}
 
 
 class InfoColumns:

@@ -5,6 +5,7 @@ A worker sees its slice of the same arrays, so nothing has to be sent on an ordi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from gymnasium import Space
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_columns import INFO_BYTES, InfoArrays
+from xuance_envs.engine.data.masks import mask_layout
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
 
@@ -37,6 +39,8 @@ class StepArrays:
         pending: ``(n,)`` bool: where an episode ended and the environment has not been reset yet.
         infos: the columns of the infos.
         reset_infos: the columns of the infos of the resets, where an episode ended.
+        masks: those of actions that environments give by their method, once they are asked for
+            them; None where actions have no masks, or wider ones than an info has room for.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class StepArrays:
         pending: NDArray[np.bool_],
         infos: InfoArrays,
         reset_infos: InfoArrays,
+        masks: SpaceRows | None,
     ) -> None:
         self.observations = observations
         self.reset_observations = reset_observations
@@ -60,6 +65,7 @@ class StepArrays:
         self.pending = pending
         self.infos = infos
         self.reset_infos = reset_infos
+        self.masks = masks
 
     @staticmethod
     def nbytes(
@@ -93,6 +99,7 @@ class StepArrays:
             info_bytes: room for the arrays in each environment's info.
         """
         observations, actions = SpaceLayout(observation_space), SpaceLayout(action_space)
+        masks = _masks(actions, info_bytes)
         places = list(_places(observations, actions, num_envs, info_bytes))
         if memory is None:
             memory = bytearray(places[-1][-1])
@@ -119,6 +126,7 @@ class StepArrays:
             next(arrays),
             InfoArrays(next(arrays), next(arrays), next(arrays)),
             InfoArrays(next(arrays), next(arrays), next(arrays)),
+            None if masks is None else rows(masks),
         )
 
     def slice(self, lo: int, hi: int) -> StepArrays:
@@ -133,7 +141,15 @@ class StepArrays:
             self.pending[lo:hi],
             self.infos.slice(lo, hi),
             self.reset_infos.slice(lo, hi),
+            None if self.masks is None else self.masks.slice(lo, hi),
         )
+
+    def clear(self) -> None:
+        """Removes what somebody may have left in them who had them before."""
+        for array in (self.terminated, self.truncated, self.pending):
+            array[:] = False
+        for infos in (self.infos, self.reset_infos):
+            infos.kinds[:] = 0
 
 
 def as_float32(rewards: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -177,3 +193,14 @@ def _shapes(
         yield np.dtype(np.bool_), (num_envs,)
     for _ in range(2):
         yield from InfoArrays.shapes(num_envs, info_bytes)
+    masks = _masks(actions, info_bytes)
+    for leaf in () if masks is None else masks.leaves:
+        yield np.dtype(np.bool_), (num_envs, *leaf.shape)
+
+
+def _masks(actions: SpaceLayout, info_bytes: int) -> SpaceLayout | None:
+    """How masks of actions lie, if they are to lie in the arrays."""
+    layout = mask_layout(actions.space)
+    if layout is None or sum([math.prod(leaf.shape) for leaf in layout.leaves]) > info_bytes:
+        return None
+    return layout

@@ -6,7 +6,7 @@ The serial backend is one group. A worker process is a pipe around one group.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
 from time import perf_counter
@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_batch import InfoColumns
 from xuance_envs.engine.data.info_writer import InfoWriter
+from xuance_envs.engine.data.masks import MASK_METHOD
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row, SpaceRows
 from xuance_envs.engine.data.step_arrays import UNSTEPPED, StepArrays
 from xuance_envs.engine.group.envs import NOTHING, Envs, never
+from xuance_envs.engine.group.group_masks import GroupMasks
 from xuance_envs.engine.group.outcome import (
     OF_STATES,
     Autoreset,
@@ -62,6 +64,8 @@ class EnvGroup(Envs):
         autoreset: when an environment whose episode ended is reset.
         is_interrupt: as for :class:`~xuance_envs.engine.group.envs.Envs`.
         thaw: an object that was frozen, as it was.
+        freeze_info: the same as ``freeze`` for what does not fit the columns of an info; None for
+            that.
 
     Raises:
         EnvError: a function raised, or what it returned is no environment.
@@ -78,9 +82,11 @@ class EnvGroup(Envs):
         autoreset: Autoreset = Autoreset.SAME_STEP,
         is_interrupt: Callable[[BaseException], bool] = never,
         thaw: Callable[[Any], Any] = copy_of,
+        freeze_info: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__(env_fns, keywords, first, recorder or Recorder(), is_interrupt)
         self._freeze = freeze
+        self._freeze_info = freeze_info or freeze
         self._thaw = thaw
         self._autoreset = autoreset
 
@@ -98,15 +104,16 @@ class EnvGroup(Envs):
         self._terminated = arrays.terminated
         self._truncated = arrays.truncated
         self._unstepped = memoryview(UNSTEPPED.repeat(n))  # type: ignore[arg-type]  # as above
-        self._clear(arrays)
+        arrays.clear()
         self._pending = arrays.pending
         self._columns = InfoColumns(arrays.infos, 1)
         self._reset_columns = InfoColumns(arrays.reset_infos, 1)
         self._group_of = np.zeros(n, np.intp)
         self._laid_out = [-1, -1]  # the changes that these columns have heard of
-        self._infos = InfoWriter(arrays.infos, self._freeze)
-        self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze)
+        self._infos = InfoWriter(arrays.infos, self._freeze_info)
+        self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze_info)
         self._outcomes = OutcomeMaker(self._infos, self._reset_infos)
+        self._masks = GroupMasks(arrays.masks, arrays.pending)
         self.clock = StepClock(n, self._recorder.times)
         # What each step calls: the environments, but for those that it resets instead.
         self._stepped: list[Any] = list(self.envs)
@@ -122,20 +129,10 @@ class EnvGroup(Envs):
         self._left = _UNTOUCHED
 
     @property
-    def extents(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """How many columns, and how many of each environment's bytes, are in use.
-
-        Of infos, and of the infos of resets.
-        """
-        return self._infos.table.extent, self._reset_infos.table.extent
-
-    @staticmethod
-    def _clear(arrays: StepArrays) -> None:
-        """Removes what a group may have left in the arrays that had them before."""
-        for array in (arrays.terminated, arrays.truncated, arrays.pending):
-            array[:] = False
-        for infos in (arrays.infos, arrays.reset_infos):
-            infos.kinds[:] = 0
+    def extents(self) -> tuple[tuple[int, int], tuple[int, int], bool]:
+        """How much of the arrays is in use: of infos, of the infos of resets, and any masks."""
+        infos, resets = self._infos.table.extent, self._reset_infos.table.extent
+        return infos, resets, bool(self._masks.watched)
 
     def step(self, actions: list[list[Any]] | None = None, number: int | None = None) -> Outcome:
         """Steps every environment once, and resets those whose episode ended, if that is the mode.
@@ -188,11 +185,13 @@ class EnvGroup(Envs):
                 if terminated is not False or truncated is not False:
                     self._mark(i, terminated, truncated)
             self._left = i, result
-            self.clock.stop(began)
-            return self.outcome()
         except BaseException as error:
             self._left = i, result
             raise self._failure(i, error, result) from error
+        if self._masks.watched:
+            self._note_masks(self._masks.watched)
+        self.clock.stop(began)
+        return self.outcome()
 
     def reset(self, resets: Sequence[Reset]) -> Outcome:
         """Resets some environments; their observations and infos go where a step's would.
@@ -211,6 +210,7 @@ class EnvGroup(Envs):
                 raise self._failure(i, error) from error
             self._pending[i] = False
             self._stepped[i] = self.envs[i]
+            self._note_masks([i])
         return self.outcome()
 
     def revive(self, seeds: Sequence[int | None], infos: Sequence[dict[str, Any]]) -> Outcome:
@@ -235,7 +235,24 @@ class EnvGroup(Envs):
                 self._end(i, given)
             except BaseException as error:
                 raise self._failure(i, error) from error
+            self._note_masks([i])
         return self.outcome()
+
+    def watch_masks(self, places: Sequence[int], note: bool = True) -> list[Any]:
+        """Asks some environments for the masks of their actions, now and in each new state.
+
+        Args:
+            places: the environments.
+            note: whether now, too.
+
+        Returns:
+            The parts of each one's mask; None for one that has no method for that.
+
+        Raises:
+            EnvError: one raised, or returned something else.
+        """
+        watch = self._masks.watch if note else self._masks.expect
+        return self._each(MASK_METHOD, places, watch, None, places)
 
     # -- what environments show -------------------------------------------------------
 
@@ -276,6 +293,7 @@ class EnvGroup(Envs):
             self._stepped[i] = self.envs[i]
             if showing.pending and self._autoreset is Autoreset.NEXT_STEP:
                 self._reset_in_next_step(i, showing.arguments)
+        self._note_masks(list(showings))
         return self.outcome()
 
     def step_with(self, actions: Sequence[NDArray[Any]]) -> Outcome:
@@ -462,3 +480,14 @@ class EnvGroup(Envs):
         return self._outcomes.outcome(
             self._last_reset >= 0, self._observations.objects, self._reset_observations.objects
         )
+
+    def _note_masks(self, places: Iterable[int]) -> None:
+        """Takes note of masks; to be called for environments that are in new states."""
+        doing, self._doing = self._doing, MASK_METHOD
+        try:
+            self._masks.note(places, self._at)
+        except BaseException as error:
+            raise self._failure(self._masks.asking, error) from error
+        finally:
+            self._doing = doing
+            self._at[0] = NOWHERE

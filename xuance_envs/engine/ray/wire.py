@@ -37,6 +37,7 @@ class GroupWire:
             arrays.terminated,
             arrays.truncated,
         ]
+        self._masks = [] if arrays.masks is None else list(_arrays_of(arrays.masks))
         self._at_ends = list(_arrays_of(arrays.reset_observations))
 
     def actions(self) -> bytes:
@@ -55,23 +56,30 @@ class GroupWire:
         """
         return _load(data, start, self._actions)
 
-    def results(self, infos: Sequence[int], resets: Sequence[int]) -> bytes:
+    def results(self, infos: Sequence[int], resets: Sequence[int], masks: bool) -> bytes:
         """What a command left in the arrays.
 
         Args:
             infos: how many columns of infos, and bytes of each environment for them, are in use.
             resets: the same for the infos of resets.
+            masks: whether environments are asked for masks of actions.
         """
         used = self._arrays.infos.first(*infos)
-        parts = [*self._always, used.cells, used.kinds, np.ascontiguousarray(used.bytes)]
+        parts = [
+            *self._always,
+            *(self._masks if masks else ()),
+            used.cells,
+            used.kinds,
+            np.ascontiguousarray(used.bytes),
+        ]
         if len(envs := self._ended()):
             used = self._arrays.reset_infos.first(*resets).take(envs)
             parts += [array[envs] for array in self._at_ends]
             parts += [used.bytes, used.cells, used.kinds]
-        return b"".join(parts)  # type: ignore[arg-type]  # as above
+        return b"".join(parts)
 
     def take_results(
-        self, data: Any, start: int, infos: Sequence[int], resets: Sequence[int]
+        self, data: Any, start: int, infos: Sequence[int], resets: Sequence[int], masks: bool
     ) -> int:
         """Stores the results that came from :meth:`results`, with the same arguments.
 
@@ -80,12 +88,14 @@ class GroupWire:
             start: where in it they begin.
             infos: as above.
             resets: as above.
+            masks: as above.
 
         Returns:
             Where they end.
         """
         used = self._arrays.infos.first(*infos)
-        start = _load(data, start, [*self._always, used.cells, used.kinds, used.bytes])
+        always = [*self._always, *(self._masks if masks else ())]
+        start = _load(data, start, [*always, used.cells, used.kinds, used.bytes])
         if len(envs := self._ended()):
             used = self._arrays.reset_infos.first(*resets)
             for array in (*self._at_ends, used.bytes):

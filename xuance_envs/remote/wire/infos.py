@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,9 +13,11 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.info_columns import NUMBERS, ArrayKind, Columns, Kind, NumberKind
 from xuance_envs.remote.wire.arrays import DTYPES, array_from_wire, tagged_array_from_wire
 from xuance_envs.remote.wire.nodes import TAG, WireError, check_fields, shown
-from xuance_envs.remote.wire.values import from_wire
+from xuance_envs.remote.wire.values import from_wire, to_wire
 
-__all__ = ["InfoTable", "info_table_from_wire", "infos_from_wire"]
+__all__ = ["InfoTable", "info_table_from_wire", "infos_from_wire", "what_travels"]
+
+logger = logging.getLogger("xuance_envs")
 
 _NUMBERS: dict[str, NumberKind] = {
     **{kind.__name__: NUMBERS[kind] for kind in (int, float, bool)},
@@ -108,3 +113,21 @@ def infos_from_wire(node: Any, count: int) -> list[dict[Any, Any]]:
         if not isinstance(info, dict):
             raise WireError(f"expected infos that are dicts, got {shown(info)}")
     return infos
+
+
+def what_travels(info: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A dict without what cannot travel, of which a warning tells once."""
+    travels = {}
+    for key, value in info.items():
+        try:
+            to_wire({key: value})
+        except WireError as error:
+            _warn_of_key(f"{key!r}", f"{error}")
+        else:
+            travels[key] = value
+    return travels
+
+
+@lru_cache(256)
+def _warn_of_key(key: str, why: str) -> None:
+    logger.warning("a client is told nothing of %s, which cannot be sent: %s", key, why)
