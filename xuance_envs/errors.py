@@ -179,6 +179,12 @@ class StateError(EnvError):
 
     Nothing has been changed then, and the vector environment stays usable. ``env_index`` is -1
     where it is not about one environment.
+
+    Example:
+        >>> EnvStates.from_bytes(b"something else")
+        Traceback (most recent call last):
+            ...
+        xuance_envs.errors.StateError: expected states as EnvStates.to_bytes gives them: ...
     """
 
     def __str__(self) -> str:

@@ -179,7 +179,11 @@ class GifRecorder:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on from there."""
+        """Goes on from there.
+
+        Args:
+            state: what :meth:`state` gave.
+        """
         if self._film is not None:
             self._film.close()
         self.paths = [Path(path) for path in state["paths"]]

@@ -115,6 +115,9 @@ class EnvStates:
     def extra(self, name: str) -> list[Any] | None:
         """What was added for each environment; None where nothing was.
 
+        Args:
+            name: what it was added under.
+
         Raises:
             FaultError: it names classes that nobody vouches for.
         """
@@ -123,7 +126,11 @@ class EnvStates:
         return [loads_plain(env.extras[name], self.trusted) for env in self.envs]
 
     def shared_extra(self, name: str) -> Any:
-        """What was added for all environments together; None where nothing was."""
+        """What was added for all environments together; None where nothing was.
+
+        Args:
+            name: what it was added under.
+        """
         return loads_plain(self.shared[name], self.trusted) if name in self.shared else None
 
     # -- as bytes -----------------------------------------------------------------------
@@ -157,5 +164,10 @@ class EnvStates:
 
     @classmethod
     def load(cls, path: str | Path, trusted: bool = False) -> EnvStates:
-        """Reads a file that :meth:`save` wrote; see :meth:`from_bytes`."""
+        """Reads a file that :meth:`save` wrote; see :meth:`from_bytes`.
+
+        Args:
+            path: the file.
+            trusted: whether it may name classes of any module.
+        """
         return cls.from_bytes(Path(path).read_bytes(), trusted)

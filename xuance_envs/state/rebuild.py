@@ -119,14 +119,14 @@ def generator(bits: Any) -> np.random.Generator:
     return np.random.Generator(bits)
 
 
-def random_state(state: dict[str, Any]) -> np.random.RandomState:
+def random_state(state: dict[str, Any]) -> Any:
     """A generator of NumPy's older kind."""
     made = np.random.RandomState(0)
     made.set_state(state)
     return made
 
 
-def python_random(state: tuple[Any, ...]) -> random.Random:
+def python_random(state: tuple[Any, ...]) -> Any:
     """A generator of Python's."""
     made = random.Random()
     made.setstate(state)

@@ -172,7 +172,7 @@ class Fork:
             generator.seed(int(self.sequence(repr(generator.getstate())).generate_state(1)[0]))
         return generator
 
-    def sequence(self, state: str) -> np.random.SeedSequence:
+    def sequence(self, state: str) -> Any:
         """A seed that follows from a state and the numbers."""
         self._count += 1
         return np.random.SeedSequence([*state.encode(), *self._numbers, self._count])
