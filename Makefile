@@ -11,9 +11,18 @@ DEV_EXTRAS   := atari,demo,dev,docs,gym,mujoco,ray,remote,sb3
 # The libraries that are compared with. What does not install is left out of the tables.
 PEER_PACKAGES := envpool tianshou torchrl
 # Those that need other versions of what we need, each in an environment of its own, without the
-# parts of their requirements that stepping environments does not use.
+# parts of their requirements that are not used here. What they do not bring, such as torch and
+# pytest, is looked for in ours.
 XUANCE := .venv-xuance
-XUANCE_NEEDS := 'numpy<2' 'gymnasium<1.3' scipy PyYAML tqdm pygame-ce typing_extensions
+XUANCE_NEEDS := 'numpy<2' 'gymnasium<1.3' scipy PyYAML tqdm tensorboard wandb \
+    pygame-ce typing_extensions
+XUANCE_PARTS := xuance==1.4.4 pettingzoo==1.24.3 pyglet==1.5.15 mpe2
+TIANSHOU := .venv-tianshou
+TIANSHOU_NEEDS := 'deepdiff<8' h5py numba 'overrides<8' 'pandas<3' sensai-utils 'tensorboard<3'
+TIANSHOU_PARTS := tianshou==2.0.1 pettingzoo==1.25.0
+TORCHRL := .venv-torchrl
+TORCHRL_PARTS := torchrl==0.14.1 tensordict==0.14.3
+TORCHRL_NEEDS := pyvers hoptorch
 PUFFERLIB := .venv-pufferlib
 PUFFERLIB_NEEDS := 'numpy<2' gymnasium==0.29.1 pettingzoo==1.24.1 gym==0.26.2 psutil rich filelock
 
@@ -27,6 +36,7 @@ DEMO  := $(VENV)/.installed-demo
 GAMES := $(VENV)/.installed-games
 DEV   := $(VENV)/.installed-dev
 PEERS := $(VENV)/.installed-peers
+LIBRARIES := $(XUANCE)/.installed $(TIANSHOU)/.installed $(TORCHRL)/.installed
 FLOORS := $(OLDEST)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
@@ -40,7 +50,7 @@ PIP_INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check -c constrai
 SIDE_BY_SIDE := --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-oldest lint format types docs bench bench-peers bench-page clean FORCE
+.PHONY: help demo test test-long test-libraries test-oldest lint format types docs bench bench-peers bench-page clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -53,6 +63,11 @@ test: $(DEV) ## run the tests, files side by side
 
 test-long: $(DEV) ## run the tests that take minutes
 	@$(RUN) -m pytest -m long --timeout 1800
+
+test-libraries: $(LIBRARIES) ## run the tests with XuanCe, Tianshou and TorchRL, each in an environment of its own
+	@for library in xuance tianshou torchrl; do \
+	  .venv-$$library/bin/python -m pytest -q tests/compat/test_$$library.py || failed=1; \
+	done; [ -z "$$failed" ]
 
 test-oldest: $(FLOORS) ## run the tests with the oldest releases that setup.py allows, without torch
 	@$(OLDEST)/bin/python -m pytest $(SIDE_BY_SIDE)
@@ -86,7 +101,7 @@ bench-page: $(PEERS) ## measure all that docs/benchmarks.md shows; half an hour
 	@$(RUN) -m benchmarks.page
 
 clean: ## remove the virtual environments and everything that was built
-	rm -rf $(VENV) $(OLDEST) $(XUANCE) $(PUFFERLIB) build dist docs/_build docs/api *.egg-info
+	rm -rf $(VENV) $(OLDEST) $(XUANCE) $(TIANSHOU) $(TORCHRL) $(PUFFERLIB) build dist docs/_build docs/api *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis demo_output renders
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -109,8 +124,22 @@ $(PEERS): $(DEV)
 	  rm -f $(UNFINISHED); \
 	  [ $$status = 0 ] || echo "$$package does not install here: it is left out"; \
 	done
-	$(call install_apart,$(XUANCE),xuance==1.4.4 pettingzoo mpe2,$(XUANCE_NEEDS))
-	$(call install_apart,$(PUFFERLIB),pufferlib==1.0.1,$(PUFFERLIB_NEEDS))
+	@$(MAKE) -s $(XUANCE)/.installed || echo "XuanCe does not install here: it is left out"
+	@$(call install_apart,$(PUFFERLIB),pufferlib==1.0.1,$(PUFFERLIB_NEEDS)) \
+	  || { rm -rf $(PUFFERLIB); echo "PufferLib does not install here: it is left out"; }
+	@touch $@
+
+# After ours: two installations at once would be slower, and what is missing is looked for in it.
+$(XUANCE)/.installed: Makefile $(DEV)
+	@$(call install_apart,$(XUANCE),$(XUANCE_PARTS),$(XUANCE_NEEDS))
+	@touch $@
+
+$(TIANSHOU)/.installed: Makefile $(DEV)
+	@$(call install_apart,$(TIANSHOU),$(TIANSHOU_PARTS),$(TIANSHOU_NEEDS))
+	@touch $@
+
+$(TORCHRL)/.installed: Makefile $(DEV)
+	@$(call install_apart,$(TORCHRL),$(TORCHRL_PARTS),$(TORCHRL_NEEDS))
 	@touch $@
 
 # Made anew whenever a floor changes: pip leaves what fits already as it is.
@@ -126,13 +155,15 @@ $(FLOORS): Makefile setup.py .ci/floors.py
 	  -c $(OLDEST)/floors.txt -e '.[$(OLDEST_EXTRAS)]'
 	@touch $@
 
-# In an environment of its own: its folder, the package, what of the package's needs is needed.
+# In an environment of its own, which looks in ours for what it has not: its folder, packages
+# without what they need, and what they need.
 define install_apart
-	@echo "==> installing $(2) into $(1), to compare with"
-	@$(PYTHON) -m venv --clear $(1) \
-	  && $(1)/bin/python -m pip install -qq --disable-pip-version-check $(3) \
-	  && $(1)/bin/python -m pip install -qq --disable-pip-version-check --no-deps $(2) \
-	  || { rm -rf $(1); echo "$(2) does not install here: it is left out"; }
+echo "==> making $(1) for $(firstword $(2))" \
+  && $(PYTHON) -m venv --clear $(1) \
+  && $(RUN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+    > "$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ours.pth" \
+  && $(1)/bin/python -m pip install -qq --disable-pip-version-check $(3) \
+  && $(1)/bin/python -m pip install -qq --disable-pip-version-check --no-deps $(2)
 endef
 
 # The note holds the process that installs, and is gone when that has succeeded or failed: where

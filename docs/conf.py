@@ -35,6 +35,7 @@ myst_heading_anchors = 3
 
 # A name is documented where it is defined, and not again where it can be imported from as well.
 autodoc_default_options = {"members": True, "show-inheritance": True, "ignore-module-all": True}
+autodoc_mock_imports = ["tianshou"]  # which the environment that builds these pages has not
 viewcode_follow_imported_members = False  # the same: constants would be looked for with their types
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"

@@ -1,13 +1,13 @@
-"""XuanCe's DQN learns CartPole; only the entries of its registry are ours.
+"""XuanCe's DQN learns CartPole on the vector environments of this package.
 
-Needs XuanCe 1.2 or later: pip install xuance. Run: python examples/xuance_dqn.py
+Needs XuanCe 1.2 to 1.4: pip install xuance. Run: python examples/xuance_dqn.py --timesteps 20000
 """
 
 from __future__ import annotations
 
 import argparse
 
-import xuance_envs
+from xuance_envs.compat.xuance import install
 
 
 def main() -> None:
@@ -16,15 +16,12 @@ def main() -> None:
     parser.add_argument("--timesteps", type=int, default=20_000, help="default: %(default)s")
     args = parser.parse_args()
     try:
+        install()  # the line that is added; from here on all is XuanCe's
         import xuance
-        from xuance.environment import REGISTRY_VEC_ENV
     except ImportError as error:
         raise SystemExit(f"this example needs XuanCe (pip install xuance): {error}") from error
 
     # XuanCe picks the class by the name that is under "vectorize" in its configuration.
-    REGISTRY_VEC_ENV["DummyVecEnv"] = xuance_envs.DummyVecEnv
-    REGISTRY_VEC_ENV["SubprocVecEnv"] = xuance_envs.SubprocVecEnv
-
     settings = argparse.Namespace(
         vectorize="SubprocVecEnv", parallels=8, running_steps=args.timesteps, device="cpu"
     )

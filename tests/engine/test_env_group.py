@@ -243,6 +243,27 @@ def test_a_step_that_is_done_is_not_done_again():
     assert group.observations.tolist() == [[2, 1, 7], [2, 1, 8]]
 
 
+def test_some_environments_are_stepped_and_the_others_left_alone():
+    group = Group(*[partial(ReusingEnv, (9,))] * 3)
+    group.step(5, 6, 7)
+    group.mine.actions.put([8, 9, 10], slice(None), 3)
+    group.group.step(None, 2, [0, 2])
+    assert group.observations.tolist() == [[1, 2, 8], [1, 1, 6], [1, 2, 10]]
+    assert not np.isnan(group.mine.rewards).any()
+    group.group.step([[None, 11, None]], 3, [1])
+    assert group.observations.tolist() == [[1, 2, 8], [1, 2, 11], [1, 2, 10]]
+
+
+def test_after_an_interrupt_the_rest_of_some_is_taken_up():
+    make_env = partial(Interrupted, "step")
+    group = Group(ReusingEnv, make_env, ReusingEnv, ReusingEnv)
+    group.mine.actions.put([5, 6, 7, 8], slice(None), 4)
+    with pytest.raises(KeyboardInterrupt):
+        group.group.step(None, 1, [1, 3])
+    group.group.step(None, 1, [1, 3])
+    assert [env.steps_ever for env in group.group.envs] == [0, 1, 0, 1]
+
+
 def test_an_interrupt_before_a_step_has_begun_leaves_nothing_of_the_last_one():
     group = Group(partial(ReusingEnv, (1, 9)), ReusingEnv)
     group.step(5, 6)

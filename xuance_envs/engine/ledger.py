@@ -216,13 +216,14 @@ class Ledger:
         touched = np.logical_or.reduceat(mine, self._firsts)
         return list(np.flatnonzero(complete & touched).tolist())
 
-    def send_resets(self, packed: Mapping[int, Any]) -> None:
-        """Sends all environments, to be reset.
+    def send_commands(self, env_ids: NDArray[np.intp], packed: Mapping[int, Any]) -> None:
+        """Sends some environments, with a command for their groups, which owe no answer.
 
         Args:
+            env_ids: the environments.
             packed: by group, what its driver packed.
         """
-        self._send(np.arange(len(self.in_flight)), self._commands(packed))
+        self._send(env_ids, self._commands(packed))
 
     def send_step(
         self, env_ids: NDArray[np.intp], groups: Iterable[int], actions: Mapping[int, Any]

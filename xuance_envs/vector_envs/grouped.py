@@ -203,7 +203,7 @@ class GroupedVecEnv(VecEnv):
             self.close()
             raise
         self._last.are_in_arrays = False
-        self._ledger.send_resets(packed)
+        self._ledger.send_commands(np.arange(self.num_envs), packed)
 
     def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.send`."""

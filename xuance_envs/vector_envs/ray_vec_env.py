@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from xuance_envs.engine.data.info_columns import INFO_BYTES
-from xuance_envs.engine.groups import WorkerGroups
+from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.engine.group.single_env import common_description
+from xuance_envs.engine.groups import Describe, WorkerGroups
 from xuance_envs.engine.ray.actors import Actors
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 from xuance_envs.engine.ray.worker_actor import ActorSettings
@@ -20,7 +22,7 @@ from xuance_envs.vector_envs.arguments import (
 )
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 
-__all__ = ["RayVecEnv_Gym"]
+__all__ = ["RayVecEnv_Gym", "start_actors"]
 
 logger = logging.getLogger("xuance_envs")
 
@@ -118,39 +120,100 @@ class RayVecEnv_Gym(GroupedVecEnv):
         info_bytes: int = INFO_BYTES,
     ) -> None:
         functions, keywords = checked_functions(env_fns, env_seed)
-        checked_positive(
-            worker_threads=worker_threads, step_timeout=step_timeout, start_timeout=start_timeout
+        groups = start_actors(
+            functions,
+            keywords,
+            in_series=in_series,
+            num_cpus_per_worker=num_cpus_per_worker,
+            resources=resources,
+            runtime_env=runtime_env,
+            scheduling_strategy=scheduling_strategy,
+            address=address,
+            step_timeout=step_timeout,
+            start_timeout=start_timeout,
+            on_worker_failure=on_worker_failure,
+            max_restarts=max_restarts,
+            restart_on_exception=restart_on_exception,
+            worker_threads=worker_threads,
+            info_bytes=info_bytes,
         )
-        info_bytes = checked_info_bytes(info_bytes)
-        restarts = checked_restarts(
-            on_worker_failure, max_restarts, restart_on_exception, resumes=False
-        )
-        if not num_cpus_per_worker >= 0:
-            raise ValueError(
-                f"num_cpus_per_worker: expected at least 0, got {num_cpus_per_worker!r}"
-            )
-        if in_series != "auto":
-            shares(len(functions), in_series, 1)  # a wrong one is told before Ray is started
-        options = ActorOptions(
-            num_cpus_per_worker, dict(resources or {}), runtime_env, scheduling_strategy
-        )
-        cluster = RayCluster(address, runtime_env)
-        try:
-            free = cluster.free_workers(options) if in_series == "auto" else 1
-            split = shares(len(functions), in_series, free)
-        except BaseException:
-            cluster.release()
-            raise
-        settings = ActorSettings(
-            cluster, options, len(split), worker_threads, step_timeout, start_timeout
-        )
-        actors = Actors(settings, split, functions, keywords, info_bytes)
-        groups = WorkerGroups(actors, restarts=restarts)
         super().__init__(groups, copy=copy, check_actions=check_actions)
-        places = [driver.actor.place for driver in actors.workers]
-        logger.info(
-            "%d environments in %d Ray actors on %d nodes",
-            self.num_envs,
-            len(actors.workers),
-            len({node for _, node in filter(None, places)}),
-        )
+
+
+def start_actors(
+    functions: Sequence[Callable[..., Any]],
+    keywords: Sequence[Mapping[str, Any]],
+    *,
+    in_series: int | str = "auto",
+    num_cpus_per_worker: float = 1.0,
+    resources: Mapping[str, float] | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
+    scheduling_strategy: Any = "SPREAD",
+    address: str | None = None,
+    step_timeout: float | None = None,
+    start_timeout: float | None = 120.0,
+    on_worker_failure: str = "raise",
+    max_restarts: int | None = 100,
+    restart_on_exception: bool = False,
+    worker_threads: int | None = 1,
+    info_bytes: int = INFO_BYTES,
+    autoreset: Autoreset = Autoreset.SAME_STEP,
+    describe: Describe = common_description,
+) -> WorkerGroups:
+    """Starts actors, which make their environments.
+
+    What is not said here is as for :class:`RayVecEnv_Gym`.
+
+    Args:
+        functions: makes an environment each.
+        keywords: keyword arguments for each function.
+        in_series: see above.
+        num_cpus_per_worker: see above.
+        resources: see above.
+        runtime_env: see above.
+        scheduling_strategy: see above.
+        address: see above.
+        step_timeout: see above.
+        start_timeout: see above.
+        on_worker_failure: see above.
+        max_restarts: see above.
+        restart_on_exception: see above.
+        worker_threads: see above.
+        info_bytes: see above.
+        autoreset: when an environment whose episode ended is reset.
+        describe: makes one description of the environments'.
+    """
+    checked_positive(
+        worker_threads=worker_threads, step_timeout=step_timeout, start_timeout=start_timeout
+    )
+    info_bytes = checked_info_bytes(info_bytes)
+    restarts = checked_restarts(
+        on_worker_failure, max_restarts, restart_on_exception, resumes=False
+    )
+    if not num_cpus_per_worker >= 0:
+        raise ValueError(f"num_cpus_per_worker: expected at least 0, got {num_cpus_per_worker!r}")
+    if in_series != "auto":
+        shares(len(functions), in_series, 1)  # a wrong one is told before Ray is started
+    options = ActorOptions(
+        num_cpus_per_worker, dict(resources or {}), runtime_env, scheduling_strategy
+    )
+    cluster = RayCluster(address, runtime_env)
+    try:
+        free = cluster.free_workers(options) if in_series == "auto" else 1
+        split = shares(len(functions), in_series, free)
+    except BaseException:
+        cluster.release()
+        raise
+    settings = ActorSettings(
+        cluster, options, len(split), worker_threads, step_timeout, start_timeout
+    )
+    actors = Actors(settings, split, functions, keywords, autoreset, info_bytes)
+    groups = WorkerGroups(actors, None, describe, restarts)
+    places = [driver.actor.place for driver in actors.workers]
+    logger.info(
+        "%d environments in %d Ray actors on %d nodes",
+        len(functions),
+        len(actors.workers),
+        len({node for _, node in filter(None, places)}),
+    )
+    return groups

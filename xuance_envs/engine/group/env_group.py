@@ -134,7 +134,12 @@ class EnvGroup(Envs):
         infos, resets = self._infos.table.extent, self._reset_infos.table.extent
         return infos, resets, bool(self._masks.watched)
 
-    def step(self, actions: list[list[Any]] | None = None, number: int | None = None) -> Outcome:
+    def step(
+        self,
+        actions: list[list[Any]] | None = None,
+        number: int | None = None,
+        places: Collection[int] | None = None,
+    ) -> Outcome:
         """Steps every environment once, and resets those whose episode ended, if that is the mode.
 
         After an interrupt, wherever it came, the same number again goes on with the step. Only the
@@ -144,6 +149,8 @@ class EnvGroup(Envs):
             actions: the actions' leaves that are held as objects, None where there are none. Where
                 none are: one list of actions that environments are given as they are.
             number: a number of this step's own; None where nothing can interrupt it.
+            places: the environments to step; None for all. What the others left in the arrays, but
+                for their observations, is lost.
 
         Raises:
             EnvError: an environment raised, or returned what its spaces do not allow.
@@ -159,7 +166,10 @@ class EnvGroup(Envs):
             if again:
                 start = self._resume(i, result)
             else:
-                self._begin(actions)
+                if places is None:
+                    self._begin(actions)
+                else:
+                    self._begin_with(places, actions)
                 rewards[_ALL] = self._unstepped
                 # No call in between: an interrupt finds a step that was begun, or one that was not.
                 self._left, self._number = _UNTOUCHED, number
@@ -167,7 +177,9 @@ class EnvGroup(Envs):
             items: Iterator[Any] = enumerate(
                 zip(self._stepped, given or self._take_actions(), self._rows)  # noqa: B905  # costs, every step
             )
-            if start:
+            if places is not None:
+                items = self._only(places, items, start)
+            elif start:
                 items = islice(items, start, None)
             elif self.clock.times_each:
                 items = self.clock.timed(items)
@@ -189,7 +201,7 @@ class EnvGroup(Envs):
             self._left = i, result
             raise self._failure(i, error, result) from error
         if self._masks.watched:
-            self._note_masks(self._masks.watched)
+            self._note_masks(self._masks.watched if places is None else places)
         self.clock.stop(began)
         return self.outcome()
 
@@ -341,10 +353,10 @@ class EnvGroup(Envs):
         after_reset = ended and self._autoreset is Autoreset.SAME_STEP
         return after_reset, (self._reset_infos if after_reset else self._infos).rest.get(i)
 
-    def _begin_with(self, places: Collection[int]) -> None:
+    def _begin_with(self, places: Collection[int], actions: list[list[Any]] | None = None) -> None:
         """Begins a command with some environments; the others go on showing what they do."""
         others = {i: self._whereabouts(i) for i in range(len(self.envs)) if i not in places}
-        self._begin(None)
+        self._begin(actions)
         self._others = others
 
     # -- a step's parts ---------------------------------------------------------------
@@ -364,6 +376,14 @@ class EnvGroup(Envs):
             self._infos.write(i, info)
             self._mark(i, terminated, truncated)
         return i + 1
+
+    def _only(self, places: Collection[int], items: Iterator[Any], start: int) -> Iterator[Any]:
+        """Those of a step's items, from one on, that are at some places."""
+        for i, item in items:
+            if i not in places:
+                self._rewards[i] = 0  # not one that is still to be stepped
+            elif i >= start:
+                yield i, item
 
     def _begin(self, actions: list[list[Any]] | None) -> None:
         """Readies the arrays for a command."""

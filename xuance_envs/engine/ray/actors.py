@@ -12,6 +12,7 @@ from xuance_envs.engine.backend import HURRY, Backend
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.ray.cluster import RayCluster
 from xuance_envs.engine.ray.driver import ActorDriver
 from xuance_envs.engine.ray.worker_actor import ActorSettings
@@ -31,6 +32,7 @@ class Actors(Backend[ActorDriver]):
         split: index of the first environment and index after the last, of each.
         env_fns: makes an environment each; those of all actors.
         keywords: keyword arguments for each function.
+        autoreset: when an environment whose episode ended is reset.
         info_bytes: room for the arrays in each environment's info.
     """
 
@@ -40,9 +42,10 @@ class Actors(Backend[ActorDriver]):
         split: Sequence[tuple[int, int]],
         env_fns: Sequence[Callable[..., Any]],
         keywords: Sequence[Mapping[str, Any]],
+        autoreset: Autoreset = Autoreset.SAME_STEP,
         info_bytes: int = INFO_BYTES,
     ) -> None:
-        super().__init__(split, env_fns, keywords, info_bytes=info_bytes)
+        super().__init__(split, env_fns, keywords, autoreset, info_bytes)
         self._settings = settings
 
     def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:

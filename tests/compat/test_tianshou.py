@@ -1,0 +1,440 @@
+"""Tianshou's vector environments: side by side with Tianshou's own, and what only ours can do."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import os
+import re
+import runpy
+import time
+from functools import partial
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from tianshou_envs import Board, Broken, Corridor, Holding, Untyped
+
+os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # compiling takes longer than all of these tests
+pytest.importorskip("tianshou")
+
+from tianshou import env as theirs
+from tianshou.data import Batch
+
+from xuance_envs.compat import tianshou as ours
+from xuance_envs.errors import ClosedVecEnvError
+
+pytestmark = [
+    # Libraries that Tianshou loads.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "tianshou_dqn.py"
+PAGE = ROOT / "docs" / "coming_from.md"
+
+
+OURS = {
+    "dummy": ours.DummyVectorEnv,
+    "subproc": partial(ours.SubprocVectorEnv, context="forkserver"),
+    "in series": partial(ours.ShmemVectorEnv, context="forkserver", in_series=3),
+    "caller steps": partial(ours.SubprocVectorEnv, context="forkserver", caller_steps=True),
+}
+kinds = pytest.mark.parametrize("make", OURS.values(), ids=OURS)
+
+
+def same(one, other):
+    """Whether results are the same, dtypes included."""
+    if isinstance(one, np.ndarray):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        if one.dtype != object:
+            np.testing.assert_array_equal(one, other)
+            return
+    if isinstance(one, dict):
+        assert list(one) == list(other)
+        one, other = one.values(), other.values()
+    elif not isinstance(one, tuple | list | np.ndarray):
+        assert one == other
+        return
+    for a, b in zip(one, other, strict=True):
+        same(a, b)
+
+
+# --- side by side -------------------------------------------------------------------------------
+
+
+@kinds
+@pytest.mark.parametrize("kind", ["box", "discrete", "dict", "image"])
+def test_steps_and_resets_are_theirs(make, kind, closing):
+    env_fns = [partial(Corridor, 3 + i, kind) for i in range(5)]
+    mine, other = closing(make(env_fns)), closing(theirs.DummyVectorEnv(env_fns))
+    rng = np.random.default_rng(0)
+    mine.seed(3), other.seed(3)
+    same(mine.reset(), other.reset())
+    same(mine.reset(seed=5), other.reset(seed=5))
+    same(mine.reset([4, 1], options={"place": 1}), other.reset([4, 1], options={"place": 1}))
+    same(mine.reset(2), other.reset(2))
+    for ids in (None, [0, 2, 3], np.array([4, 0]), 3, None, [4, 3, 2, 1, 0], None, None):
+        count = 5 if ids is None else np.size(ids)
+        actions = rng.integers(3, size=count)
+        result = mine.step(actions, ids)
+        same(result, other.step(actions, ids))
+        ended = np.flatnonzero(result[2] | result[3])
+        if ended.size:
+            envs = Batch(result[4]).env_id[ended]
+            same(mine.reset(envs), other.reset(envs))
+
+
+@kinds
+def test_attributes_and_seeds_are_theirs(make, closing):
+    env_fns = [partial(Corridor, 3 + i) for i in range(4)]
+    mine, other = closing(make(env_fns)), closing(theirs.DummyVectorEnv(env_fns))
+    for envs in (mine, other):
+        assert len(envs) == envs.env_num == 4
+        assert not envs.is_async
+        assert envs.get_env_attr("length") == [3, 4, 5, 6]
+        assert envs.get_env_attr("length", 1) == [4]
+        assert envs.get_env_attr("length", [3, 0]) == [6, 3]
+        assert envs.action_space == [spaces.Discrete(3)] * 4
+        assert [space.high[0] for space in envs.observation_space] == [3, 4, 5, 6]
+        assert envs.spec == [None] * 4
+        envs.set_env_attr("length", 9)
+        envs.set_env_attr("length", [7], [2, 1])
+        assert envs.get_env_attr("length") == [9, [7], [7], 9]
+        envs.set_env_attr("length", 9)
+        assert envs.seed([4, 5, 6, 7]) == [[4], [5], [6], [7]]
+        assert envs.seed(None) == [[None]] * 4
+        frames = envs.render()
+        assert [frame.shape for frame in frames] == [(2, 2, 3)] * 4
+
+
+@kinds
+def test_wrappers_are_reached_through(make, closing):
+    envs = closing(make([lambda: Holding(gymnasium.Wrapper(Corridor()))] * 2))
+    assert envs.get_env_attr("length") == ["the wrapper's"] * 2
+    assert envs.get_env_attr("kind") == ["box"] * 2
+    envs.set_env_attr("test", 1337)
+    assert envs.get_env_attr("test", 1) == [1337]
+
+
+@kinds
+def test_environments_without_spaces_are_taken_as_they_are(make, closing):
+    envs = closing(make([partial(Untyped, size) for size in (5, 7, 7)]))
+    observations, _ = envs.reset()
+    assert observations.dtype == object
+    assert [each.shape for each in observations] == [(5, 2), (7, 2), (7, 2)]
+    observations, rewards, *_ = envs.step(np.array([3, 4]), [1, 2])
+    assert observations.shape == (2, 7, 2)
+    assert observations[:, 0, 0].tolist() == [3, 4]
+    assert rewards.tolist() == [1, 1]
+
+
+@kinds
+def test_environments_of_several_agents_are_theirs(make, closing):
+    mine, other = closing(make([Board] * 3)), closing(theirs.DummyVectorEnv([Board] * 3))
+    same(mine.reset(), other.reset())
+    same(mine.step([0, 1, 0]), other.step([0, 1, 0]))
+    same(mine.step([0], 2), other.step([0], 2))
+
+
+@kinds
+def test_several_rewards_are_taken_as_objects(make, closing):
+    env_fns = [partial(Corridor, rewards=2)] * 3
+    mine, other = closing(make(env_fns, as_objects=True)), closing(theirs.DummyVectorEnv(env_fns))
+    mine.seed(0), other.seed(0)
+    mine.reset(), other.reset()
+    same(mine.step([0, 1, 0]), other.step([0, 1, 0]))
+
+
+@kinds
+def test_observations_of_other_shapes_are_named(make):
+    env_fns = [partial(Corridor, kind=kind) for kind in ("box", "image")]
+    with pytest.raises(RuntimeError, match=r"environment 1 .* as_objects=True"):
+        make(env_fns)
+
+
+@kinds
+def test_tianshous_wrappers_wrap_them(make, closing):
+    env_fns = [partial(gymnasium.make, "CartPole-v1")] * 3
+    mine, other = closing(make(env_fns)), closing(theirs.DummyVectorEnv(env_fns))
+    mine.seed(1), other.seed(1)
+    assert isinstance(mine, theirs.BaseVectorEnv)
+    one, two = theirs.VectorEnvNormObs(mine), theirs.VectorEnvNormObs(other)
+    same(one.reset(), two.reset())
+    for _ in range(3):
+        same(one.step([0, 1, 1]), two.step([0, 1, 1]))
+
+
+@pytest.mark.parametrize("name", ["DummyVectorEnv", "SubprocVectorEnv", "ShmemVectorEnv"])
+def test_they_are_theirs_by_class(name, closing):
+    envs = closing(getattr(ours, name)([Corridor]))
+    assert isinstance(envs, getattr(theirs, name))
+
+
+def test_the_line_to_change_is_all_that_changes():
+    text = PAGE.read_text(encoding="utf-8").partition("\n## Tianshou\n")[2]
+    was, becomes = re.findall(r"^[-+](from .*)$", text.partition("\n## ")[0], re.MULTILINE)
+    for line, module in ((was, theirs), (becomes, ours)):
+        names: dict[str, type] = {}
+        exec(line, names)
+        assert names["ShmemVectorEnv"] is module.ShmemVectorEnv
+        assert set(ours.__all__) <= set(names)
+
+
+# --- some at a time -----------------------------------------------------------------------------
+
+ASYNC = {
+    "one each": partial(ours.SubprocVectorEnv, context="forkserver"),
+    "one worker": partial(ours.SubprocVectorEnv, context="forkserver", in_series=4),
+    "two workers": partial(ours.ShmemVectorEnv, context="forkserver", in_series=2),
+    "dummy": ours.DummyVectorEnv,
+}
+waiting = pytest.mark.parametrize("make", ASYNC.values(), ids=ASYNC)
+
+
+@waiting
+def test_every_environment_gets_its_own_actions(make, closing):
+    envs = closing(make([partial(Corridor, 10_000)] * 4, wait_num=2))
+    assert envs.is_async
+    envs.reset()
+    rng, sent, places = np.random.default_rng(1), {}, dict.fromkeys(range(4), 0)
+    ids = np.arange(4)
+    for turn in range(60):
+        actions = rng.integers(2, size=len(ids))
+        sent.update(zip(ids.tolist(), actions.tolist(), strict=True))
+        observations, _, _, _, infos = envs.step(actions, ids)
+        ids = Batch(infos).env_id
+        assert len(ids) >= 2 or not envs.waiting_id
+        assert sorted([*envs.waiting_id, *envs.ready_id]) == [0, 1, 2, 3]
+        for observation, info in zip(observations, infos, strict=True):
+            env = info["env_id"]
+            assert info["given"] == sent[env]
+            places[env] += 1
+            assert observation.tolist() == [places[env]] * 2
+        if turn % 7 == 0:  # some are sent later, also of the same worker
+            ids = ids[:1]
+        elif turn % 7 == 1:
+            ids = np.array(envs.ready_id)
+        if turn % 11 == 3:  # others may be stepping
+            envs.reset(ids[-1])
+            places[int(ids[-1])] = 0
+            assert envs.get_env_attr("place", int(ids[-1])) == [0]
+    while envs.waiting_id:
+        envs.step(None)
+
+
+def test_the_slow_keep_nobody_waiting(closing):
+    seconds = [0.0, 0.0, 0.0, 1.5]
+    make = partial(ours.SubprocVectorEnv, context="forkserver", wait_num=3)
+    envs = closing(make([partial(Corridor, 99, seconds=each) for each in seconds]))
+    envs.reset()
+    began = time.monotonic()
+    *_, infos = envs.step([0] * 4)
+    assert sorted(Batch(infos).env_id) == [0, 1, 2]
+    assert envs.waiting_id == [3]
+    with pytest.raises(AssertionError, match="stepping now"):
+        envs.reset(3)
+    with pytest.raises(RuntimeError, match="still stepping"):
+        envs.render()
+    assert time.monotonic() - began < 1.4
+    *_, infos = envs.step(None)
+    assert Batch(infos).env_id.tolist() == [3]
+
+
+def test_after_the_timeout_comes_what_is_ready(closing):
+    make = partial(ours.ShmemVectorEnv, context="forkserver", timeout=0.2)
+    envs = closing(make([partial(Corridor, 99, seconds=each) for each in (0.0, 1.5)]))
+    assert envs.is_async
+    envs.reset()
+    *_, infos = envs.step([0, 0])
+    assert Batch(infos).env_id.tolist() == [0]
+    *_, infos = envs.step(None)  # waits for one at least
+    assert Batch(infos).env_id.tolist() == [1]
+    with pytest.raises(ValueError, match="no environment is stepping"):
+        envs.step(None)
+
+
+# --- what goes wrong ----------------------------------------------------------------------------
+
+
+@kinds
+def test_an_environments_own_error_is_raised(make):
+    envs = make([Broken] * 3)
+    envs.reset()
+    with pytest.raises(ZeroDivisionError, match="broken on purpose"):
+        envs.step([0, Broken.END, 0])
+    if make is ours.DummyVectorEnv:
+        envs.step([0], 0)
+        with pytest.raises(ZeroDivisionError):
+            envs.step([Broken.END], 1)
+        envs.step([0, 0, 0])
+    else:
+        with pytest.raises(ClosedVecEnvError):
+            envs.reset()
+    envs.close()
+    assert multiprocessing.active_children() == []
+
+
+@kinds
+def test_mistakes_leave_them_usable(make, closing):
+    envs = closing(make([Corridor] * 3))
+    envs.reset()
+    with pytest.raises(ValueError, match="actions for 3 environments"):
+        envs.step([0, 0])
+    with pytest.raises(ValueError, match="actions for 2 environments"):
+        envs.step([0, 0, 0], [0, 1])
+    with pytest.raises(ValueError, match="must be not-None"):
+        envs.step(None)
+    with pytest.raises(ValueError, match="from 0 to 2, got 3"):
+        envs.reset(3)
+    with pytest.raises(ValueError, match="at most once"):
+        envs.step([0, 0], [1, 1])
+    with pytest.raises(ValueError, match="3 seeds"):
+        envs.seed([1])
+    if make is ours.DummyVectorEnv:
+        with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+            envs.get_env_attr("nothing")
+    else:
+        assert envs.get_env_attr("nothing") == [None] * 3
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        envs.reset(nothing=1)
+    assert envs.step([0] * 3)[0].shape == (3, 2)
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(ValueError, match="wait_num: expected from 1 to 2"):
+        ours.DummyVectorEnv([Corridor] * 2, wait_num=3)
+    with pytest.raises(ValueError, match="timeout: expected a positive number"):
+        ours.DummyVectorEnv([Corridor], timeout=0)
+    with pytest.raises(TypeError, match="nothing"):
+        ours.SubprocVectorEnv([Corridor], nothing=1)
+
+
+def test_closed_is_closed():
+    envs = ours.DummyVectorEnv([Corridor])
+    envs.close()
+    for call in (envs.reset, envs.close, partial(envs.step, [0]), envs.render, envs.seed):
+        with pytest.raises(AssertionError, match="after close"):
+            call()
+
+
+def test_another_context_of_python_is_taken(closing):
+    context = multiprocessing.get_context("spawn")
+    envs = closing(ours.SubprocVectorEnv([Corridor] * 2, context=context, in_series=2))
+    assert envs.reset()[0].shape == (2, 2)
+
+
+def test_what_an_interrupt_left_of_a_step_is_thrown_away(closing, monkeypatch):
+    envs = closing(ours.SubprocVectorEnv([Corridor] * 2, context="forkserver"))
+    envs.reset()
+    stepper = envs._stepper
+    finish = stepper.finish_step
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stepper, "finish_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        envs.step([0, 0])
+    monkeypatch.setattr(stepper, "finish_step", finish)
+    assert envs.step([0, 0])[0].tolist() == [[2, 2], [2, 2]]
+
+
+# --- elsewhere ----------------------------------------------------------------------------------
+
+
+def test_ray_steps_them_too():
+    ray_actors = pytest.importorskip("ray") and importlib.import_module("ray_actors")
+    env_fns = [partial(gymnasium.make, "CartPole-v1")] * 4
+    with ray_actors.local_ray():
+        other = theirs.DummyVectorEnv(env_fns)
+        mine = ours.RayVectorEnv(env_fns, in_series=2, num_cpus_per_worker=0.01)
+        for ids in (None, [3, 0], [1], None):
+            mine.seed(1), other.seed(1)
+            same(mine.reset(), other.reset())
+            actions = np.ones(4 if ids is None else len(ids), int)
+            same(mine.step(actions, ids), other.step(actions, ids))
+        mine.close()
+
+
+# --- Tianshou's own algorithms ------------------------------------------------------------------
+
+algorithms = pytest.mark.skipif(
+    importlib.util.find_spec("tianshou.algorithm") is None, reason="written for Tianshou 2"
+)
+
+
+def assert_same_weights(one, other):
+    mine, others = one.policy.state_dict(), other.policy.state_dict()
+    assert mine.keys() == others.keys()
+    for name, weights in mine.items():
+        assert (weights == others[name]).all(), name
+
+
+@pytest.fixture
+def one_thread():
+    """More threads wait for each other longer than these networks take."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@algorithms
+@pytest.mark.usefixtures("one_thread")
+def test_dqn_learns_the_same():
+    learn = runpy.run_path(str(EXAMPLE))["learn"]
+    make = partial(ours.SubprocVectorEnv, context="forkserver")
+    mine, other = (learn(each, 1, 128, 4, 1)[0] for each in (make, theirs.DummyVectorEnv))
+    assert_same_weights(mine, other)
+
+
+@algorithms
+@pytest.mark.usefixtures("one_thread")
+def test_ppo_learns_the_same():
+    make = partial(ours.SubprocVectorEnv, context="forkserver")
+    mine, other = (ppo_in(each) for each in (make, theirs.DummyVectorEnv))
+    assert_same_weights(mine, other)
+
+
+def ppo_in(make):
+    import torch
+    from tianshou.algorithm import PPO
+    from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy
+    from tianshou.algorithm.optim import AdamOptimizerFactory
+    from tianshou.data import Collector, CollectStats, VectorReplayBuffer
+    from tianshou.trainer import OnPolicyTrainerParams
+    from tianshou.utils.net.common import Net
+    from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
+
+    torch.manual_seed(0)
+    np.random.seed(0)
+    envs = make([partial(gymnasium.make, "CartPole-v1")] * 4)
+    envs.seed(0)
+    net = Net(state_shape=4, hidden_sizes=(16,))
+    actor = DiscreteActor(preprocess_net=net, action_shape=2)
+    algorithm = PPO(
+        policy=DiscreteActorPolicy(actor=actor, action_space=spaces.Discrete(2)),
+        critic=DiscreteCritic(preprocess_net=net),
+        optim=AdamOptimizerFactory(lr=1e-2),
+    )
+    collector = Collector[CollectStats](algorithm, envs, VectorReplayBuffer(1000, 4))
+    collector.reset()
+    algorithm.run_training(
+        OnPolicyTrainerParams(
+            training_collector=collector,
+            max_epochs=1,
+            epoch_num_steps=200,
+            collection_step_num_env_steps=None,
+            collection_step_num_episodes=6,
+            update_step_num_repetitions=2,
+            batch_size=64,
+        )
+    )
+    envs.close()
+    return algorithm

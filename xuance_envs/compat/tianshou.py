@@ -1,0 +1,474 @@
+"""Tianshou's vector environments over these groups: change the import, and nothing else.
+
+The classes derive from Tianshou's own of the same name. What differs is listed in the
+documentation, under "Tianshou".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+try:
+    from tianshou import env as tianshou
+except ImportError as error:
+    raise ImportError(
+        "xuance_envs.compat.tianshou needs Tianshou 1.2 or later: pip install tianshou"
+    ) from error
+
+from xuance_envs.compat import in_tianshou_process
+from xuance_envs.compat.in_env_process import PreparedFunction, own_registrations
+from xuance_envs.compat.stepping import originally
+from xuance_envs.compat.subsets import Part, SubsetStepper
+from xuance_envs.compat.vector_arguments import start_method
+from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.engine.group.single_env import EnvDescription
+from xuance_envs.engine.groups import Groups, LocalGroups
+from xuance_envs.vector_envs.arguments import checked_functions, env_indices
+from xuance_envs.vector_envs.ray_vec_env import start_actors
+from xuance_envs.vector_envs.subproc_vec_env import start_processes
+
+__all__ = ["DummyVectorEnv", "RayVectorEnv", "ShmemVectorEnv", "SubprocVectorEnv"]
+
+Ids = int | list[int] | NDArray[np.integer[Any]] | None
+StepResult = tuple[
+    NDArray[Any], NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.object_]
+]
+
+
+class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type that is not looked at
+    """What the four classes have in common."""
+
+    is_closed = True  # until there is something to close
+    _default: tuple[Any, ...] = (None,)
+    """What :meth:`get_env_attr` gives for what an environment has not; empty for an error."""
+
+    def __init__(
+        self,
+        env_fns: Iterable[Callable[[], Any]],
+        wait_num: int | None,
+        timeout: float | None,
+        as_objects: bool,
+        start: Callable[..., Groups],
+    ) -> None:
+        functions, keywords = checked_functions(env_fns, None)
+        count = len(functions)
+        if wait_num is not None and not 1 <= wait_num <= count:
+            raise ValueError(f"wait_num: expected from 1 to {count} or None, got {wait_num}")
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout: expected a positive number or None, got {timeout}")
+        self.env_num = count
+        self.wait_num = wait_num or count
+        self.timeout = timeout
+        self.is_async = self.wait_num != count or timeout is not None
+        self.waiting_id: list[int] = []
+        self.ready_id = list(range(count))
+        self._every = np.arange(count)
+        made = [in_tianshou_process.TianshouFunction(each, as_objects) for each in functions]
+        groups = originally(lambda: start(made, keywords))
+        self._stepper = SubsetStepper(groups)
+        self._any = in_tianshou_process.is_any(groups.description.observation_space)
+        self.is_closed = False
+
+    def reset(self, env_id: Ids = None, **kwargs: Any) -> tuple[NDArray[Any], NDArray[np.object_]]:
+        """Resets some environments, or all; none of them may be stepping.
+
+        Args:
+            env_id: an index, some of them, or None for all.
+            **kwargs: for the environments' ``reset``; the seed is the same for all.
+
+        Returns:
+            Observations ``(k, *shape)``, those of Dict spaces as an array of dicts, and infos, an
+            array of dicts.
+        """
+        envs = self._envs(env_id)
+        if kwargs.keys() <= {"seed", "options"}:
+            options, seed = kwargs.get("options"), kwargs.get("seed")
+            part = originally(self._stepper.reset, envs, seed, options)
+            observations = self._values(part)[0]
+            infos = part.infos.dicts(envs, {})
+        else:
+            results = self._apply(envs, in_tianshou_process.own_reset, kwargs)
+            observations, infos = zip(*results, strict=True)
+        if isinstance(observations[0], tuple):
+            raise TypeError(
+                "Tuple observation space is not supported. Please change it to array or dict space"
+            )
+        return _stacked(observations), _dicts(infos)
+
+    def step(self, action: Any, id: Ids = None) -> StepResult:
+        """Steps some environments, or all. Where an episode ended, reset them before the next step.
+
+        With ``wait_num`` or ``timeout`` the environments are started, and those that are ready
+        first are returned.
+
+        Args:
+            action: one for each of these environments; None only waits for those that are stepping.
+            id: an index, some of them, or None for all.
+
+        Returns:
+            Observations ``(k, *shape)``, those of Dict spaces as an array of dicts, rewards,
+            terminated and truncated ``(k,)``, and infos, an array of dicts, each with ``env_id``.
+        """
+        envs, stepper = self._envs(id, action is not None), self._stepper
+        if self.is_async:
+            return self._step_async(action, envs)
+        if action is None:
+            raise ValueError("action must be not-None for non-async")
+        if envs is self._every or (len(envs) == self.env_num and (envs == self._every).all()):
+            return self._joined([originally(stepper.step_all, action)])
+        stepper.send(envs, action)
+        parts = originally(stepper.receive, len(envs))
+        arrived = np.concatenate([part.envs for part in parts])
+        order = np.argsort(arrived)[np.searchsorted(np.sort(arrived), envs)]
+        observations, rewards, terminated, truncated, infos = self._joined(parts)
+        return (
+            observations[order],
+            rewards[order],
+            terminated[order],
+            truncated[order],
+            infos[order],
+        )
+
+    def _step_async(self, action: Any, envs: NDArray[np.intp]) -> StepResult:
+        if action is not None:
+            self._stepper.send(envs, action)
+            sent = set(envs.tolist())
+            self.waiting_id += envs.tolist()
+            self.ready_id = [env for env in self.ready_id if env not in sent]
+        elif not self.waiting_id:
+            raise ValueError("action: expected some, since no environment is stepping, got None")
+        parts = originally(self._stepper.receive, self.wait_num, self.timeout)
+        arrived = [env for part in parts for env in part.envs.tolist()]
+        self.waiting_id = [env for env in self.waiting_id if env not in arrived]
+        self.ready_id += arrived
+        return self._joined(parts)
+
+    def get_env_attr(self, key: str, id: Ids = None) -> list[Any]:
+        """An attribute of some environments, or of all, wherever in their wrappers it is."""
+        arguments = key, *self._default
+        return self._apply(self._envs(id), in_tianshou_process.get_env_attr, *arguments)
+
+    def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:
+        """Sets an attribute of some environments, or of all, on the innermost of each."""
+        self._apply(self._envs(id), in_tianshou_process.set_env_attr, key, value)
+
+    def seed(self, seed: int | Sequence[int | None] | None = None) -> list[Any]:
+        """Seeds all environments: an int is counted up by the environment's index.
+
+        Environments without a ``seed`` of their own are reset with it.
+
+        Returns:
+            What each ``seed`` returned, or a list of the one seed.
+        """
+        self._assert_is_not_closed()
+        if seed is None:
+            seeds: Sequence[int | None] = [None] * self.env_num
+        elif isinstance(seed, int | np.integer):
+            seeds = [int(seed) + env for env in range(self.env_num)]
+        else:
+            seeds = seed
+        if len(seeds) != self.env_num:
+            raise ValueError(
+                f"seed: expected an int or {self.env_num} seeds, one per environment, "
+                f"got {len(seeds)}"
+            )
+        return self._stepper.apply_to(
+            self._every, in_tianshou_process.seed, [(each,) for each in seeds]
+        )
+
+    def render(self, **kwargs: Any) -> list[Any]:
+        """Renders all environments, none of which may be stepping."""
+        self._assert_is_not_closed()
+        if self.waiting_id:
+            raise RuntimeError(
+                f"Environments {self.waiting_id} are still stepping, cannot render them now."
+            )
+        return self._apply(self._every, in_tianshou_process.render, kwargs)
+
+    def close(self) -> None:
+        """Closes the environments, and ends what they live in."""
+        self._assert_is_not_closed()
+        self.is_closed = True
+        self._stepper.close()
+
+    def _apply(self, envs: NDArray[np.intp], function: Callable[..., Any], *args: Any) -> list[Any]:
+        return self._stepper.apply_to(envs, function, [args] * len(envs))
+
+    def _envs(self, ids: Ids, ready: bool = True) -> NDArray[np.intp]:
+        """The environments asked for, which have to be ready."""
+        self._assert_is_not_closed()
+        if ids is None:
+            envs = self._every
+        else:
+            envs = env_indices(np.atleast_1d(ids), self.env_num)
+        if self.waiting_id and ready:
+            self._assert_id(envs.tolist())
+        return envs
+
+    def _values(self, part: Part) -> tuple[Any, Any]:
+        """The observations and rewards of a part."""
+        if not self._any:
+            return part.observations, part.rewards
+        observations, rewards = zip(*part.observations, strict=True)
+        return observations, rewards
+
+    def _joined(self, parts: Sequence[Part]) -> StepResult:
+        envs = parts[0].envs if len(parts) == 1 else np.concatenate([part.envs for part in parts])
+        infos = [info for part in parts for info in part.infos.dicts(part.envs, {})]
+        for info, env in zip(infos, envs.tolist(), strict=True):
+            info["env_id"] = env
+        values = [self._values(part) for part in parts]
+        if self._any:
+            observations = _stacked([each for some, _ in values for each in some])
+            rewards = np.stack([each for _, some in values for each in some])
+        elif len(values) == 1:
+            ((observations, rewards),) = values
+        else:
+            observations, rewards = map(np.concatenate, zip(*values, strict=True))
+        terminated, truncated = parts[0].terminated, parts[0].truncated
+        if len(parts) > 1:
+            terminated = np.concatenate([part.terminated for part in parts])
+            truncated = np.concatenate([part.truncated for part in parts])
+        return observations, rewards, terminated, truncated, _dicts(infos)
+
+
+class DummyVectorEnv(_VectorEnv, tianshou.DummyVectorEnv):  # type: ignore[misc]  # as above
+    """Many environments in this process, as Tianshou's ``DummyVectorEnv``.
+
+    Args:
+        env_fns: callables that make one environment each.
+        wait_num: how many environments ``step`` waits for; all for None.
+        timeout: seconds after which it returns those that are ready, if any are.
+        as_objects: whether observations and rewards are taken as they are, whatever the spaces say:
+            for several rewards a step, and for observations that differ in shape. They are without
+            it where an environment is none of Gymnasium's, or its observations no single arrays.
+
+    Raises:
+        ValueError: two callables returned the same environment, or an argument is out of range.
+
+    Example:
+        .. code-block:: python
+
+            import gymnasium
+            from xuance_envs.compat.tianshou import DummyVectorEnv
+
+            envs = DummyVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 3)
+            observations, infos = envs.reset()
+            observations, rewards, terminated, truncated, infos = envs.step([0, 1], [0, 2])
+    """
+
+    _default = ()
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        wait_num: int | None = None,
+        timeout: float | None = None,
+        *,
+        as_objects: bool = False,
+    ) -> None:
+        def start(functions: Any, keywords: Any) -> Groups:
+            return LocalGroups(functions, keywords, Autoreset.DISABLED, _common)
+
+        _VectorEnv.__init__(self, env_fns, wait_num, timeout, as_objects, start)
+
+
+class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[misc]  # as above
+    """Many environments in worker processes, as Tianshou's ``SubprocVectorEnv``.
+
+    Tianshou starts a process for each environment. Here a worker steps a share of them, and there
+    is one worker per CPU; but with ``wait_num`` or ``timeout``, which are for environments that
+    keep each other waiting, one per environment, unless told otherwise.
+
+    Args:
+        env_fns: callables that make one environment each.
+        wait_num: how many environments ``step`` waits for; all for None.
+        timeout: seconds after which it returns those that are ready, if any are.
+        share_memory: changes nothing: observations that are arrays always travel in shared memory.
+        context: ``"fork"``, ``"spawn"``, ``"forkserver"``, or one of Python's contexts; None is
+            Python's default, unless that is to fork and not safe.
+        as_objects: see :class:`DummyVectorEnv`.
+        in_series: environments per worker, or ``"auto"``; None is as said above.
+        **ours: as :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` takes them:
+            ``caller_steps``, ``worker_threads`` and so on.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Example:
+        .. code-block:: python
+
+            import gymnasium
+            from xuance_envs.compat.tianshou import SubprocVectorEnv
+
+            envs = SubprocVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 3, in_series=2)
+            observations, infos = envs.reset()
+            observations, rewards, terminated, truncated, infos = envs.step([0, 1, 0])
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        wait_num: int | None = None,
+        timeout: float | None = None,
+        share_memory: bool = False,
+        context: Any = None,
+        *,
+        as_objects: bool = False,
+        in_series: int | str | None = None,
+        **ours: Any,
+    ) -> None:
+        method = context if context is None or isinstance(context, str) else _method_of(context)
+        specs = own_registrations(gymnasium.registry.values())
+
+        def start(functions: Any, keywords: Any) -> Groups:
+            return start_processes(
+                [PreparedFunction(function, specs) for function in functions],
+                keywords,
+                in_series=self._in_series(in_series),
+                context=start_method(method),
+                autoreset=Autoreset.DISABLED,
+                describe=_common,
+                **ours,
+            )
+
+        _VectorEnv.__init__(self, env_fns, wait_num, timeout, as_objects, start)
+
+    def _in_series(self, given: int | str | None) -> int | str:
+        if given is None:
+            return 1 if self.is_async else "auto"
+        return given
+
+
+class ShmemVectorEnv(SubprocVectorEnv, tianshou.ShmemVectorEnv):  # type: ignore[misc]  # as above
+    """The same as :class:`SubprocVectorEnv`, as Tianshou's ``ShmemVectorEnv``.
+
+    Args:
+        env_fns: see there.
+        wait_num: see there.
+        timeout: see there.
+        **ours: see there.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    Example:
+        .. code-block:: python
+
+            import gymnasium
+            from xuance_envs.compat.tianshou import ShmemVectorEnv
+
+            envs = ShmemVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 3, wait_num=2)
+            observations, infos = envs.reset()
+            observations, rewards, terminated, truncated, infos = envs.step([0, 1, 0])
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        wait_num: int | None = None,
+        timeout: float | None = None,
+        **ours: Any,
+    ) -> None:
+        SubprocVectorEnv.__init__(self, env_fns, wait_num, timeout, True, **ours)
+
+
+class RayVectorEnv(_VectorEnv, tianshou.RayVectorEnv):  # type: ignore[misc]  # as above
+    """Many environments in Ray actors, as Tianshou's ``RayVectorEnv``.
+
+    Args:
+        env_fns: callables that make one environment each, in the actor where it will live.
+        wait_num: how many environments ``step`` waits for; all for None.
+        timeout: seconds after which it returns those that are ready, if any are.
+        as_objects: see :class:`DummyVectorEnv`.
+        in_series: environments per actor, or ``"auto"``; None is 1 with ``wait_num`` or
+            ``timeout``, and ``"auto"`` otherwise.
+        num_cpus_per_worker: CPUs an actor takes of the cluster; None is 0 where each has one
+            environment, as in Tianshou, and 1 otherwise.
+        **ours: as :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym` takes them.
+
+    Raises:
+        ImportError: Ray is not installed.
+        ValueError: an argument is out of range.
+
+    Example:
+        .. code-block:: python
+
+            envs = RayVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 8, address="auto")
+            observations, infos = envs.reset()
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        wait_num: int | None = None,
+        timeout: float | None = None,
+        *,
+        as_objects: bool = False,
+        in_series: int | str | None = None,
+        num_cpus_per_worker: float | None = None,
+        **ours: Any,
+    ) -> None:
+        def start(functions: Any, keywords: Any) -> Groups:
+            shares = in_series
+            if shares is None:
+                shares = 1 if self.is_async else "auto"
+            cpus = num_cpus_per_worker
+            if cpus is None:
+                cpus = 0.0 if shares == 1 else 1.0
+            return start_actors(
+                functions,
+                keywords,
+                in_series=shares,
+                num_cpus_per_worker=cpus,
+                autoreset=Autoreset.DISABLED,
+                describe=_common,
+                **ours,
+            )
+
+        _VectorEnv.__init__(self, env_fns, wait_num, timeout, as_objects, start)
+
+
+def _common(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
+    """Environment 0's description, where the others' observations are laid out as its are.
+
+    Raises:
+        RuntimeError: one has observations of another shape or dtype.
+    """
+    (_, first), *others = described
+    space = first.observation_space
+    for index, other in others:
+        theirs = other.observation_space
+        kinds = in_tianshou_process.is_any(space), in_tianshou_process.is_any(theirs)
+        if kinds[0] != kinds[1] or (space.shape, space.dtype) != (theirs.shape, theirs.dtype):
+            raise RuntimeError(
+                f"environment {index} has another kind of observations than environment 0: "
+                f"expected {space}, got {theirs}; with as_objects=True they may differ"
+            )
+    return first
+
+
+def _method_of(context: Any) -> str:
+    method: str = context.get_start_method()
+    return method
+
+
+def _stacked(observations: Any) -> NDArray[Any]:
+    """The observations of some environments in one array, of objects where they differ in shape."""
+    if isinstance(observations, np.ndarray):
+        return observations
+    try:
+        return np.stack(observations)
+    except ValueError:
+        return np.array(observations, dtype=object)
+
+
+def _dicts(infos: Sequence[dict[str, Any]]) -> NDArray[np.object_]:
+    array = np.empty(len(infos), dtype=object)
+    array[:] = infos
+    return array
