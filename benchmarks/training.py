@@ -2,15 +2,21 @@
 
 The same PPO (examples/train_ppo.py) learns CartPole-v1 for the same number of environment steps;
 only the vector environment differs. Gymnasium's are put under the collector by from_gymnasium.
+With --peers xuance it is XuanCe's own PPO, with its configurations, on its Subproc and on ours.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import takewhile
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import gymnasium
@@ -27,6 +33,8 @@ from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
 from xuance_envs.report import markdown_table
 from xuance_envs.rollout.collector import RolloutCollector
 from xuance_envs.vector_envs.vector_env import VecEnv
+
+ROOT = Path(__file__).parents[1]
 
 
 def theirs(make: Callable[..., Any], env_id: str, num_envs: int) -> VecEnv:
@@ -57,6 +65,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--steps", type=int, default=40_000, help="environment steps (default: %(default)s)")
     add("--contenders", nargs="+", choices=MAKERS, default=list(MAKERS), metavar="CONTENDER")
     add("--rounds", type=int, default=3, help="trainings with each, interleaved")
+    add("--peers", choices=["xuance"], help="whose PPO, in an environment of its own, instead")
+    add("--game", default="ALE/Breakout-v5", metavar="ID", help="XuanCe's second environment")
+    add("--game-steps", type=int, default=4_000, help="steps of it (default: %(default)s)")
     add_outputs(parser, "training table")
     return parser.parse_args(argv)
 
@@ -65,6 +76,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     torch.set_num_threads(1)
     run = begin()
+    if args.peers:
+        compare_in_xuance(args, run)
+        return
     trainings = measure_trainings(args)
     found = [record(name, trainings) for name in trainings]
     header = ("environments in", "seconds", "range", "of that stepping", "× the first", "return")
@@ -127,6 +141,61 @@ def train(vec_env: VecEnv, steps: int, seed: int) -> tuple[float, float, float]:
         for _ in takewhile(lambda _: collector.global_steps < steps, updates):
             pass
         return time.perf_counter() - start, stepping, collector.mean_ep_return
+
+
+XUANCES = {"XuanCe Subproc": "xuance", "ours, by install()": "ours"}
+
+
+def compare_in_xuance(args: argparse.Namespace, run: Any) -> None:
+    """XuanCe's PPO on its vector environments and on ours, in CartPole and in a game."""
+    cases = [(args.env, args.steps), (args.game, args.game_steps)]
+    seconds: dict[tuple[str, str], list[float]] = {}
+    order = list(XUANCES)
+    with tqdm(total=len(cases) * len(order) * args.rounds, unit="training") as bar:
+        for env_id, steps in cases:
+            for _ in range(args.rounds):
+                for title in order:
+                    bar.set_description(f"{env_id}, {title}")
+                    took = train_in_xuance(XUANCES[title], env_id, args.num_envs, steps)
+                    seconds.setdefault((env_id, title), []).append(took / steps * 1e5)
+                    bar.update()
+                order.reverse()
+    rows, found = [], []
+    for env_id, steps in cases:
+        theirs = np.array(seconds[env_id, "XuanCe Subproc"])
+        for title in XUANCES:
+            mine = np.array(seconds[env_id, title])
+            ratio = float(np.median(theirs / mine))
+            spread = f"{mine.min():.1f}-{mine.max():.1f}"
+            rows.append([env_id, title, f"{np.median(mine):.1f}", spread, f"{ratio:.2f}"])
+            rounds = mine.tolist()
+            found.append({"env": env_id, "contender": title, "steps": steps, "rounds": rounds})
+    header = ("environment", "stepped by", "s per 100,000 steps", "range", "× XuanCe Subproc")
+    text = markdown_table(header, rows)
+    print(f"\nXuanCe's PPO in {args.num_envs} environments\n\n{text}")
+    finish(args, __doc__, run, text, results=found)
+
+
+def train_in_xuance(whose: str, env_id: str, num_envs: int, steps: int) -> float:
+    """The seconds that so many steps of XuanCe's PPO take."""
+    python = ROOT / ".venv-xuance" / "bin" / "python"
+    if not python.exists():
+        raise SystemExit("XuanCe is not installed: make test-libraries makes .venv-xuance")
+    module = "benchmarks.peers.xuance_training"
+    command = [str(python), "-m", module, whose, env_id, str(num_envs), str(steps)]
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    with TemporaryDirectory() as folder:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        raise SystemExit(f"XuanCe's training failed:\n{done.stderr[-3000:]}")
+    return float(json.loads(done.stdout))
 
 
 def record(name: str, trainings: dict[str, list[tuple[float, float, float]]]) -> dict[str, Any]:

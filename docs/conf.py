@@ -57,7 +57,8 @@ nitpick_ignore_regex = [
     (r"py:.*", r".*\._\w+|_\w+"),  # private
     # Constraints in annotations, as pydantic's messages have them, are no names.
     (r"py:class", r".*[ =\"'].*|types\.Annotated|(FieldInfo|Ge|Le|Lt|MaxLen|MinLen)"),
-    (r"py:(class|exc)", r"httpx\..*"),  # whose documentation has no inventory
+    (r"py:(class|exc)", r"(httpx|tianshou)\..*"),  # whose documentation has no inventory
+    (r"py:class", r"np\.random\.Generator"),  # as Gymnasium writes it
     (r"py:class", r"pydantic\..*|ASGIApp|ObservationMode"),
     (r"py:class", r"ThreadPoolExecutor|multiprocessing\.context\.BaseContext"),
     (r"py:class", r"Network|ParseLimit|xuance_envs\.remote\.(connection\.T|messages\.M)"),

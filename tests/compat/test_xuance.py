@@ -11,6 +11,7 @@ import os
 import random
 import re
 import runpy
+import subprocess
 import sys
 import types
 from argparse import Namespace
@@ -259,6 +260,21 @@ def test_the_example_trains(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE), "--timesteps", "80"])
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     assert "Finish training." in capsys.readouterr().out
+
+
+def test_the_benchmark_trains(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.peers.xuance_training"]
+    done = subprocess.run(
+        [*command, "ours", "CartPole-v1", "2", "64"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) > 0
 
 
 # --- what is put in place -----------------------------------------------------------------------

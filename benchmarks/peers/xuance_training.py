@@ -1,0 +1,62 @@
+"""XuanCe's PPO in an environment of its own, on its vector environments or on ours.
+
+Run as ``python -m benchmarks.peers.xuance_training WHOSE ENV_ID NUM_ENVS STEPS``, WHOSE being
+``xuance`` or ``ours``. The line out is the seconds that so many environment steps took.
+"""
+
+import json
+import os
+import sys
+import time
+import types
+from argparse import Namespace
+
+import torch
+
+from xuance_envs.compat.xuance import install
+
+
+def stand_in_for_torchvision():
+    """XuanCe imports it for learners of other agents; not every torch has one."""
+    for name in ("torchvision", "torchvision.transforms"):
+        sys.modules[name] = types.ModuleType(name)
+    transforms = sys.modules["torchvision.transforms"]
+    transforms.transforms = sys.modules["torchvision"].transforms = transforms
+
+
+def main():
+    answers = os.fdopen(os.dup(1), "w")  # XuanCe prints
+    os.dup2(2, 1)
+    whose, env_id, num_envs, steps = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    stand_in_for_torchvision()
+    from xuance.common import get_arguments
+    from xuance.environment import make_envs
+    from xuance.torch.agents import REGISTRY_Agents
+
+    torch.set_num_threads(1)
+    if whose == "ours":
+        install()
+    atari = env_id.startswith("ALE/")
+    settings = Namespace(
+        vectorize="Subproc_Atari" if atari else "SubprocVecEnv",
+        parallels=num_envs,
+        running_steps=steps,
+        device="cpu",
+    )
+    kind = "atari" if atari else "classic_control"
+    config = get_arguments("ppo", kind, env_id, None, settings)
+    config.agent_name, config.render = "ppo", False
+    config.log_dir = config.model_dir = os.getcwd()
+    envs = make_envs(config)
+    agent = REGISTRY_Agents[config.agent](config, envs)
+    agent.train(max(config.horizon_size // 8, 1))  # what torch does but once
+    start = time.perf_counter()
+    agent.train(steps // num_envs)
+    seconds = time.perf_counter() - start
+    agent.finish()
+    envs.close()
+    print(json.dumps(seconds), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
