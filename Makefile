@@ -14,8 +14,9 @@ PEER_PACKAGES := envpool tianshou torchrl
 # parts of their requirements that are not used here. What they do not bring, such as torch and
 # pytest, is looked for in ours.
 XUANCE := .venv-xuance
-XUANCE_NEEDS := 'numpy<2' 'gymnasium<1.3' scipy PyYAML tqdm tensorboard wandb
-XUANCE_PARTS := xuance==1.4.4 pettingzoo==1.24.3 pyglet==1.5.15
+XUANCE_NEEDS := 'numpy<2' 'gymnasium<1.3' scipy PyYAML tqdm tensorboard wandb \
+    pygame-ce typing_extensions
+XUANCE_PARTS := xuance==1.4.4 pettingzoo==1.24.3 pyglet==1.5.15 mpe2
 TIANSHOU := .venv-tianshou
 TIANSHOU_NEEDS := 'deepdiff<8' h5py numba 'overrides<8' 'pandas<3' sensai-utils 'tensorboard<3'
 TIANSHOU_PARTS := tianshou==2.0.1 pettingzoo==1.25.0

@@ -35,6 +35,16 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_many_agents_learn_for_a_moment(tmp_path: Path) -> None:
+    need_libraries_of("train_mappo.py")
+    pytest.importorskip("mpe2")
+    arguments = ("--steps", "400", "--num-envs", "4", "--backend", "dummy")
+    result = run("train_mappo.py", *arguments, "--plot", str(tmp_path / "curve.png"))
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"^400 steps in \d+ s: mean return -\d+\.\d$", result.stdout, re.MULTILINE)
+    assert (tmp_path / "curve.png").stat().st_size > 1000
+
+
 @pytest.mark.parametrize("name", ["cleanrl_style_ppo.py", "sb3_ppo.py"])
 def test_it_learns_for_a_moment(name: str) -> None:
     need_libraries_of(name)

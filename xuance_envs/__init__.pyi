@@ -15,6 +15,8 @@ from xuance_envs.errors import RemoteRequestError as RemoteRequestError
 from xuance_envs.errors import RemoteTooLargeError as RemoteTooLargeError
 from xuance_envs.errors import RemoteUnreachableError as RemoteUnreachableError
 from xuance_envs.errors import RemoteVersionError as RemoteVersionError
+from xuance_envs.errors import StateError as StateError
+from xuance_envs.errors import StateMismatchError as StateMismatchError
 from xuance_envs.errors import VecEnvError as VecEnvError
 from xuance_envs.errors import WorkerDiedError as WorkerDiedError
 from xuance_envs.errors import WorkerTimeoutError as WorkerTimeoutError
@@ -30,10 +32,12 @@ from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym as SubprocVecEnv_Gym
 from xuance_envs.making import make_vec as make_vec
 from xuance_envs.multi_agent.making import make_multi_agent_vec as make_multi_agent_vec
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv as MultiAgentVecEnv
+from xuance_envs.multi_agent.parallel_view import as_parallel_env as as_parallel_env
 from xuance_envs.multi_agent.raw_env import MPE_Env as MPE_Env
 from xuance_envs.multi_agent.raw_env import MultiAgentEnv as MultiAgentEnv
 from xuance_envs.multi_agent.raw_env import RawMultiAgentEnv as RawMultiAgentEnv
 from xuance_envs.multi_agent.raw_env import XuanCeMultiAgentEnvWrapper as XuanCeMultiAgentEnvWrapper
+from xuance_envs.multi_agent.rows import per_agent_rows as per_agent_rows
 from xuance_envs.multi_agent.step import MultiAgentStart as MultiAgentStart
 from xuance_envs.multi_agent.step import MultiAgentStep as MultiAgentStep
 from xuance_envs.multi_agent.xuance import DummyVecEnv_Football as DummyVecEnv_Football
@@ -48,7 +52,25 @@ from xuance_envs.remote.client import (
 )
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv as RemoteVecEnv
 from xuance_envs.rollout.collector import RolloutCollector as RolloutCollector
+from xuance_envs.rollout.many_agents import (
+    MultiAgentRolloutCollector as MultiAgentRolloutCollector,
+)
 from xuance_envs.rollout.sync_vec_env import SyncVecEnv as SyncVecEnv
+from xuance_envs.state.checking import check_saving as check_saving
+from xuance_envs.state.env_states import EnvStates as EnvStates
+from xuance_envs.state.handlers import register_state as register_state
+from xuance_envs.transforms.actions import ClipActions as ClipActions
+from xuance_envs.transforms.actions import RescaleActions as RescaleActions
+from xuance_envs.transforms.episodes import EpisodeStatistics as EpisodeStatistics
+from xuance_envs.transforms.normalize_observations import (
+    NormalizeObservations as NormalizeObservations,
+)
+from xuance_envs.transforms.normalize_rewards import NormalizeRewards as NormalizeRewards
+from xuance_envs.transforms.observations import TransformObservations as TransformObservations
+from xuance_envs.transforms.rewards import ClipRewards as ClipRewards
+from xuance_envs.transforms.rewards import ScaleRewards as ScaleRewards
+from xuance_envs.transforms.rewards import TransformRewards as TransformRewards
+from xuance_envs.transforms.stacking import StackObservations as StackObservations
 from xuance_envs.tuning import Autotuned as Autotuned
 from xuance_envs.tuning import autotune as autotune
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv as DummyVecEnv
@@ -57,3 +79,4 @@ from xuance_envs.vector_envs.statistics import WorkerStatistics as WorkerStatist
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv as SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import StepBatch as StepBatch
 from xuance_envs.vector_envs.vector_env import VecEnv as VecEnv
+from xuance_envs.vector_envs.wrapper import VecEnvWrapper as VecEnvWrapper

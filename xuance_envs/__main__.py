@@ -19,7 +19,7 @@ import numpy as np
 
 from xuance_envs import tuning
 from xuance_envs.doctor import add_doctor_arguments, run_doctor
-from xuance_envs.errors import EnvError
+from xuance_envs.errors import EnvError, StateError
 from xuance_envs.gym.atari_games import UnknownGameError, full_id
 from xuance_envs.gym.gym_env import Atari_Env, Gym_Env
 from xuance_envs.gym.gym_vec_env import (
@@ -29,8 +29,15 @@ from xuance_envs.gym.gym_vec_env import (
     SubprocVecEnv_Gym,
 )
 from xuance_envs.measure import StepLoop, Throughput, measure, progress_ticks, sample_actions
+from xuance_envs.remote.access.console import add_sessions_arguments, run_sessions
 from xuance_envs.remote.cli import ServeError, add_serve_arguments, run_serve
 from xuance_envs.report import markdown_table, plot_throughput
+from xuance_envs.saved_files import (
+    add_replay_arguments,
+    add_state_arguments,
+    run_replay,
+    run_state,
+)
 from xuance_envs.tuning import autotune
 
 if TYPE_CHECKING:
@@ -354,10 +361,25 @@ COMMANDS = {
         add_doctor_arguments,
         run_doctor,
     ),
+    "state": Command(
+        "show what is in a file of saved environments",
+        add_state_arguments,
+        run_state,
+    ),
+    "replay": Command(
+        "make a failure happen again that record_failures has left a file of",
+        add_replay_arguments,
+        run_replay,
+    ),
     "serve": Command(
         "host environments behind HTTP, for RemoteVecEnv and for notebooks",
         add_serve_arguments,
         run_serve,
+    ),
+    "sessions": Command(
+        "see who uses a server, and end their sessions",
+        add_sessions_arguments,
+        run_sessions,
     ),
 }
 
@@ -399,7 +421,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault(driver, "dummy")
     try:
         COMMANDS[args.command].run(args)
-    except (CommandError, ServeError) as error:
+    except (CommandError, ServeError, StateError, FileNotFoundError) as error:
         print(f"{parser.prog} {args.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -26,15 +26,19 @@ class OtherPython:
         library: what to step with, as ``standalone.py`` calls it.
         python: the interpreter that has it.
         entry: what to step.
+        script: what steps it; None for ``standalone.py``.
 
     Raises:
         LeftOut: it did not start.
     """
 
-    def __init__(self, library: str, python: Path, entry: Entry) -> None:
+    def __init__(
+        self, library: str, python: Path, entry: Entry, script: Path | None = None
+    ) -> None:
         self.num_envs = entry.num_envs
         # -I: the adapters beside the script are called as the libraries are.
-        command = [str(python), "-I", str(SCRIPT), library, entry.env_id, str(entry.num_envs)]
+        names = [library, entry.env_id, str(entry.num_envs)]
+        command = [str(python), "-I", str(script or SCRIPT), *names]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex, overload
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.multi_agent.team import Team
 
-__all__ = ["MultiAgentInfos"]
+__all__ = ["MultiAgentInfos", "infos_by_agent"]
 
 _ENDS = ("reset_obs", "reset_info")
 
@@ -20,10 +20,10 @@ _ENDS = ("reset_obs", "reset_info")
 class MultiAgentInfos(Sequence[dict[Any, Any]]):
     """The infos of one step: a dict for each environment, built when it is first looked at.
 
-    ``infos[i]`` is ``{agent: {...}}`` with an entry for each agent that acted or is alive, and
-    beside these, under keys of their own, what an environment says that is no agent's. Masks of
-    actions are not in it: they are the step's ``action_mask``. Looked at again, a dict is the same
-    object; ``infos[i] = {...}`` replaces one.
+    ``infos[i]`` is ``{agent: {...}}`` with an entry for each agent that acted, after a reset for
+    each that is alive, and beside these, under keys of their own, what an environment says that is
+    no agent's. Masks of actions are not in it: they are the step's ``action_mask``. Looked at
+    again, a dict is the same object; ``infos[i] = {...}`` replaces one.
 
     Args:
         infos: those of the vector environment below.
@@ -45,7 +45,7 @@ class MultiAgentInfos(Sequence[dict[Any, Any]]):
     def are_empty(self) -> bool:
         """Whether no environment says anything."""
         batch, _ = self._infos.parts
-        return not batch.rest and not any(batch.keys)
+        return not batch.rest and not any(layout.keys for layout in batch.layouts)
 
     def column(self, *path: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """One value of every environment's info, without building any dict.
@@ -124,18 +124,31 @@ class MultiAgentInfos(Sequence[dict[Any, Any]]):
         return list, (list(self),)
 
     def _build(self, position: int) -> dict[Any, Any]:
-        info: dict[Any, Any] = {}
-        agents = self._team.agents
-        if self._team.infos_by_agent:
-            for place in np.flatnonzero(self._acted[position] | self._alive[position]).tolist():
-                info[agents[place]] = {}
-        for name, value in self._infos[position].items():
-            whose, key = name if isinstance(name, tuple) else _parted(name)
-            if whose is not None:
-                info.setdefault(agents[whose], {})[key] = value
-            elif key not in _ENDS:
-                info[key] = value
-        return info
+        acted, alive = self._acted[position], self._alive[position]
+        return infos_by_agent(self._infos[position], self._team, acted if acted.any() else alive)
+
+
+def infos_by_agent(
+    info: Mapping[Any, Any], team: Team, present: NDArray[np.bool_]
+) -> dict[Any, Any]:
+    """An environment's infos as it gave them, of the one dict that records travel with.
+
+    Args:
+        info: that dict.
+        team: the agents.
+        present: ``(A,)`` bool: those that have an info, be it empty.
+    """
+    by_agent: dict[Any, Any] = {}
+    if team.infos_by_agent:
+        for place in np.flatnonzero(present).tolist():
+            by_agent[team.agents[place]] = {}
+    for name, value in info.items():
+        whose, key = name if isinstance(name, tuple) else _parted(name)
+        if whose is not None and whose >= 0:
+            by_agent.setdefault(team.agents[whose], {})[key] = value
+        elif key not in _ENDS:
+            by_agent[key] = value
+    return by_agent
 
 
 def _parted(name: str) -> tuple[int | None, Any]:

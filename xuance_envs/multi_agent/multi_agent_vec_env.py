@@ -71,6 +71,7 @@ class MultiAgentVecEnv:
         action_space (dict): of each agent.
         state_space (gymnasium.Space | None): of an environment's state; None where none is carried.
         vec_env (VecEnv): what steps the environments; its observations and actions are records.
+        record (Record): how these are laid out.
         autotuned (Autotuned | None): what ``backend="auto"`` found out.
 
     Raises:
@@ -153,7 +154,7 @@ class MultiAgentVecEnv:
             )
         self.vec_env = vec_env
         self._team: Team = space.team
-        self._record = Record(self._team)
+        self.record = Record(self._team)
         self.num_envs = vec_env.num_envs
         self.agents = self._team.agents
         self.num_agents = len(self.agents)
@@ -163,7 +164,7 @@ class MultiAgentVecEnv:
         self.state_space = self._team.state_space
         self._every = np.arange(self.num_envs)
         self._alive = np.zeros((self.num_envs, self.num_agents), np.bool_)
-        self._actions = AgentActions(self._record, self.num_envs, check_actions)
+        self._actions = AgentActions(self.record, self.num_envs, check_actions)
         self._shows_masks: bool | None = None if action_mask == "auto" else bool(action_mask)
         self._agent_mask = self._alive
         self._rewards: NDArray[np.float64] = np.zeros((self.num_envs, self.num_agents))
@@ -344,7 +345,7 @@ class MultiAgentVecEnv:
         """
         if truncated.any():
             records = self._without_the_lost(records, truncated)
-        batch = self._record.structured(records)
+        batch = self.record.structured(records)
         alive, acted = batch["alive"], batch["acted"]
         over = terminated
         first = None
@@ -364,7 +365,7 @@ class MultiAgentVecEnv:
             self._shows_masks = bool(batch["gives_masks"].any())
         # Looked at after later steps, infos still show their own.
         shown = (acted, alive) if records.flags.writeable else (acted.copy(), alive.copy())
-        record = self._record
+        record = self.record
         return MultiAgentStep(
             record.observations(batch),
             as_float32(batch["rewards"]),
@@ -384,14 +385,14 @@ class MultiAgentVecEnv:
         _, ends = infos.parts
         assert ends is not None
         envs, reset_infos = ends.taken()
-        batch = self._record.structured(np.stack(ends.observations(envs)))
+        batch = self.record.structured(np.stack(ends.observations(envs)))
         alive = self._alive[envs] = batch["alive"]
         return MultiAgentStart(
             envs,
-            self._record.observations(batch),
+            self.record.observations(batch),
             alive,
-            self._record.states(batch),
-            self._record.masks(batch) if self._shows_masks else None,
+            self.record.states(batch),
+            self.record.masks(batch) if self._shows_masks else None,
             MultiAgentInfos(StepInfos(reset_infos, envs), self._team, alive, alive),
         )
 
@@ -403,7 +404,7 @@ class MultiAgentVecEnv:
         What is there is what these acted on.
         """
         records = records.copy()
-        batch = self._record.structured(records)
+        batch = self.record.structured(records)
         batch["truncated"][lost] = batch["alive"][lost]
         for name in ("rewards", "terminated", "acted", "alive"):
             batch[name][lost] = 0

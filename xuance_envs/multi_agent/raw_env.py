@@ -26,6 +26,32 @@ class RawMultiAgentEnv(ABC):
         state_space (gymnasium.Space | None): of the state.
         agent_groups (list[list[str]]): the agents of each group.
         max_episode_steps (int): the limit of an episode.
+
+    Example:
+        >>> import numpy as np
+        >>> from gymnasium.spaces import Box, Discrete
+        >>> from xuance_envs import DummyVecMultiAgentEnv, RawMultiAgentEnv
+        >>> class Pair(RawMultiAgentEnv):
+        ...     def __init__(self, env_seed=None):
+        ...         super().__init__()
+        ...         self.agents, self.num_agents, self.max_episode_steps = ["red", "blue"], 2, 10
+        ...         self.observation_space = {agent: Box(0, 10, (1,)) for agent in self.agents}
+        ...         self.action_space = {agent: Discrete(2) for agent in self.agents}
+        ...     def reset(self):
+        ...         self.time = 0
+        ...         return self.observe(), {}
+        ...     def observe(self):
+        ...         return {agent: np.array([self.time], np.float32) for agent in self.agents}
+        ...     def step(self, actions):
+        ...         self.time += 1
+        ...         rewards = {agent: float(action) for agent, action in actions.items()}
+        ...         ends = {agent: False for agent in self.agents}
+        ...         return self.observe(), rewards, ends, self.time == 10, {}
+        >>> with DummyVecMultiAgentEnv([Pair] * 2) as envs:
+        ...     obs, infos = envs.reset()
+        ...     obs, rewards, *_ = envs.step([{"red": 1, "blue": 0}] * 2)
+        >>> obs[1]["red"], rewards[0]
+        (array([1.], dtype=float32), {'red': 1.0, 'blue': 0.0})
     """
 
     agents: list[Any]
@@ -113,6 +139,14 @@ class XuanCeMultiAgentEnvWrapper:
 
     Args:
         env: the environment.
+        **kwargs: not used.
+
+    Example:
+        >>> from xuance_envs import MPE_Env, XuanCeMultiAgentEnvWrapper
+        >>> env = XuanCeMultiAgentEnvWrapper(MPE_Env("simple_v3", env_seed=1))
+        >>> observations, info = env.reset()
+        >>> info["episode_step"], info["agent_mask"], info["state"].shape
+        (0, {'agent_0': True}, (4,))
     """
 
     def __init__(self, env: Any, **kwargs: Any) -> None:

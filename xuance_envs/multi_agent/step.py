@@ -17,13 +17,22 @@ class MultiAgentStart(NamedTuple):
 
     Attributes:
         env_ids: ``(k,)`` int: which environments they are.
-        obs: ``(k, A, *shape)``, or a dict of such arrays by group; zeros for agents that do not
-            live.
+        obs: ``(k, A, *shape)``, or a dict of such arrays by group; of agents that do not live
+            zeros, or the last one of an agent that has just ended.
         alive: ``(k, A)`` bool: who plays.
         state: ``(k, *state_shape)``; None where none is carried.
         action_mask: ``(k, A, n)`` bool, by group where observations are; None where environments
             give none.
         infos: a sequence of k dicts by agent.
+
+    Example:
+        >>> from xuance_envs import make_multi_agent_vec
+        >>> with make_multi_agent_vec("mpe2:simple_spread_v3", 4, backend="dummy") as envs:
+        ...     step = envs.reset(seed=0)
+        ...     while step.first is None:
+        ...         step = envs.step([{agent: 0 for agent in envs.agents}] * 4)
+        >>> step.first.env_ids, step.first.obs.shape, step.next().alive.all()
+        (array([0, 1, 2, 3]), (4, 3, 18), np.True_)
     """
 
     env_ids: NDArray[np.intp]
@@ -60,6 +69,14 @@ class MultiAgentStep(NamedTuple):
         infos: a sequence of k dicts by agent, each built when it is looked at.
         first: what the next episodes start from, where one ended; None where none did.
         env_ids: ``(k,)`` int, ascending: which environments they are.
+
+    Example:
+        >>> from xuance_envs import make_multi_agent_vec
+        >>> with make_multi_agent_vec("mpe2:simple_spread_v3", 4, backend="dummy") as envs:
+        ...     _ = envs.reset(seed=0)
+        ...     step = envs.step([{agent: 0 for agent in envs.agents}] * 4)
+        >>> step.obs.shape, step.acted[0], step.episode_over
+        ((4, 3, 18), array([ True,  True,  True]), array([False, False, False, False]))
     """
 
     obs: Any

@@ -204,7 +204,11 @@ class XuanCeVecMultiAgentEnv:
         return [{agent: dicts[agent] for agent in order} for dicts in found]
 
     def render(self, mode: str | None = None) -> list[Any]:
-        """Renders every environment."""
+        """Renders every environment.
+
+        Args:
+            mode: passed to those environments whose ``render`` takes a mode.
+        """
         return self.envs_of_agents.render(mode)
 
     def close(self) -> None:
@@ -363,16 +367,80 @@ class _Football(_Battles):
 
 
 class DummyVecEnv_StarCraft2(_StarCraft2, DummyVecMultiAgentEnv):
-    """:class:`DummyVecMultiAgentEnv` with the counts of StarCraft II's battles."""
+    """:class:`DummyVecMultiAgentEnv` with the counts of StarCraft II's battles.
+
+    Example:
+        >>> from xuance_envs import MPE_Env, DummyVecEnv_StarCraft2
+        >>> class Skirmish(MPE_Env):
+        ...     def get_env_info(self):
+        ...         return {**super().get_env_info(), "num_enemies": 5}
+        ...     def step(self, actions):
+        ...         *result, _ = super().step(actions)
+        ...         return *result, {"battle_won": 1, "dead_allies": 0, "dead_enemies": 5}
+        >>> with DummyVecEnv_StarCraft2([lambda: Skirmish("simple_v3")] * 2) as envs:
+        ...     _ = envs.reset()
+        ...     for _ in range(25):
+        ...         _ = envs.step([{"agent_0": 0}] * 2)
+        >>> envs.battles_game, envs.battles_won
+        (array([1, 1], dtype=int32), array([1, 1], dtype=int32))
+    """
 
 
 class SubprocVecEnv_StarCraft2(_StarCraft2, SubprocVecMultiAgentEnv):
-    """:class:`SubprocVecMultiAgentEnv` with the counts of StarCraft II's battles."""
+    """:class:`SubprocVecMultiAgentEnv` with the counts of StarCraft II's battles.
+
+    Example:
+        >>> from xuance_envs import MPE_Env, SubprocVecEnv_StarCraft2
+        >>> class Skirmish(MPE_Env):
+        ...     def get_env_info(self):
+        ...         return {**super().get_env_info(), "num_enemies": 5}
+        ...     def step(self, actions):
+        ...         *result, _ = super().step(actions)
+        ...         return *result, {"battle_won": 1, "dead_allies": 0, "dead_enemies": 5}
+        >>> with SubprocVecEnv_StarCraft2([lambda: Skirmish("simple_v3")] * 2) as envs:
+        ...     _ = envs.reset()
+        ...     for _ in range(25):
+        ...         _ = envs.step([{"agent_0": 0}] * 2)
+        >>> envs.battles_game, envs.battles_won
+        (array([1, 1], dtype=int32), array([1, 1], dtype=int32))
+    """
 
 
 class DummyVecEnv_Football(_Football, DummyVecMultiAgentEnv):
-    """:class:`DummyVecMultiAgentEnv` with the counts of football's matches."""
+    """:class:`DummyVecMultiAgentEnv` with the counts of football's matches.
+
+    Example:
+        >>> from xuance_envs import MPE_Env, DummyVecEnv_Football
+        >>> class Match(MPE_Env):
+        ...     def get_env_info(self):
+        ...         return {**super().get_env_info(), "num_adversaries": 5}
+        ...     def step(self, actions):
+        ...         *result, _ = super().step(actions)
+        ...         return *result, {"score_reward": 1}
+        >>> with DummyVecEnv_Football([lambda: Match("simple_v3")] * 2) as envs:
+        ...     _ = envs.reset()
+        ...     for _ in range(25):
+        ...         _ = envs.step([{"agent_0": 0}] * 2)
+        >>> envs.battles_game, envs.battles_won
+        (array([1, 1], dtype=int32), array([1, 1], dtype=int32))
+    """
 
 
 class SubprocVecEnv_Football(_Football, SubprocVecMultiAgentEnv):
-    """:class:`SubprocVecMultiAgentEnv` with the counts of football's matches."""
+    """:class:`SubprocVecMultiAgentEnv` with the counts of football's matches.
+
+    Example:
+        >>> from xuance_envs import MPE_Env, SubprocVecEnv_Football
+        >>> class Match(MPE_Env):
+        ...     def get_env_info(self):
+        ...         return {**super().get_env_info(), "num_adversaries": 5}
+        ...     def step(self, actions):
+        ...         *result, _ = super().step(actions)
+        ...         return *result, {"score_reward": 1}
+        >>> with SubprocVecEnv_Football([lambda: Match("simple_v3")] * 2) as envs:
+        ...     _ = envs.reset()
+        ...     for _ in range(25):
+        ...         _ = envs.step([{"agent_0": 0}] * 2)
+        >>> envs.battles_game, envs.battles_won
+        (array([1, 1], dtype=int32), array([1, 1], dtype=int32))
+    """

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import common_description
 from xuance_envs.engine.groups import Describe, WorkerGroups
@@ -14,6 +15,7 @@ from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 from xuance_envs.engine.ray.worker_actor import ActorSettings
 from xuance_envs.vector_envs.arguments import (
     checked_functions,
+    checked_info_bytes,
     checked_positive,
     checked_restarts,
     shares,
@@ -29,7 +31,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
     """Many environments on the machines of a Ray cluster.
 
     Each actor steps a group of environments. A vector step is one call and one reply per actor,
-    with the actions, observations, rewards, flags and numeric infos as raw arrays. Trajectories
+    with the actions, observations, rewards, flags and infos as raw arrays. Trajectories
     are the same, bit for bit, as those of
     :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv`, for environments that keep to
     their own random generators.
@@ -70,6 +72,8 @@ class RayVecEnv_Gym(GroupedVecEnv):
         worker_threads: threads torch and OpenCV may use in each actor; None leaves them alone.
             Those of BLAS and OpenMP are limited by Ray, to ``num_cpus_per_worker``.
         check_actions: whether every action is checked to be in its space.
+        info_bytes: room for the arrays in each environment's info, in bytes; what does not find
+            any is pickled, at every step.
 
     Raises:
         ImportError: Ray is not installed.
@@ -113,6 +117,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
         restart_on_exception: bool = False,
         worker_threads: int | None = 1,
         check_actions: bool = False,
+        info_bytes: int = INFO_BYTES,
     ) -> None:
         functions, keywords = checked_functions(env_fns, env_seed)
         groups = start_actors(
@@ -130,6 +135,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
             max_restarts=max_restarts,
             restart_on_exception=restart_on_exception,
             worker_threads=worker_threads,
+            info_bytes=info_bytes,
         )
         super().__init__(groups, copy=copy, check_actions=check_actions)
 
@@ -150,6 +156,7 @@ def start_actors(
     max_restarts: int | None = 100,
     restart_on_exception: bool = False,
     worker_threads: int | None = 1,
+    info_bytes: int = INFO_BYTES,
     autoreset: Autoreset = Autoreset.SAME_STEP,
     describe: Describe = common_description,
 ) -> WorkerGroups:
@@ -172,13 +179,17 @@ def start_actors(
         max_restarts: see above.
         restart_on_exception: see above.
         worker_threads: see above.
+        info_bytes: see above.
         autoreset: when an environment whose episode ended is reset.
         describe: makes one description of the environments'.
     """
     checked_positive(
         worker_threads=worker_threads, step_timeout=step_timeout, start_timeout=start_timeout
     )
-    restarts = checked_restarts(on_worker_failure, max_restarts, restart_on_exception)
+    info_bytes = checked_info_bytes(info_bytes)
+    restarts = checked_restarts(
+        on_worker_failure, max_restarts, restart_on_exception, resumes=False
+    )
     if not num_cpus_per_worker >= 0:
         raise ValueError(f"num_cpus_per_worker: expected at least 0, got {num_cpus_per_worker!r}")
     if in_series != "auto":
@@ -196,7 +207,7 @@ def start_actors(
     settings = ActorSettings(
         cluster, options, len(split), worker_threads, step_timeout, start_timeout
     )
-    actors = Actors(settings, split, functions, keywords, autoreset)
+    actors = Actors(settings, split, functions, keywords, autoreset, info_bytes)
     groups = WorkerGroups(actors, None, describe, restarts)
     places = [driver.actor.place for driver in actors.workers]
     logger.info(

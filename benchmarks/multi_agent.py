@@ -1,0 +1,232 @@
+"""How many steps per second with many agents, beside other vectorizers and bare loops?"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers import many_worlds
+from benchmarks.peers.elsewhere import ROOT, OtherPython
+from benchmarks.peers.entry import Entry, LeftOut
+from benchmarks.shared.contest import Results, race
+from benchmarks.shared.question import (
+    add_outputs,
+    add_peers,
+    add_rounds,
+    begin,
+    chosen_peers,
+    finish,
+    make_parser,
+    with_notes,
+)
+from benchmarks.shared.reference import LIMIT, Limit
+from xuance_envs import MultiAgentVecEnv, SubprocVecMultiAgentEnv
+from xuance_envs.measure import Runner, Throughput
+from xuance_envs.report import markdown_table
+
+WORLDS = {
+    "spread": "MPE simple_spread_v3, 3 agents",
+    "cheap": "cheap, 8 agents",
+    "rich": "the same with masks and infos of numbers",
+    "dying": "the same with agents that die",
+}
+PEERS = {
+    "xuance-dummy": "XuanCe Dummy",
+    "xuance-subproc": "XuanCe Subproc, in_series=1",
+    "xuance-subproc-8": "XuanCe Subproc, in_series=8",
+    "supersuit": "SuperSuit, 2 CPUs",
+    "agilerl": "AgileRL Async",
+}
+SCRIPT = Path(__file__).parent / "peers" / "many_standalone.py"
+
+
+class Loop:
+    """Steps environments one after another, with the actions of the agents that live.
+
+    Args:
+        world: which ones.
+        num_envs: how many there are in all.
+        low: the first one of these.
+        high: the one after the last.
+    """
+
+    def __init__(self, world: str, num_envs: int, low: int, high: int) -> None:
+        self._envs = [many_worlds.make(world) for _ in range(low, high)]
+        for i, env in enumerate(self._envs):
+            env.reset(seed=i)
+        agents = self._envs[0].possible_agents
+        rows = actions_for(world, num_envs)
+        self._actions = itertools.cycle(
+            [[dict(zip(agents, list(row), strict=True)) for row in each[low:high]] for each in rows]
+        )
+        self._count = len(agents)
+
+    def run(self, steps: int) -> float:
+        """Step every environment ``steps`` times; the seconds that took."""
+        envs, count = self._envs, self._count
+        batches = itertools.islice(self._actions, steps)
+        start = time.perf_counter()
+        for batch in batches:
+            for env, actions in zip(envs, batch):  # noqa: B905  # costs nothing here
+                if len(env.agents) != count:
+                    actions = {agent: actions[agent] for agent in env.agents}
+                env.step(actions)
+                if not env.agents:
+                    env.reset()
+        return time.perf_counter() - start
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+
+class Steps:
+    """A contender of ours.
+
+    Args:
+        envs: the environments.
+        actions: an array for each step, over and over again.
+        as_dicts: whether it takes dicts by agent.
+    """
+
+    def __init__(self, envs: Any, actions: Sequence[np.ndarray], as_dicts: bool) -> None:
+        self.num_envs = envs.num_envs
+        self._envs = envs
+        given: Sequence[Any] = actions
+        if as_dicts:
+            given = [
+                [dict(zip(envs.agents, row, strict=True)) for row in rows.tolist()]
+                for rows in actions
+            ]
+        self._actions = itertools.cycle(given)
+        envs.reset()
+
+    def run(self, steps: int) -> float:
+        """Step every environment ``steps`` times; the seconds that took."""
+        step = self._envs.step
+        batches = itertools.islice(self._actions, steps)
+        start = time.perf_counter()
+        for batch in batches:
+            step(batch)
+        return time.perf_counter() - start
+
+    def close(self) -> None:
+        self._envs.close()
+
+
+def actions_for(world: str, num_envs: int) -> list[np.ndarray]:
+    """Random actions of all agents, an array for each of some steps."""
+    draw = np.random.default_rng(0)
+    shape = 64, num_envs, 3 if world == "spread" else many_worlds.AGENTS
+    return list(draw.integers(many_worlds.ACTIONS, size=shape))
+
+
+OURS: Mapping[str, tuple[Callable[..., Any], dict[str, Any], bool]] = {
+    "Dummy": (MultiAgentVecEnv, {"backend": "dummy"}, False),
+    "Subproc": (MultiAgentVecEnv, {"backend": "subproc"}, False),
+    "Subproc, caller_steps": (
+        MultiAgentVecEnv,
+        {"backend": "subproc", "caller_steps": True},
+        False,
+    ),
+    "SubprocVecMultiAgentEnv": (SubprocVecMultiAgentEnv, {}, True),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser("multi_agent", __doc__)
+    add = parser.add_argument
+    add("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS), metavar="WORLD")
+    add("--num-envs", type=int, default=16, metavar="N")
+    add_rounds(parser)
+    add_peers(parser, PEERS)
+    add_outputs(parser, "many agents table")
+    args = parser.parse_args(argv)
+    run = begin()
+    results = Results()
+    rows: list[dict[str, Any]] = []
+    for world in args.worlds:
+        make_runners = partial(contenders, world, args.num_envs, chosen_peers(args, PEERS), results)
+        measured = race(args, world, make_runners, results.note)
+        rows += [record(world, each, measured) for each in measured.values()]
+    print(f"\n{args.num_envs} environments, random actions, {args.rounds} rounds\n")
+    header = ("environments", "contender", "steps/s", "spread", "of the limit", "× XuanCe Subproc")
+    shown = [
+        [
+            WORLDS[row["world"]],
+            row["contender"],
+            f"{row['steps_per_second']:,.0f}",
+            f"{row['spread']:.0%}",
+            f"{row['of_limit']:.2f}",
+            "" if row["of_xuance"] is None else f"{row['of_xuance']:.2f}",
+        ]
+        for row in rows
+    ]
+    text = with_notes(markdown_table(header, shown), results.notes)
+    print(text)
+    finish(args, __doc__, run, text, notes=results.notes, results=rows)
+
+
+def contenders(
+    world: str, num_envs: int, peers: Sequence[str], results: Results, stack: ExitStack
+) -> dict[str, Runner]:
+    """Everybody who steps the environments, ready to."""
+    actions = actions_for(world, num_envs)
+    runners: dict[str, Runner] = {
+        LIMIT: Limit(world, num_envs, Loop),
+        **{
+            name: Steps(
+                kind([partial(many_worlds.make, world)] * num_envs, **options), actions, as_dicts
+            )
+            for name, (kind, options, as_dicts) in OURS.items()
+        },
+    }
+    for runner in runners.values():
+        stack.callback(runner.close)
+    for peer in peers:
+        entry = Entry(world, num_envs, actions, stack, results.note)
+        try:
+            runners[PEERS[peer]] = elsewhere(peer, entry)
+        except LeftOut as reason:
+            why = str(reason).partition("\n")[0]
+            results.note(f"{PEERS[peer]}, {world}: left out, {why}.")
+    return runners
+
+
+def elsewhere(peer: str, entry: Entry) -> OtherPython:
+    """A peer, which lives in an environment of its own."""
+    if entry.env_id == "dying" and peer.startswith("xuance"):
+        raise LeftOut("an agent that dies is a KeyError in it")
+    python = ROOT / ".venv-xuance" / "bin" / "python"
+    if not python.exists():
+        raise LeftOut(
+            f"not installed (there is no {python.parts[-3]}, which make bench-peers makes)"
+        )
+    runner = OtherPython(peer, python, entry, SCRIPT)
+    entry.stack.callback(runner.close)
+    return runner
+
+
+def record(world: str, result: Throughput, measured: Mapping[str, Throughput]) -> dict[str, Any]:
+    """A row of the results."""
+    xuance = measured.get(PEERS["xuance-subproc"])
+    return {
+        "world": world,
+        "contender": result.name,
+        "steps_per_second": result.median,
+        "spread": result.spread,
+        "rounds": result.rates,
+        "of_limit": result.relative_to(measured[LIMIT]),
+        "of_xuance": None if xuance is None else result.relative_to(xuance),
+    }
+
+
+if __name__ == "__main__":
+    main()

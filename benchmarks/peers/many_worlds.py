@@ -1,0 +1,100 @@
+"""Made-up environments with many agents: what every contender can import, with little besides."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+try:
+    from pettingzoo import ParallelEnv
+except ImportError:  # for who has no use for it
+    ParallelEnv = object
+
+AGENTS, SIZE, ACTIONS = 8, 16, 5
+
+
+class Cheap(ParallelEnv):
+    """Agents that see a few numbers, and next to no work.
+
+    Args:
+        length: of an episode.
+        dying: whether agent k ends at step 20 + 10 k.
+        rich: whether infos have masks and numbers.
+    """
+
+    metadata = {"name": "cheap_v0", "render_modes": []}  # noqa: RUF012  # as PettingZoo's
+    render_mode = None
+
+    def __init__(self, length: int = 100, dying: bool = False, rich: bool = False) -> None:
+        self.possible_agents = [f"agent_{i}" for i in range(AGENTS)]
+        box = spaces.Box(-np.inf, np.inf, (SIZE,), np.float32)
+        self._observation_spaces = dict.fromkeys(self.possible_agents, box)
+        self._action_spaces = {agent: spaces.Discrete(ACTIONS) for agent in self.possible_agents}
+        self._ends = {agent: 20 + 10 * i for i, agent in enumerate(self.possible_agents)}
+        self._length, self._dying, self._rich = length, dying, rich
+        self.agents: list[str] = []
+        self._rng = np.random.default_rng(0)
+
+    def observation_space(self, agent: str) -> gymnasium.Space[Any]:
+        return self._observation_spaces[agent]
+
+    def action_space(self, agent: str) -> gymnasium.Space[Any]:
+        return self._action_spaces[agent]
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        self.agents = self.possible_agents[:]
+        self._seen = self._rng.random((AGENTS, SIZE), np.float32)
+        self._masks = self._rng.random((AGENTS, ACTIONS)) < 0.5
+        self._masks[:, 0] = True
+        self._time = 0
+        return self._observations(), self._infos()
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+        self._time += 1
+        agents, over = self.agents, self._time >= self._length
+        self._seen = self._seen * np.float32(0.99)
+        observations, infos = self._observations(), self._infos()
+        rewards = {agent: 1.0 if actions[agent] == 0 else 0.5 for agent in agents}
+        if self._dying:
+            time, ends = self._time, self._ends
+            terminated = {agent: time >= ends[agent] for agent in agents}
+            self.agents = [] if over else [agent for agent in agents if not terminated[agent]]
+        else:
+            terminated = dict.fromkeys(agents, False)
+            self.agents = [] if over else agents
+        return observations, rewards, terminated, dict.fromkeys(agents, over), infos
+
+    def _observations(self) -> dict[str, Any]:
+        if len(self.agents) == AGENTS:
+            return dict(zip(self.agents, self._seen))  # noqa: B905  # as quick as can be
+        return {agent: self._seen[int(agent[6:])] for agent in self.agents}
+
+    def _infos(self) -> dict[str, Any]:
+        if not self._rich:
+            return {agent: {} for agent in self.agents}
+        masks = self._masks
+        return {
+            agent: {"action_mask": masks[int(agent[6:])], "score": 1.5} for agent in self.agents
+        }
+
+    def close(self) -> None:
+        pass
+
+
+def make(world: str) -> Any:
+    """A world by the name it has in the benchmark."""
+    if world == "spread":
+        for package in ("mpe2", "pettingzoo.mpe"):
+            try:
+                module = importlib.import_module(f"{package}.simple_spread_v3")
+            except ImportError:
+                continue
+            return module.parallel_env(N=3, max_cycles=25)
+        raise ImportError("simple_spread_v3 needs mpe2")
+    return Cheap(dying=world == "dying", rich=world == "rich")

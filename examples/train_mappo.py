@@ -1,0 +1,159 @@
+"""PPO for many agents with a shared policy and a critic that sees the state, in one file.
+
+    python examples/train_mappo.py
+    python examples/train_mappo.py --env mpe2:simple_tag_v3 --plot tag.png
+
+It is MAPPO as in Yu et al. 2021, https://arxiv.org/abs/2103.01955, in its plain form. It needs the
+extras `torch` and `plot`, and the package `mpe2`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+
+from xuance_envs import MultiAgentRolloutCollector, make_multi_agent_vec
+
+EPOCHS, BATCH, CLIP = 10, 2400, 0.2
+GAMMA, GAE_LAMBDA = 0.99, 0.95
+ENTROPY_WEIGHT, MAX_GRADIENT = 0.01, 10.0
+
+
+def network(size: int, outputs: int, gain: float) -> nn.Sequential:
+    """Two layers of 64 units, their weights orthogonal."""
+    layers = [nn.Linear(size, 64), nn.Linear(64, 64), nn.Linear(64, outputs)]
+    for layer, scale in zip(layers, (2**0.5, 2**0.5, gain), strict=True):
+        nn.init.orthogonal_(layer.weight, scale)
+        nn.init.zeros_(layer.bias)
+    return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
+
+
+class Agent(nn.Module):
+    """One policy for all agents, who are told which they are, and one critic of the state."""
+
+    def __init__(self, obs_size: int, state_size: int, num_agents: int, num_actions: int) -> None:
+        super().__init__()
+        self.policy = network(obs_size + num_agents, num_actions, 0.01)
+        self.critic = network(state_size + num_agents, 1, 1.0)
+        self.register_buffer("who", torch.eye(num_agents))
+        # Values are those of rewards brought to a variance of 1.
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("scale", torch.ones(()))
+
+    def get_actions_and_values(self, obs, states, masks, actions=None):
+        """Asked by the collector, and once for each batch to learn from."""
+        who = self.who.expand(len(obs), -1, -1)
+        logits = self.policy(torch.cat([obs, who], dim=-1))
+        if masks is not None:
+            logits = logits.masked_fill(~masks, -1e9)
+        chances = torch.distributions.Categorical(logits=logits, validate_args=False)
+        if actions is None:
+            actions = chances.sample()
+        values = self.normalized_values(states) * self.scale + self.mean
+        return actions, chances.log_prob(actions), values, chances.entropy()
+
+    def normalized_values(self, states: torch.Tensor) -> torch.Tensor:
+        """What the critic says of the states for each agent, before it is scaled."""
+        who = self.who.expand(len(states), -1, -1)
+        seen = states.unsqueeze(1).expand(-1, self.who.shape[0], -1)
+        return self.critic(torch.cat([seen, who], dim=-1)).squeeze(-1)
+
+
+def batches(count: int, size: int) -> Iterator[torch.Tensor]:
+    """Which environment steps each batch has, in an order of chance."""
+    yield from torch.randperm(count).split(max(size, 1))
+
+
+def improve(
+    agent: Agent, optimizer: torch.optim.Optimizer, play: MultiAgentRolloutCollector
+) -> None:
+    """Learns from a rollout: only from what agents did while they lived."""
+    advantages = play.advantages(GAMMA, GAE_LAMBDA)
+    returns = advantages + play.values
+    agent.mean += 0.1 * (returns[play.acted].mean() - agent.mean)
+    agent.scale += 0.1 * (returns[play.acted].std() - agent.scale)
+    targets = (returns - agent.mean) / agent.scale
+    counts = advantages[play.acted]
+    advantages = (advantages - counts.mean()) / (counts.std() + 1e-8)
+    flat = [
+        None if tensor is None else tensor.flatten(0, 1)
+        for tensor in (
+            *(play.obs, play.states, play.action_masks, play.actions),
+            *(play.log_probs, advantages, targets, play.acted),
+        )
+    ]
+    for _ in range(EPOCHS):
+        for rows in batches(len(flat[0]), BATCH // advantages.shape[-1]):
+            obs, states, masks, actions, old, gained, wanted, acted = (
+                None if tensor is None else tensor[rows] for tensor in flat
+            )
+            _, log_probs, _, entropy = agent.get_actions_and_values(obs, states, masks, actions)
+            ratio = (log_probs - old).exp()
+            gain = torch.minimum(ratio * gained, ratio.clamp(1 - CLIP, 1 + CLIP) * gained)
+            misses = nn.functional.huber_loss(
+                agent.normalized_values(states), wanted, reduction="none"
+            )
+            loss = (misses - gain - ENTROPY_WEIGHT * entropy)[acted].mean()
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(agent.parameters(), MAX_GRADIENT)
+            optimizer.step()
+
+
+def plot(path: str, curve: Sequence[tuple[int, float]], title: str) -> None:
+    """Draws the learning curve."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(*zip(*curve, strict=True))
+    axes.set(xlabel="environment steps", ylabel="mean return of an agent", title=title)
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Trains, and tells how it goes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--env", default="mpe2:simple_spread_v3")
+    parser.add_argument("--num-envs", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=120_000, help="environment steps")
+    parser.add_argument("--backend", default="subproc", choices=["auto", "dummy", "subproc"])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--plot", metavar="FILE")
+    args = parser.parse_args(argv)
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(1)
+    envs = make_multi_agent_vec(args.env, args.num_envs, backend=args.backend)
+    first = envs.agents[0]
+    agent = Agent(
+        envs.observation_space[first].shape[0],
+        envs.state_space.shape[0],
+        envs.num_agents,
+        int(envs.action_space[first].n),
+    )
+    optimizer = torch.optim.Adam(agent.parameters(), 7e-4, eps=1e-5)
+    began, curve = time.perf_counter(), []
+    with MultiAgentRolloutCollector(envs, agent, 50, seed=args.seed) as play:
+        while play.global_steps < args.steps:
+            play.rollout()
+            improve(agent, optimizer, play)
+            if play.mean_ep_return == play.mean_ep_return:  # there has been an episode
+                curve.append((play.global_steps, play.mean_ep_return))
+            if len(curve) % 25 == 1:
+                print(
+                    f"{play.global_steps:>8,} steps: mean return {play.mean_ep_return:.1f}",
+                    flush=True,
+                )
+    seconds = time.perf_counter() - began
+    print(f"{play.global_steps:,} steps in {seconds:.0f} s: mean return {play.mean_ep_return:.1f}")
+    if args.plot:
+        plot(args.plot, curve, f"{args.env}, {args.num_envs} environments, {seconds:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Many agents as rows, and one of many environments as one of PettingZoo's."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from agents_envs import FOREVER, Herd
+
+from xuance_envs import MultiAgentVecEnv, as_parallel_env, per_agent_rows
+
+COMES_AND_GOES = {"sheep_0": (1, 2), "sheep_1": (3, FOREVER), "sheep_2": (1, FOREVER)}
+
+
+def herds(num_envs=2, **options):
+    return MultiAgentVecEnv([partial(Herd, **options)] * num_envs, backend="dummy")
+
+
+def test_rows_of_gymnasium_are_the_agents_of_all_environments():
+    plain, rows = herds(masks="info"), per_agent_rows(herds(masks="info"))
+    step, (obs, infos) = plain.reset(seed=1), rows.reset(seed=1)
+    for _ in range(9):
+        np.testing.assert_array_equal(obs, step.next().obs.reshape(6, 4))
+        np.testing.assert_array_equal(infos["action_mask"], step.next().action_mask.reshape(6, 3))
+        assert obs in rows.observation_space
+        actions = np.arange(6) % 3
+        step = plain.step(actions.reshape(2, 3))
+        obs, rewards, terminated, truncated, infos = rows.step(actions)
+        np.testing.assert_array_equal(rewards, step.rewards.reshape(6))
+        np.testing.assert_array_equal(truncated, step.truncated.reshape(6))
+        assert not terminated.any()
+        assert infos["acted"].all()
+        assert ("final_obs" in infos) == truncated.any()
+        for i in np.flatnonzero(truncated):
+            np.testing.assert_array_equal(infos["final_obs"][i], step.obs.reshape(6, 4)[i])
+    assert len(rows.render()) == 2
+    rows.close()
+    plain.close()
+
+
+def test_rows_of_agents_that_do_not_play_are_padded():
+    rows = per_agent_rows(herds(1, plays=COMES_AND_GOES, length=4))
+    obs, _ = rows.reset(seed=0)
+    assert obs.any(axis=1).tolist() == [True, False, True]
+    told = []
+    for _ in range(5):
+        obs, rewards, terminated, truncated, infos = rows.step(np.zeros(3, int))
+        told.append(
+            [obs.any(axis=1).tolist(), (rewards != 0).tolist()]
+            + [flags.tolist() for flags in (terminated, truncated, infos["acted"])]
+        )
+    y, n = True, False
+    assert told == [
+        [[y, n, y], [y, n, y], [n, n, n], [n, n, n], [y, n, y]],
+        [[n, y, y], [y, n, y], [y, y, n], [n, n, n], [y, n, y]],  # one ends, and one's padding
+        [[n, y, y], [n, y, y], [n, n, n], [n, n, n], [n, y, y]],
+        [[y, n, y], [n, y, y], [y, n, n], [n, y, y], [n, y, y]],  # the episode ends
+        [[y, n, y], [y, n, y], [n, n, n], [n, n, n], [y, n, y]],
+    ]
+    rows.close()
+
+
+def test_padding_can_be_an_error():
+    rows = per_agent_rows(herds(2, plays={"sheep_0": (1, 2), "sheep_1": (1, 9)}), on_death="raise")
+    rows.reset(seed=0)
+    rows.step(np.zeros(4, int))
+    with pytest.raises(RuntimeError, match="environment 0: agent 'sheep_0' does not play on"):
+        rows.step(np.zeros(4, int))
+    rows.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "told"),
+    [
+        ({"kinds": 2}, {}, "agents with equal spaces"),
+        ({}, {"library": "rllib"}, "library: expected one of"),
+        ({}, {"on_death": "ignore"}, "on_death: expected 'pad' or 'raise'"),
+    ],
+)
+def test_rows_that_cannot_be(options, given, told):
+    with herds(**options) as envs, pytest.raises(ValueError, match=told):
+        per_agent_rows(envs, **given)
+
+
+def test_rows_of_observations_that_are_dicts():
+    rows = per_agent_rows(herds(2, masks="observation", length=2))
+    obs, infos = rows.reset(seed=0)
+    assert obs["observation"].shape == (6, 4)
+    rows.step(np.zeros(6, int))
+    final = rows.step(np.zeros(6, int))[4]["final_obs"]
+    assert final[5]["observation"].shape == (4,)
+    assert infos["action_mask"].shape == (6, 3)
+    rows.close()
+
+
+def test_rows_of_stable_baselines3():
+    pytest.importorskip("stable_baselines3")
+    rows = per_agent_rows(herds(2, masks="info", length=3), "sb3")
+    gym_rows = per_agent_rows(herds(2, masks="info", length=3))
+    rows.seed(4)
+    seeds = [4, 7]  # a row's seed is its environment's
+    np.testing.assert_array_equal(rows.reset(), gym_rows.reset(seed=seeds)[0])
+    total = np.zeros(6)
+    for _ in range(3):
+        masks = np.stack(rows.env_method("action_masks"))
+        assert masks.shape == (6, 3)
+        obs, rewards, dones, infos = rows.step(np.ones(6, int))
+        o, r, _, truncated, told = gym_rows.step(np.ones(6, int))
+        np.testing.assert_array_equal(obs, o)
+        np.testing.assert_array_equal(rewards, r)
+        np.testing.assert_array_equal(dones, truncated)
+        total += rewards
+    for i, info in enumerate(infos):
+        assert info["TimeLimit.truncated"] is True
+        assert info["episode"] == {"r": pytest.approx(total[i]), "l": 3}
+        np.testing.assert_array_equal(info["terminal_observation"], told["final_obs"][i])
+    assert rows.get_attr("length") == [3] * 6
+    rows.set_attr("length", 5, indices=[0])
+    assert rows.get_attr("length", indices=[1, 5]) == [5, 3]
+    assert rows.env_method("actions_of", "sheep_0", indices=[3]) == [3]
+    assert rows.has_attr("action_masks")
+    assert rows.has_attr("length")
+    assert rows.env_is_wrapped(Herd) == [False] * 6
+    assert len(rows.get_images()) == 6
+    rows.close()
+    gym_rows.close()
+
+
+def test_stable_baselines3_learns_with_rows():
+    sb3 = pytest.importorskip("stable_baselines3")
+    rows = per_agent_rows(herds(2, plays=COMES_AND_GOES), "sb3")
+    model = sb3.PPO("MlpPolicy", rows, n_steps=8, batch_size=24, n_epochs=1, device="cpu", seed=0)
+    model.learn(96)
+    assert model.num_timesteps == 96
+    rows.close()
+
+
+@pytest.mark.parametrize("masks", [None, "info", "observation"])
+@pytest.mark.parametrize("options", [{}, {"backend": "subproc", "context": "forkserver"}])
+def test_a_view_steps_its_environment_alone(masks, options):
+    pytest.importorskip("pettingzoo")
+    make_one = partial(Herd, plays=COMES_AND_GOES, kinds=2, masks=masks)
+    with MultiAgentVecEnv([make_one] * 2, **{"backend": "dummy", **options}) as envs:
+        view, bare = as_parallel_env(envs, 1), make_one()
+        assert view.possible_agents == bare.possible_agents
+        for _ in range(2):
+            assert_same(view.reset(seed=3, options={"total": 2}), bare.reset(3, {"total": 2}))
+            while bare.agents:
+                assert view.agents == bare.agents
+                np.testing.assert_array_equal(view.state(), bare.state())
+                actions = dict.fromkeys(bare.agents, 1)
+                assert_same(view.step(actions), bare.step(actions))
+            assert view.agents == []
+        assert view.num_agents == 0
+        np.testing.assert_array_equal(view.render(), bare.render())
+        view.close()
+        assert envs.reset(seed=0).alive.any()
+        with pytest.raises(ValueError, match="index: expected one from 0 to 1"):
+            as_parallel_env(envs, 2)
+
+
+def assert_same(got, expected):
+    for one, other in zip(got, expected, strict=True):
+        assert one.keys() == other.keys()
+        for agent in other:
+            np.testing.assert_equal(one[agent], other[agent])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["simple_spread_v3", "simple_world_comm_v3"])
+def test_pettingzoos_own_tests_pass_on_a_view(name):
+    api = pytest.importorskip("pettingzoo.test")
+    module = pytest.importorskip(f"mpe2.{name}")
+    make_one = partial(module.parallel_env, max_cycles=10)
+    with MultiAgentVecEnv([make_one] * 2, backend="dummy") as envs:
+        api.parallel_api_test(as_parallel_env(envs, 1), num_cycles=30)
+    with MultiAgentVecEnv([make_one], backend="dummy", state=False) as envs:
+        view = as_parallel_env(envs)
+        with pytest.raises(NotImplementedError, match="no state"):
+            view.state()
+        assert view.unwrapped is view

@@ -1,0 +1,162 @@
+"""Rollouts of many agents: what is kept, and advantages that stop where an agent ends."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from agents_envs import FOREVER, MIXED, Herd
+from torch import nn
+
+from xuance_envs import MultiAgentRolloutCollector, MultiAgentVecEnv, RolloutCollector
+
+GAMMA, LAMBDA = 0.9, 0.8
+
+
+class Judge(nn.Module):
+    """Values are a function of the observation and the state, actions of nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+        self.masks = []
+
+    def get_actions_and_values(self, obs, states, masks, actions=None):
+        self.masks.append(masks)
+        values = obs.sum(-1) + (0 if states is None else states.sum(-1, keepdim=True) / 10)
+        actions = torch.arange(obs.shape[1]).expand(obs.shape[:2]) % 3
+        return actions, values * 2, values, values
+
+
+def herds(num_envs=3, **options):
+    return MultiAgentVecEnv([partial(Herd, **options)] * num_envs, backend="dummy")
+
+
+@pytest.mark.parametrize("length", [7, 4])
+@pytest.mark.parametrize("plays", [MIXED, {"a_0": (1, FOREVER), "a_1": (1, 3), "a_2": (3, 4)}])
+def test_rollouts_hold_what_happened(plays, length):
+    with MultiAgentRolloutCollector(
+        herds(plays=plays, length=length, masks="info"), Judge(), 10, seed=2
+    ) as collector:
+        plain = herds(plays=plays, length=length, masks="info")
+        step = plain.reset(seed=2)
+        count = len(plays)
+        actions = np.tile(np.arange(count) % 3, (3, 1))
+        for rollout in range(2):
+            collector.rollout()
+            assert collector.global_steps == 30 * (rollout + 1)
+            for t in range(10):
+                start = step.next()
+                assert collector.obs[t].numpy().tobytes() == start.obs.tobytes()
+                np.testing.assert_allclose(collector.states[t], start.state, rtol=1e-6)
+                np.testing.assert_array_equal(collector.action_masks[t], start.action_mask)
+                np.testing.assert_array_equal(collector.actions[t], actions)
+                step = plain.step(actions)
+                for name, expected in (
+                    ("rewards", step.rewards),
+                    ("acted", step.acted),
+                    ("done_flags", step.terminated),
+                    ("trunc_flags", step.truncated),
+                ):
+                    np.testing.assert_array_equal(getattr(collector, name)[t], expected)
+        assert collector.actions.dtype == collector.done_flags.dtype == torch.int32
+        assert len(collector.finished_ep_returns) > 0
+        assert collector.mean_ep_length <= length
+        assert np.isfinite(collector.mean_ep_return)
+        plain.close()
+    assert collector.envs.closed
+
+
+@pytest.mark.parametrize("length", [7, 4, 30])
+@pytest.mark.parametrize("plays", [MIXED, {"a_0": (1, FOREVER), "a_1": (1, 3), "a_2": (3, 4)}])
+def test_advantages_are_those_of_each_agent_alone(plays, length):
+    judge = Judge()
+    collector = MultiAgentRolloutCollector(herds(plays=plays, length=length), judge, 12, seed=5)
+    plain = herds(plays=plays, length=length)
+    step = plain.reset(seed=5)
+    actions = np.tile(np.arange(len(plays)) % 3, (3, 1))
+    for _ in range(2):
+        collector.rollout()
+        steps = [(start := step.next(), step := plain.step(actions)) for _ in range(12)]
+        assert start is not None
+        expected = np.zeros((12, 3, len(plays)))
+        following = values_of(judge, step.next())
+        advantage = np.zeros((3, len(plays)))
+        for t in reversed(range(12)):
+            start, came = steps[t]
+            values = values_of(judge, start)
+            last = values_of(judge, came)
+            over = came.terminated | came.truncated
+            after = np.where(came.truncated & ~came.terminated, last, following)
+            after = np.where(came.terminated, 0, after)
+            delta = came.rewards + GAMMA * after - values
+            advantage = np.where(over, 0, advantage) * GAMMA * LAMBDA + delta
+            advantage = np.where(came.acted, advantage, 0)
+            expected[t] = advantage
+            following = values
+        got = collector.advantages(GAMMA, LAMBDA)
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+    collector.close()
+    plain.close()
+
+
+def values_of(judge, start):
+    obs, states = torch.from_numpy(start.obs.copy()), torch.from_numpy(start.state.copy())
+    return judge.get_actions_and_values(obs, states.float(), None)[2].numpy()
+
+
+def test_environments_without_states_and_masks():
+    judge = Judge()
+    envs = MultiAgentVecEnv([Herd] * 2, backend="dummy", state=False)
+    collector = MultiAgentRolloutCollector(envs, judge, 3)
+    with pytest.raises(RuntimeError, match="call rollout first"):
+        collector.advantages(GAMMA, LAMBDA)
+    collector.rollout()
+    assert collector.states is None
+    assert collector.action_masks is None
+    assert judge.masks == [None] * 3
+    assert collector.advantages(GAMMA, LAMBDA).shape == (3, 2, 3)
+    collector.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (lambda obs: None, "expected 4 outputs"),
+        (
+            lambda obs: (obs[..., 0], obs[..., 0], obs[:, 0, 0], None),
+            r"values: expected shape \(2, 3\)",
+        ),
+        (lambda obs: (obs, obs[..., 0], obs[..., 0], None), r"actions: expected shape \(2, 3\)"),
+    ],
+)
+def test_answers_are_checked(answer, told):
+    class Wrong:
+        device = "cpu"
+
+        def get_actions_and_values(self, obs, states, masks, actions=None):
+            return answer(obs)
+
+    with (
+        MultiAgentRolloutCollector(herds(2), Wrong(), 3) as collector,
+        pytest.raises(ValueError, match=told),
+    ):
+        collector.rollout()
+
+
+@pytest.mark.parametrize("options", [{"kinds": 2}, {"masks": "observation"}])
+def test_agents_have_equal_spaces_of_arrays(options):
+    with herds(**options) as envs, pytest.raises(ValueError, match="agents with equal spaces"):
+        MultiAgentRolloutCollector(envs, Judge(), 3)
+
+
+def test_steps_are_at_least_one():
+    with herds() as envs, pytest.raises(ValueError, match="steps_per_env: expected at least 1"):
+        MultiAgentRolloutCollector(envs, Judge(), 0)
+
+
+def test_the_collector_of_one_agent_tells_of_this_one():
+    with herds() as envs, pytest.raises(TypeError, match="use MultiAgentRolloutCollector"):
+        RolloutCollector(envs, Judge(), 3)

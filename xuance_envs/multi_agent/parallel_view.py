@@ -1,0 +1,172 @@
+"""One of many environments as one of PettingZoo's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from xuance_envs.multi_agent.actions import AgentActions
+from xuance_envs.multi_agent.infos import infos_by_agent
+from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
+from xuance_envs.multi_agent.team import MASK
+
+__all__ = ["as_parallel_env"]
+
+
+def as_parallel_env(envs: MultiAgentVecEnv, index: int = 0) -> Any:
+    """One of many environments as a parallel environment of PettingZoo's.
+
+    It steps that environment alone, wherever it lives, and resets it only when it is told to. It is
+    for tests and evaluation. The vector environment does not know of its steps: reset the
+    environment there before you step it there again.
+
+    Args:
+        envs: the environments, which stay open when the view is closed.
+        index: which of them.
+
+    Raises:
+        ImportError: PettingZoo is not installed.
+        ValueError: there is no such environment.
+
+    Example:
+        >>> from xuance_envs import as_parallel_env, make_multi_agent_vec
+        >>> with make_multi_agent_vec("mpe2:simple_spread_v3", 2, backend="dummy") as envs:
+        ...     env = as_parallel_env(envs, 1)
+        ...     observations, infos = env.reset(seed=0)
+        ...     _, rewards, *_ = env.step({agent: 0 for agent in env.agents})
+        >>> env.agents, rewards.keys()
+        (['agent_0', 'agent_1', 'agent_2'], dict_keys(['agent_0', 'agent_1', 'agent_2']))
+    """
+    try:
+        from pettingzoo import ParallelEnv
+    except ImportError as error:
+        raise ImportError("as_parallel_env needs PettingZoo: pip install pettingzoo") from error
+    if not 0 <= index < envs.num_envs:
+        raise ValueError(f"index: expected one from 0 to {envs.num_envs - 1}, got {index}")
+    kind = type("ParallelView", (_ParallelView, ParallelEnv), {})
+    return kind(envs, index)
+
+
+class _ParallelView:
+    """What the view does.
+
+    Args:
+        envs: the environments.
+        index: which of them.
+    """
+
+    def __init__(self, envs: MultiAgentVecEnv, index: int) -> None:
+        self._envs = envs
+        self._at = [index]
+        self._actions = AgentActions(envs.record, 1, False)
+        self._alive: NDArray[np.bool_] = np.zeros((1, envs.num_agents), np.bool_)
+        self.metadata = {"name": "view", **envs.metadata}
+        self.render_mode = envs.render_mode
+        self.possible_agents = list(envs.agents)
+        self.agents: list[Any] = []
+        self.state_space = envs.state_space
+        self._state: Any = None
+
+    def observation_space(self, agent: Any) -> Space[Any]:
+        """The space of an agent's observations."""
+        return self._envs.observation_space[agent]
+
+    def action_space(self, agent: Any) -> Space[Any]:
+        """The space of an agent's actions."""
+        return self._envs.action_space[agent]
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[Any, Any], dict[Any, Any]]:
+        """Starts an episode."""
+        given = {"seed": seed, "options": options}
+        ((flat, info),) = self._envs.call(
+            "reset", env_ids=self._at, **{k: v for k, v in given.items() if v is not None}
+        )
+        batch = self._take(flat)
+        return self._observations(batch), self._infos(batch, info)
+
+    def step(self, actions: dict[Any, Any]) -> tuple[dict[Any, Any], ...]:
+        """Steps the environment with the actions of the agents that live."""
+        self._actions.put([actions], self._alive, np.arange(1))
+        ((flat, _, _, _, info),) = self._envs.call(
+            "step", self._actions.records[0], env_ids=self._at
+        )
+        batch = self._take(flat)
+        (acted,) = batch["acted"]
+        of_those = [
+            {
+                a: value
+                for a, value, did in zip(self.possible_agents, row, acted, strict=True)
+                if did
+            }
+            for row in (batch[name][0].tolist() for name in ("rewards", "terminated", "truncated"))
+        ]
+        return self._observations(batch), *of_those, self._infos(batch, info)
+
+    def state(self) -> Any:
+        """The environment's state."""
+        if self.state_space is None:
+            raise NotImplementedError("the environment has no state, or it is not carried")
+        return self._state
+
+    def render(self) -> Any:
+        """A picture."""
+        return self._envs.render(env_ids=self._at)[0]
+
+    def close(self) -> None:
+        """Does nothing: the environments are closed all together."""
+
+    @property
+    def unwrapped(self) -> Any:
+        """Itself: the environment is elsewhere."""
+        return self
+
+    @property
+    def num_agents(self) -> int:
+        """How many agents play."""
+        return len(self.agents)
+
+    def _take(self, flat: NDArray[np.uint8]) -> NDArray[Any]:
+        record = self._envs.record
+        batch = record.structured(np.array(flat)[np.newaxis])
+        self._alive = batch["alive"]
+        self.agents = [a for a, on in zip(self.possible_agents, self._alive[0], strict=True) if on]
+        states = record.states(batch)
+        self._state = None if states is None else states[0]
+        return batch
+
+    def _present(self, batch: NDArray[Any]) -> NDArray[np.bool_]:
+        present: NDArray[np.bool_] = batch["acted"][0] | batch["alive"][0]
+        return present
+
+    def _observations(self, batch: NDArray[Any]) -> dict[Any, Any]:
+        present, record = self._present(batch), self._envs.record
+        found: dict[Any, Any] = {}
+        for fields in record.groups:
+            parts = [batch[name][0] for name in fields.observation_names()]
+            for i, (agent, place) in enumerate(
+                zip(fields.group.agents, fields.group.places, strict=True)
+            ):
+                if present[place]:
+                    found[agent] = fields.observations.unflatten([part[i] for part in parts])
+        return {agent: found[agent] for agent in self.possible_agents if agent in found}
+
+    def _infos(self, batch: NDArray[Any], info: dict[Any, Any]) -> dict[Any, Any]:
+        team = self._envs.record.team
+        present = batch["acted"][0] if batch["acted"].any() else batch["alive"][0]
+        infos = infos_by_agent(info, team, present)
+        masks = self._envs.record.masks(batch)
+        if bool(batch["gives_masks"][0]) and masks is not None:
+            for group in team.groups:
+                space = group.observation_space
+                if group.mask is None or (isinstance(space, spaces.Dict) and MASK in space.spaces):
+                    continue
+                mask = masks if team.is_one else masks[group.name]
+                for i, (agent, place) in enumerate(zip(group.agents, group.places, strict=True)):
+                    if present[place]:
+                        infos[agent][MASK] = mask[0, i]
+        return infos

@@ -1,0 +1,109 @@
+"""Rows of agents as a vector environment of Stable-Baselines3's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.vec_env.base_vec_env import VecEnv
+
+from xuance_envs.multi_agent.agent_rows import AgentRows
+from xuance_envs.multi_agent.gymnasium_rows import row_of
+
+__all__ = ["SB3Rows"]
+
+
+class SB3Rows(VecEnv):
+    """Rows of agents in Stable-Baselines3's form; see
+    :func:`~xuance_envs.multi_agent.rows.per_agent_rows`.
+
+    Infos have ``acted``, and where a row ended ``terminal_observation``, ``TimeLimit.truncated``
+    and ``episode`` with its return and length; padding has no ``episode``.
+
+    Args:
+        rows: the rows.
+    """  # noqa: D205  # a name too long for one line
+
+    def __init__(self, rows: AgentRows) -> None:
+        self._rows = rows
+        self.render_mode = rows.envs.render_mode
+        super().__init__(rows.num_rows, rows.observation_space, rows.action_space)
+        self._returns = np.zeros(self.num_envs)
+        self._lengths = np.zeros(self.num_envs, np.int64)
+
+    def reset(self) -> Any:
+        """Starts a new episode in every environment."""
+        seeds = self._seeds[:: self._rows.envs.num_agents]
+        self._rows.reset(None if None in seeds else seeds, None)
+        self._reset_seeds()
+        self._reset_options()
+        self._returns[:], self._lengths[:] = 0, 0
+        return self._rows.obs
+
+    def step_async(self, actions: Any) -> None:
+        """Starts a step with an action for each row."""
+        self._rows.step_async(actions)
+
+    def step_wait(self) -> tuple[Any, Any, Any, list[dict[str, Any]]]:
+        """Waits for the step."""
+        rows = self._rows
+        rows.step_wait()
+        self._returns += rows.rewards
+        self._lengths += rows.acted
+        infos: list[dict[str, Any]] = [{"acted": acted} for acted in rows.acted.tolist()]
+        dones = rows.terminated | rows.truncated
+        for i in np.flatnonzero(dones).tolist():
+            info = infos[i]
+            info["terminal_observation"] = row_of(rows.last, i)
+            info["TimeLimit.truncated"] = bool(rows.truncated[i] and not rows.terminated[i])
+            if rows.acted[i]:
+                info["episode"] = {"r": float(self._returns[i]), "l": int(self._lengths[i])}
+            self._returns[i] = self._lengths[i] = 0
+        return rows.obs, rows.rewards, dones, infos
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._rows.envs.close()
+
+    def get_images(self) -> Sequence[Any]:
+        """A picture of each environment, once for each of its rows."""
+        frames = self._rows.envs.render()
+        return [frame for frame in frames for _ in range(self._rows.envs.num_agents)]
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Whether environments have an attribute; ``action_masks`` where they give masks."""
+        if attr_name == "action_masks":
+            return self._rows.masks is not None
+        has: bool = super().has_attr(attr_name)
+        return has
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """An attribute of the environments of some rows."""
+        envs = self._envs_of(indices)
+        unique = sorted(set(envs))
+        values = dict(zip(unique, self._rows.envs.get_attr(attr_name, unique), strict=True))
+        return [values[env] for env in envs]
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        """Sets an attribute of the environments of some rows."""
+        self._rows.envs.set_attr(attr_name, value, sorted(set(self._envs_of(indices))))
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Calls a method of the environments of some rows; ``action_masks`` gives rows' masks."""
+        if method_name == "action_masks" and self._rows.masks is not None:
+            return [self._rows.masks[i] for i in self._get_indices(indices)]
+        envs = self._envs_of(indices)
+        unique = sorted(set(envs))
+        answers = self._rows.envs.call(method_name, *method_args, env_ids=unique, **method_kwargs)
+        of_env = dict(zip(unique, answers, strict=True))
+        return [of_env[env] for env in envs]
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        """Whether environments are wrapped, in which no row is."""
+        return [False for _ in self._get_indices(indices)]
+
+    def _envs_of(self, indices: Any) -> list[int]:
+        return [int(i) // self._rows.envs.num_agents for i in self._get_indices(indices)]
