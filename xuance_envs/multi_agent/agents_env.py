@@ -281,10 +281,8 @@ class AgentsEnv:
     def xuance_infos(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What XuanCe's environments say of themselves, and of their groups of agents."""
         team = self.described
-        observation_space, action_space = (
-            team.space("observation_space"),
-            team.space("action_space"),
-        )
+        observation_space = dict(zip(team.agents, team.observation_spaces, strict=True))
+        action_space = dict(zip(team.agents, team.action_spaces, strict=True))
         groups = [list(group.agents) for group in team.groups]
         env_info = {
             "state_space": team.state_space,

@@ -159,8 +159,12 @@ class MultiAgentVecEnv:
         self.agents = self._team.agents
         self.num_agents = len(self.agents)
         self.groups = {group.name: group.agents for group in self._team.groups}
-        self.observation_space: dict[Any, Space[Any]] = self._team.space("observation_space")
-        self.action_space: dict[Any, Space[Any]] = self._team.space("action_space")
+        self.observation_space: dict[Any, Space[Any]] = dict(
+            zip(self.agents, self._team.observation_spaces, strict=True)
+        )
+        self.action_space: dict[Any, Space[Any]] = dict(
+            zip(self.agents, self._team.action_spaces, strict=True)
+        )
         self.state_space = self._team.state_space
         self._every = np.arange(self.num_envs)
         self._alive = np.zeros((self.num_envs, self.num_agents), np.bool_)
