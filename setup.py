@@ -56,6 +56,7 @@ EXTRAS["test"] = [
     "pytest>=8.2",
     "pytest-timeout>=2.3.1",
     "pytest-xdist>=3.8",
+    "sb3-contrib>=2.6",  # masks of actions
     "schemathesis>=4",
 ]
 EXTRAS["dev"] = [*EXTRAS["test"], "build>=1.2", "mypy>=1.11", "ruff>=0.6", "types-tqdm>=4.64"]
@@ -81,12 +82,14 @@ setup(
     author="xuance_envs contributors",
     license_expression="MIT",
     license_files=["LICENSE"],
+    keywords="reinforcement-learning gymnasium vectorized environments xuance",
     classifiers=[
         "Development Status :: 3 - Alpha",
         "Intended Audience :: Developers",
         "Intended Audience :: Science/Research",
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Typing :: Typed",
     ],

@@ -1,7 +1,11 @@
-"""How long until CartPole-v1 is solved, by the demo's PPO and by Stable-Baselines3's?"""
+"""How long until CartPole-v1 is solved, by the demo's PPO and by Stable-Baselines3's?
+
+With another task, such as --env HalfCheetah-v5: how well is it learned in so many steps?
+"""
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.shared import curves
 from benchmarks.shared.question import add_outputs, begin, finish, make_parser
 from xuance_envs import demo
 from xuance_envs.report import markdown_table
@@ -92,13 +97,23 @@ LEARNERS: dict[str, Callable[[int, float], tuple[float, int, float]]] = {
 def main(argv: Sequence[str] | None = None) -> None:
     parser = make_parser("learning", __doc__)
     add = parser.add_argument
-    add("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5], metavar="SEED")
+    add("--env", default=demo.ENV_ID, metavar="ID", help="default: %(default)s")
+    add("--steps", type=int, default=1_000_000, help="of another task (default: %(default)s)")
+    add("--seeds", type=int, nargs="+", metavar="SEED", help="default: 1 to 5; of another task, 3")
     add("--goal", type=float, default=demo.GOAL, help="mean return (default: %(default)s)")
-    add("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS))
-    add_outputs(parser, "learning table")
+    add("--learners", nargs="+", metavar="LEARNER", help="default: all")
+    add_outputs(parser, "learning table", "where the curves of another task go")
     args = parser.parse_args(argv)
+    known = LEARNERS if args.env == demo.ENV_ID else curves.learners_of(args.env)
+    for name in args.learners or ():
+        if name not in known:
+            parser.error(f"--learners: expected some of {', '.join(known)}, got {name}")
     torch.set_num_threads(1)
     run = begin()
+    if args.env != demo.ENV_ID:
+        compare_curves(args, run)
+        return
+    args.seeds, args.learners = args.seeds or [1, 2, 3, 4, 5], args.learners or list(LEARNERS)
     found: dict[str, list[tuple[float, int, float]]] = {name: [] for name in args.learners}
     for seed in args.seeds:  # in turn, because the machine changes its speed
         for name in args.learners:
@@ -112,6 +127,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         {"learner": name, "seconds": s, "steps": n, "mean_return": score, "seed": seed}
         for name, trials in found.items()
         for seed, (s, n, score) in zip(args.seeds, trials, strict=True)
+    ]
+    finish(args, __doc__, run, text, results=results)
+
+
+def compare_curves(args: argparse.Namespace, run: dict[str, Any]) -> None:
+    seeds = args.seeds or [1, 2, 3]
+    found = curves.measure(args.env, args.learners, args.steps, seeds)
+    text = curves.table(found)
+    title = f"PPO on {args.env}, {args.steps:,} environment steps, {len(seeds)} seeds, one thread"
+    print(f"\n{title}\n\n{text}")
+    if args.png:
+        curves.draw(found, args.steps, title, args.png)
+    results = [
+        {"learner": name, "seed": seed, "seconds": curve.seconds, "returns": curve.returns}
+        for name, trained in found.items()
+        for seed, curve in zip(seeds, trained, strict=True)
     ]
     finish(args, __doc__, run, text, results=results)
 

@@ -1,4 +1,7 @@
-"""How fast is a vector environment behind HTTP on this machine, beside one in this process?"""
+"""How fast is a vector environment behind HTTP on this machine, beside one in this process?
+
+And with many sessions at a time: how many requests, how long does one take, and is any left behind?
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,14 @@ import dataclasses
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from benchmarks.shared.contest import race
 from benchmarks.shared.question import add_outputs, begin, finish, make_parser, with_notes
+from benchmarks.shared.sessions import Load, load
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
 from xuance_envs.measure import StepLoop, Throughput, sample_actions
@@ -32,6 +36,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--num-envs", type=int, default=64, metavar="N", help="default: %(default)s")
     add("--seconds", type=float, default=1.0, help="of each run (default: %(default)s)")
     add("--rounds", type=int, default=7, help="runs of each, interleaved (default: %(default)s)")
+    add("--sessions", type=int, nargs="*", default=[32, 200], metavar="N",
+        help="sessions at a time, of 8 environments each (default: 32 200)")  # fmt: skip
     add_outputs(parser, "remote table")
     return parser.parse_args(argv)
 
@@ -53,12 +59,46 @@ def main(argv: Sequence[str] | None = None) -> None:
         ]
         for name, result in results.items()
     ]
+    loads = {sessions: measure_sessions(args, sessions) for sessions in args.sessions}
     notes.append(f"requests per vector step: {requests:g}")
     text = with_notes(markdown_table(header, rows), notes)
+    if loads:
+        text += "\n\n" + table_of(loads)
     print(f"\n{args.num_envs} × {args.env}\n\n{text}")
     kept = {name: dataclasses.asdict(result) for name, result in results.items()}
+    kept |= {f"{count} sessions": dataclasses.asdict(each) for count, each in loads.items()}
     kept["requests per vector step"] = {"count": requests}
     finish(args, __doc__, run, text, results=kept)
+
+
+def measure_sessions(args: argparse.Namespace, sessions: int) -> Load:
+    """What the server does for so many sessions: the median of three runs, by requests."""
+    many = str(sessions * 8)
+    limits = [
+        *("--max-sessions", many, "--max-sessions-per-token", many, "--max-envs", many),
+        *("--max-envs-per-token", many, "--max-processes", many),
+        *("--max-processes-per-token", many),
+    ]
+    with served(args.env, *limits) as url:
+        runs = load(url, args.env, sessions, 8, 3 * args.seconds, runs=3)
+    return sorted(runs, key=lambda run: run.requests)[1]
+
+
+def table_of(loads: Mapping[int, Load]) -> str:
+    """Many sessions, as a table."""
+    header = ("sessions of 8", "requests/s", "p50", "p99", "the least of the mean", "/healthz")
+    rows = [
+        [
+            f"{sessions}",
+            f"{each.requests:,.0f}",
+            f"{each.p50 * 1e3:.1f} ms",
+            f"{each.p99 * 1e3:.1f} ms",
+            f"{each.least:.2f}",
+            f"{each.health * 1e3:.0f} ms at most",
+        ]
+        for sessions, each in loads.items()
+    ]
+    return markdown_table(header, rows)
 
 
 def measure_remote(
@@ -84,9 +124,10 @@ def measure_remote(
 
 
 @contextmanager
-def served(env_id: str) -> Iterator[str]:
+def served(env_id: str, *more: str) -> Iterator[str]:
     """The address of a server in a process of its own, as the command line starts it."""
     command = [sys.executable, "-m", "xuance_envs", "serve", "--env", env_id, "--port", "0"]
+    command += ["--no-access-log", *more]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as server:

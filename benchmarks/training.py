@@ -106,6 +106,7 @@ def train(vec_env: VecEnv, steps: int, seed: int) -> tuple[float, float, float]:
     ppo = load_example()
     torch.manual_seed(seed)
     settings = ppo.Settings()
+    vec_env = ppo.prepared(vec_env, settings.gamma)
     agent = ppo.Agent(vec_env.observation_space.shape, vec_env.action_space)
     stepping = 0.0
     step_async, step_wait = vec_env.step_async, vec_env.step_wait

@@ -51,6 +51,7 @@ intersphinx_mapping = {name: (url, f"_inventories/{name}.inv") for name, url in 
 
 # Every name must lead somewhere, but for these.
 nitpicky = True
+suppress_warnings = ["ref.python"]  # a name that httpx documents as well as two modules of ours
 nitpick_ignore_regex = [
     (r"py:.*", r".*\._\w+|_\w+"),  # private
     # Constraints in annotations, as pydantic's messages have them, are no names.
@@ -58,6 +59,9 @@ nitpick_ignore_regex = [
     (r"py:(class|exc)", r"httpx\..*"),  # whose documentation has no inventory
     (r"py:class", r"pydantic\..*|ASGIApp|ObservationMode"),
     (r"py:class", r"ThreadPoolExecutor|multiprocessing\.context\.BaseContext"),
+    (r"py:class", r"Network|ParseLimit|xuance_envs\.remote\.(connection\.T|messages\.M)"),
+    # What asyncio and uvicorn have under other names than their documentation.
+    (r"py:class", r"asyncio\.transports\.Transport|uvicorn\..*"),
     # What a module of the engine derives from; and a name that Gymnasium documents as another's.
     (r"py:class", r"(cloudpickle\.cloudpickle|pickle)\.(Unp|P)ickler"),
     (r"py:class", r"gymnasium\.envs\.registration\.VectorizeMode"),

@@ -38,15 +38,21 @@ NAMES: dict[str, dict[str, dict[str, str]]] = {
             "library/functions.html": "int float bool object type",
             "library/stdtypes.html": "str bytes bytearray memoryview dict list tuple set range "
             "frozenset",
-            "library/collections.abc.html": "collections.abc.Awaitable collections.abc.Callable "
+            "library/asyncio-protocol.html": "asyncio.Protocol",
+            "library/collections.abc.html": "collections.abc.AsyncIterator "
+            "collections.abc.Awaitable collections.abc.Callable "
             "collections.abc.Collection collections.abc.Hashable collections.abc.Iterable "
             "collections.abc.Iterator collections.abc.Mapping collections.abc.MutableMapping "
             "collections.abc.Sequence",
             "library/abc.html": "abc.ABC",
             "library/argparse.html": "argparse.ArgumentParser argparse.Namespace",
             "library/enum.html": "enum.Enum enum.IntEnum",
+            "library/ipaddress.html": "ipaddress.IPv4Network ipaddress.IPv6Network",
+            "library/logging.html": "logging.Handler logging.LogRecord",
             "library/mmap.html": "mmap.mmap",
             "library/pathlib.html": "pathlib.Path",
+            "library/socket.html": "socket.socket",
+            "library/ssl.html": "ssl.SSLContext",
             "library/types.html": "types.ModuleType types.TracebackType",
             "library/typing.html": "typing.NamedTuple typing.Protocol typing.SupportsFloat "
             "typing.SupportsIndex",

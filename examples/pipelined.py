@@ -2,15 +2,17 @@
 
     python examples/pipelined.py
     python examples/pipelined.py --env Pendulum-v1 --num-envs 256
+    python examples/pipelined.py --num-envs 16 --work 500 --think 250 --sleep
     python examples/pipelined.py --device cuda
 
 In a synchronous loop the policy waits for the environments, then the environments wait for the
-policy. Here the halves take turns, so that a turn takes as long as the longer of the two, where
-there are cores for both. The recipe is the function `pipelined`; the rest measures it.
+policy. With `RolloutCollector(..., halves=2)` the halves take turns, so that a turn takes as long
+as the longer of the two, where there are cores for both. `halves="auto"` tries both ways in the
+first 128 steps.
 
-It gains most where the policy leaves the cores alone, as one on an accelerator does. A policy on
-the CPU takes a core from the environments, and thinking twice about halves costs more than once
-about all: compare with what `step` makes of it. It needs the extra `torch`.
+It gains most where the policy leaves the cores alone, as one on an accelerator does, or one that
+sleeps (`--sleep`). A policy on the CPU takes a core from the environments, and thinking twice about
+halves costs more than once about all. It needs the extra `torch`.
 """
 
 from __future__ import annotations
@@ -30,121 +32,97 @@ from gymnasium import spaces
 from torch import nn
 from tqdm import tqdm
 
-from xuance_envs import Gym_Env, SubprocVecEnv, VecEnv
+from xuance_envs import Gym_Env, RolloutCollector, SubprocVecEnv, VecEnv
 
 WIDTHS = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+HALVES: tuple[int | str, ...] = (1, 2, "auto")
 
 
 # --- the recipe ---------------------------------------------------------------------------------
 
 
-def pipelined(envs: VecEnv, policy: Policy, steps: int) -> None:
-    """Steps so many times as many as there are, each half while the policy is at the other."""
-    obs, _ = envs.reset(seed=0)
-    for ids in np.split(np.arange(envs.num_envs), 2):
-        envs.send(policy(obs[ids]), ids)
-    sent = envs.num_envs
-    while sent < steps * envs.num_envs:
-        batch = envs.recv(min_envs=envs.num_envs // 2)
-        # Until the send, the other half is stepping.
-        envs.send(policy(next_states(*batch[:5])), batch.env_ids)
-        sent += len(batch.env_ids)
-    envs.recv(min_envs=envs.num_envs)
+def make_envs(env_fn: Callable[[], Any], num_envs: int, workers: int) -> VecEnv:
+    """Twice as many workers as there are cores for: those of a half keep all of them busy."""
+    return SubprocVecEnv([env_fn] * num_envs, in_series=num_envs // (2 * workers), copy=False)
 
 
-def next_states(obs: Any, rewards: Any, terminated: Any, truncated: Any, infos: Any) -> Any:
-    """What the next actions are for: where an episode ended, the first state of the next one."""
-    for i in np.flatnonzero(terminated | truncated):
-        obs[i] = infos[i]["reset_obs"]
-    return obs
+def make_collector(envs: VecEnv, policy: Policy, steps: int, halves: int | str) -> RolloutCollector:
+    """With `halves=2` one half steps while the policy is at the other."""
+    return RolloutCollector(envs, policy, steps, device=policy.device, seed=0, halves=halves)
 
 
-# --- what to compare it with --------------------------------------------------------------------
-
-
-def one_after_the_other(envs: VecEnv, policy: Policy, steps: int) -> None:
-    """The same halves, but nothing steps while the policy thinks."""
-    half = envs.num_envs // 2
-    obs, _ = envs.reset(seed=0)
-    for _ in range(steps):
-        for ids in np.split(np.arange(envs.num_envs), 2):
-            envs.send(policy(obs[ids]), ids)
-            obs[ids] = next_states(*envs.recv(min_envs=half)[:5])
-
-
-def synchronous(envs: VecEnv, policy: Policy, steps: int) -> None:
-    """The policy thinks about all environments at once, and all of them step at once."""
-    obs, _ = envs.reset(seed=0)
-    for _ in range(steps):
-        obs = next_states(*envs.step(policy(obs)))
-
-
-def thinking_alone(envs: VecEnv, policy: Policy, steps: int) -> None:
-    """The policy, about one half and then about the other."""
-    obs, _ = envs.reset(seed=0)
-    halves = np.split(obs, 2)
-    for _ in range(steps):
-        for half in halves:
-            policy(half)
-
-
-def stepping_alone(envs: VecEnv, policy: Policy, steps: int) -> None:
-    """One half, then the other, without thinking."""
-    half = envs.num_envs // 2
-    actions = policy(envs.reset(seed=0)[0])
-    for _ in range(steps):
-        for ids in np.split(np.arange(envs.num_envs), 2):
-            envs.send(actions[ids], ids)
-            envs.recv(min_envs=half)
-
-
-LOOPS: dict[str, Callable[[VecEnv, Policy, int], None]] = {
-    "the policy thinks about a half": thinking_alone,
-    "a half steps": stepping_alone,
-    "one after the other": one_after_the_other,
-    "pipelined": pipelined,
-    "all at once, with step": synchronous,
-}
-
-
-# --- the policy ---------------------------------------------------------------------------------
+# --- the policy and the environments ------------------------------------------------------------
 
 
 class Policy:
-    """A network that takes about so long over some observations, and draws actions.
+    """Takes about so long over some observations, and draws actions.
 
     Args:
         env: for its spaces; the actions' is a Discrete or a Box.
         batch: how many observations.
-        seconds: how long.
+        seconds: how long over so many.
         device: where the network is.
+        sleeps: whether it waits for the rest of that time, as for another machine's answer, in
+            place of having a network so large.
     """
 
     def __init__(
-        self, env: gymnasium.Env[Any, Any], batch: int, seconds: float, device: str
+        self,
+        env: gymnasium.Env[Any, Any],
+        batch: int,
+        seconds: float,
+        device: str,
+        sleeps: bool = False,
     ) -> None:
+        self.device = device
         self._space = env.action_space
-        self._device = device
-        inputs = int(np.prod(env.observation_space.shape or ()))
+        self._nap = seconds / batch if sleeps else 0.0
+        shape = env.observation_space.shape or ()
         discrete = isinstance(self._space, spaces.Discrete)
+        inputs = int(np.prod(shape))
         outputs = int(self._space.n) if discrete else int(np.prod(self._space.shape or ()))
-        obs = np.zeros((batch, inputs), np.float32)
-        for width in WIDTHS:
+        states = torch.zeros(batch, *shape, device=device)
+        for width in WIDTHS[:1] if sleeps else WIDTHS:
             layers = [nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh()]
-            self._network = nn.Sequential(*layers, nn.Linear(width, outputs)).to(device)
-            if statistics.median(seconds_of(partial(self, obs)) for _ in range(50)) >= seconds:
+            self._network = nn.Sequential(*layers, nn.Linear(width, outputs + 1)).to(device)
+            think = partial(self.get_actions_and_values, states)
+            if statistics.median(seconds_of(think) for _ in range(50)) >= seconds:
                 break
 
     @torch.inference_mode()
-    def __call__(self, obs: Any) -> Any:
-        """An action for each observation."""
-        inputs = torch.from_numpy(obs).to(self._device, torch.float32).flatten(1)
-        outputs = self._network(inputs)
+    def get_actions_and_values(self, states: Any, actions: Any = None) -> Any:
+        """An action for each state, and what a collector wants besides."""
+        end = time.perf_counter() + self._nap * len(states)
+        *logits, values = self._network(states.flatten(1)).unbind(1)
+        outputs = torch.stack(logits, 1)
         if isinstance(self._space, spaces.Discrete):
             noise = -torch.log(torch.empty_like(outputs).exponential_())
-            return (outputs + noise).argmax(1).cpu().numpy() + self._space.start
-        actions = torch.tanh(outputs).cpu().numpy()
-        return actions.reshape(-1, *self._space.shape).astype(self._space.dtype)
+            actions = (outputs + noise).argmax(1) + self._space.start
+        else:
+            actions = torch.tanh(outputs).reshape(-1, *self._space.shape)
+        if (left := end - time.perf_counter()) > 0 and self._nap:
+            time.sleep(left)
+        return actions, torch.zeros_like(values), values, None
+
+
+class Working(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Works so long in each step.
+
+    Args:
+        env: the environment.
+        seconds: of a core's time.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], seconds: float) -> None:
+        super().__init__(env)
+        self._seconds = seconds
+
+    def step(self, action: Any) -> Any:
+        """Steps the environment, too."""
+        end = time.thread_time() + self._seconds
+        while time.thread_time() < end:
+            pass
+        return self.env.step(action)
 
 
 # --- the measurement ----------------------------------------------------------------------------
@@ -180,38 +158,38 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
     add("--num-envs", type=even, default=128, metavar="N", help="default: %(default)s")
-    add("--think", type=float, default=200.0, metavar="MICROSECONDS", help="default: %(default)s")
+    add("--work", type=float, default=0.0, metavar="MICROSECONDS", help="of each step, besides")
+    add("--think", type=float, default=2.0, metavar="MICROSECONDS", help="of each observation")
+    add("--sleep", action="store_true", help="have the policy wait in place of computing")
     add("--device", default="cpu", help="where the policy is (default: %(default)s)")
-    add("--workers", type=int, default=max(1, cpus() - 1), help="processes for each half")
-    add("--rounds", type=int, default=7, help="timed runs of each loop, interleaved")
-    add("--steps", type=int, default=300, help="steps of every environment in each of them")
+    add("--workers", type=int, default=cpus(), help="processes for each half")
+    add("--rounds", type=int, default=7, help="timed rollouts of each kind, interleaved")
+    add("--steps", type=int, default=128, help="steps of every environment in each of them")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measures the loops in turns, and prints how long each takes for half of the environments."""
+    """Measures rollouts in turns, and prints how long each takes for a step of all."""
     args = parse(argv)
     torch.set_num_threads(1)  # the other cores are for the environments
     half = args.num_envs // 2
     workers = max(count for count in range(1, args.workers + 1) if half % count == 0)
-    env_fn = partial(Gym_Env, args.env)
-    with SubprocVecEnv([env_fn] * args.num_envs, in_series=half // workers) as envs:
-        policy = Policy(env_fn(), half, args.think * 1e-6, args.device)
-        rounds: dict[str, list[float]] = {name: [] for name in LOOPS}
-        with tqdm(total=args.rounds * len(LOOPS), unit="run", dynamic_ncols=True) as bar:
-            for _ in range(args.rounds):
-                for name, loop in LOOPS.items():
-                    bar.set_description(name, refresh=False)
-                    seconds = seconds_of(partial(loop, envs, policy, args.steps))
-                    rounds[name].append(seconds / (2 * args.steps) * 1e6)
-                    bar.update()
+    env_fn = partial(Working, Gym_Env(args.env), args.work * 1e-6)
+    with make_envs(env_fn, args.num_envs, workers) as envs:
+        policy = Policy(env_fn(), half, args.think * half * 1e-6, args.device, args.sleep)
+        collectors = {kind: make_collector(envs, policy, args.steps, kind) for kind in HALVES}
+        rounds: dict[int | str, list[float]] = {kind: [] for kind in HALVES}
+        for _ in tqdm(range(args.rounds), unit="round", dynamic_ncols=True):
+            for kind, collector in collectors.items():
+                collector.vec_reset()  # they share the environments
+                seconds = seconds_of(collector.rollout)
+                rounds[kind].append(seconds / args.steps * 1e6)
     print(f"\n{args.num_envs} × {args.env}, {workers} workers for each half, {cpus()} CPUs\n")
-    for name, microseconds in rounds.items():
-        print(f"{name:<30} {statistics.median(microseconds):>8.0f} µs a half")
-    thinking, stepping, _, both, _ = rounds.values()
-    turns = zip(both, thinking, stepping, strict=True)
-    ratio = statistics.median(total / max(parts) for total, *parts in turns)
-    print(f"\npipelined: {ratio:.2f} of the larger of the first two")
+    for kind, microseconds in rounds.items():
+        print(f"halves={kind!s:<6} {statistics.median(microseconds):>8.0f} µs a step")
+    ratios = [one / two for one, two in zip(rounds[1], rounds[2], strict=True)]
+    print(f"\nhalves=2: {statistics.median(ratios):.2f} times as fast as halves=1")
+    print(f"halves='auto' chose {collectors['auto'].halves}")
 
 
 if __name__ == "__main__":

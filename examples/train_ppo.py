@@ -1,8 +1,13 @@
 """PPO in one file on top of RolloutCollector: Discrete and Box actions, vectors and Atari images.
 
     python examples/train_ppo.py --env CartPole-v1
-    python examples/train_ppo.py --env Pendulum-v1 --num-envs 16 --steps 500000
+    python examples/train_ppo.py --env Taxi-v4 --steps 300000
     python examples/train_ppo.py --env ALE/Breakout-v5 --num-envs 16 --steps 10000000
+    python examples/train_ppo.py --env Pendulum-v1 --steps 300000 --save pendulum.pt
+    python examples/train_ppo.py --env Pendulum-v1 --steps 50000 --play pendulum.pt
+
+With `--checkpoint DIR` it can be ended at any moment, and goes on with `--resume DIR` as if it
+never had been, to the same weights bit for bit.
 
 Proximal policy optimization is Schulman et al. 2017, https://arxiv.org/abs/1707.06347. It needs the
 extra `torch`; Atari games need `atari` too.
@@ -11,19 +16,22 @@ extra `torch`; Atari games need `atari` too.
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import torch
-from gymnasium.wrappers import ClipAction, NormalizeReward
+from gymnasium.wrappers import FlattenObservation
 from torch import nn
 
 import xuance_envs
 from xuance_envs import Gym_Env, RolloutCollector, VecEnv
+from xuance_envs.transforms import ClipActions, NormalizeObservations, NormalizeRewards, Transform
 
 ATARI_IDS = "ALE/"
 
@@ -45,6 +53,7 @@ class Settings:
     max_gradient: float = 0.5
 
 
+COUNTED_STATES = Settings(annealed_over=500_000, entropy_weight=0.02)
 CONTINUOUS = Settings(128, 1e-3, 1_000_000, epochs=10, batch_size=256, gamma=0.95)
 ATARI = Settings(128, 2.5e-4, 10_000_000, epochs=4, clip=0.1, entropy_weight=0.01)
 
@@ -91,19 +100,17 @@ class Agent(nn.Module):
         self.policy_head = layer(nn.Linear(features, actions), 0.01)
         self.value_head = layer(nn.Linear(features, 1), 1.0)
         self.log_std = nn.Parameter(torch.zeros(actions))
-        # What is known of the states' scale, and from how many; images are divided by 255.
-        size = () if self.sees_images else state_shape
-        self.register_buffer("mean", torch.zeros(size))
-        self.register_buffer("variance", torch.full(size, 255.0**2 if self.sees_images else 1.0))
-        self.seen = 0
 
     def get_actions_and_values(
-        self, states: torch.Tensor, actions: torch.Tensor | None = None
+        self, states: torch.Tensor, actions: Any = None, masks: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Actions, new or those given, with their log-probabilities; values; the entropy."""
-        states = (states - self.mean) / (self.variance.sqrt() + 1e-6)
+        if self.sees_images:
+            states = states / 255
         features = self.policy_body(states)
         policy = self.policy_head(features)
+        if masks is not None:
+            policy = policy.masked_fill(~masks, -1e8)
         values = self.value_head(features if self.sees_images else self.value_body(states))
         act = self.choose if self.is_discrete else self.move
         actions, log_probs, entropy = act(policy, actions)
@@ -124,23 +131,23 @@ class Agent(nn.Module):
             actions = normal.sample()
         return actions, normal.log_prob(actions).sum(-1), normal.entropy().sum(-1)
 
-    def learn_scale(self, states: torch.Tensor) -> None:
-        """Takes note of the mean and variance of vectors."""
-        if not self.sees_images:
-            self.seen += len(states)
-            weight = len(states) / self.seen
-            variance, mean = torch.var_mean(states, 0, correction=0)
-            shift = mean - self.mean
-            self.variance += weight * (variance + (1 - weight) * shift**2 - self.variance)
-            self.mean += weight * shift
-
 
 # --- learning -----------------------------------------------------------------------------------
 
 
-def train(collector: RolloutCollector, agent: Agent, settings: Settings) -> Iterator[None]:
+def optimizer_for(agent: Agent, settings: Settings) -> torch.optim.Optimizer:
+    """What improves the agent."""
+    return torch.optim.Adam(agent.parameters(), settings.learning_rate, eps=1e-5, fused=True)
+
+
+def train(
+    collector: RolloutCollector,
+    agent: Agent,
+    settings: Settings,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> Iterator[None]:
     """Trains for ever: one rollout and one update whenever the next item is asked for."""
-    optimizer = torch.optim.Adam(agent.parameters(), settings.learning_rate, eps=1e-5, fused=True)
+    optimizer = optimizer or optimizer_for(agent, settings)
     while True:
         done = min(collector.global_steps / settings.annealed_over, 1.0)
         optimizer.param_groups[0]["lr"] = settings.learning_rate * (1 - 0.9 * done)
@@ -159,9 +166,11 @@ def update(
     states = collector.states.detach().flatten(0, 1)
     actions = collector.actions.flatten(0, 1)
     old_log_probs = collector.log_probs.flatten()
+    masks = None if collector.action_masks is None else collector.action_masks.flatten(0, 1)
     for _ in range(settings.epochs):
         for rows in torch.randperm(len(states), device=states.device).split(settings.batch_size):
-            answer = agent.get_actions_and_values(states[rows], actions[rows])
+            allowed = None if masks is None else masks[rows]
+            answer = agent.get_actions_and_values(states[rows], actions[rows], allowed)
             _, log_probs, values, entropy = answer
             advantage = advantages[rows]
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
@@ -176,26 +185,82 @@ def update(
             loss.backward()
             nn.utils.clip_grad_norm_(agent.parameters(), settings.max_gradient)
             optimizer.step()
-    agent.learn_scale(states)
+
+
+def save(path: str, agent: Agent, envs: VecEnv) -> None:
+    """Saves an agent, and the scale in which it sees, without which it is lost."""
+    scale = envs.state_dict() if isinstance(envs, Transform) else {}
+    torch.save({"agent": agent.state_dict(), "scale": scale}, path)
+
+
+def load(path: str, agent: Agent, envs: VecEnv) -> None:
+    """Has an agent that was saved play in these environments, in the scale it learned in."""
+    saved = torch.load(path, weights_only=True)
+    agent.load_state_dict(saved["agent"])
+    if isinstance(envs, Transform):
+        envs.load_state_dict(saved["scale"])
+        envs.freeze()
+
+
+# --- checkpoints --------------------------------------------------------------------------------
+
+CHECKPOINT = "checkpoint.pt"
+
+
+def save_checkpoint(
+    folder: Path, collector: RolloutCollector, agent: Agent, optimizer: torch.optim.Optimizer
+) -> None:
+    """Writes all that the rest of the training depends on, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f"{CHECKPOINT}.{os.getpid()}"
+    state = {
+        "collector": collector.state_dict(),
+        "agent": agent.state_dict(),
+        "optimizer": optimizer.state_dict(),
+    }
+    with unfinished.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(folder / CHECKPOINT)
+
+
+def load_checkpoint(
+    folder: Path, collector: RolloutCollector, agent: Agent, optimizer: torch.optim.Optimizer
+) -> None:
+    """Goes on from there; the generators come last, because making all of these draws from them."""
+    state = torch.load(folder / CHECKPOINT, weights_only=True, map_location=collector.device)
+    agent.load_state_dict(state["agent"])
+    optimizer.load_state_dict(state["optimizer"])
+    collector.load_state_dict(state["collector"])
 
 
 # --- environments and the command line ----------------------------------------------------------
 
 
-def make_env(env_id: str, gamma: float) -> gymnasium.Env[Any, Any]:
-    """One environment; its infos have the score of each episode before rewards are scaled."""
-    if env_id.startswith(ATARI_IDS):
-        return xuance_envs.Atari_Env(env_id, image_size=84)
+def make_gym_env(env_id: str) -> gymnasium.Env[Any, Any]:
+    """One environment; a counted state is shown as one of so many bits."""
     env = Gym_Env(env_id)
-    continuous = isinstance(env.action_space, gymnasium.spaces.Box)
-    return ClipAction(NormalizeReward(env, gamma)) if continuous else env
+    is_counted = isinstance(env.observation_space, gymnasium.spaces.Discrete)
+    return FlattenObservation(env) if is_counted else env
 
 
 def make_envs(env_id: str, num_envs: int, backend: str, gamma: float) -> VecEnv:
-    """Many of them, in this process (``dummy``) or in workers (``subproc``)."""
-    family = "Atari" if env_id.startswith(ATARI_IDS) else "Gym"
-    name = {"dummy": "DummyVecEnv_", "subproc": "SubprocVecEnv_"}[backend] + family
-    return getattr(xuance_envs, name)([partial(make_env, env_id, gamma)] * num_envs, copy=False)
+    """Many environments, in this process (``dummy``) or in workers (``subproc``)."""
+    is_atari = env_id.startswith(ATARI_IDS)
+    make_env = partial(xuance_envs.Atari_Env, image_size=84) if is_atari else make_gym_env
+    name = {"dummy": "DummyVecEnv_", "subproc": "SubprocVecEnv_"}[backend]
+    kind = getattr(xuance_envs, name + ("Atari" if is_atari else "Gym"))
+    return prepared(kind([partial(make_env, env_id)] * num_envs, copy=False), gamma)
+
+
+def prepared(envs: VecEnv, gamma: float) -> VecEnv:
+    """Environments as PPO learns best in them; infos have the scores of before all the same."""
+    if len(envs.observation_space.shape or ()) > 1 or envs.observation_space.dtype.kind == "i":
+        return envs
+    if isinstance(envs.action_space, gymnasium.spaces.Box):
+        envs = NormalizeRewards(ClipActions(envs), gamma)
+    return NormalizeObservations(envs)
 
 
 def settings_for(env_id: str) -> Settings:
@@ -203,6 +268,8 @@ def settings_for(env_id: str) -> Settings:
     if env_id.startswith(ATARI_IDS):
         return ATARI
     with gymnasium.make(env_id) as env:
+        if isinstance(env.observation_space, gymnasium.spaces.Discrete):
+            return COUNTED_STATES
         return CONTINUOUS if isinstance(env.action_space, gymnasium.spaces.Box) else Settings()
 
 
@@ -215,6 +282,18 @@ def main() -> None:
     add("--num-envs", type=int, default=32)
     add("--seed", type=int, default=1)
     add("--steps", type=int, default=200_000)
+    parser.add_argument("--save", metavar="FILE", help="where the trained agent goes")
+    parser.add_argument("--play", metavar="FILE", help="an agent that is to play, and not to learn")
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="where to write checkpoints, also at the end",
+    )
+    add("--every", type=int, default=10, metavar="N", help="updates between two checkpoints")
+    parser.add_argument(
+        "--resume", type=Path, metavar="DIR", help="go on from the checkpoint in there, if any"
+    )
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     settings = settings_for(args.env)
@@ -225,22 +304,35 @@ def main() -> None:
         agent.cuda()
     if not agent.sees_images:
         torch.set_num_threads(1)  # small layers are quicker so, and workers need the other cores
+    if args.play:
+        load(args.play, agent, envs)
     dtype = torch.uint8 if agent.sees_images else torch.float32
     with RolloutCollector(
         envs, agent, settings.steps_per_env, state_dtype=dtype, seed=args.seed
     ) as collector:
-        start = shown = time.perf_counter()
-        for _ in train(collector, agent, settings):
+        optimizer = optimizer_for(agent, settings)
+        if args.resume is not None and (args.resume / CHECKPOINT).exists():
+            load_checkpoint(args.resume, collector, agent, optimizer)
+        start, begun = time.perf_counter(), collector.global_steps
+        shown = start
+        playing = iter(collector.rollout, "learned")  # play for ever, and learn nothing
+        updates = playing if args.play else train(collector, agent, settings, optimizer)
+        for update_number, _ in enumerate(updates, 1):
             now, steps = time.perf_counter(), collector.global_steps
-            if steps >= args.steps or now - shown > 1:
+            is_last = steps >= args.steps
+            if args.checkpoint is not None and (is_last or update_number % args.every == 0):
+                save_checkpoint(args.checkpoint, collector, agent, optimizer)
+            if is_last or now - shown > 1:
                 print(
-                    f"{steps:>10,} steps  {steps / (now - start):>7,.0f} steps/s  "
+                    f"{steps:>10,} steps  {(steps - begun) / (now - start):>7,.0f} steps/s  "
                     f"mean return {collector.mean_ep_return:8.1f}",
                     flush=True,
                 )
                 shown = now
-            if steps >= args.steps:
+            if is_last:
                 break
+        if args.save:
+            save(args.save, agent, envs)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,6 @@ def test_a_missing_package_is_named_with_what_to_install(package: str, extra: st
         (["demo", "--num-envs", "0"], "above 0"),
         (["demo", "--seconds", "nan"], "above 0"),
         (["no-such-command"], "demo"),
-        ([], "COMMAND"),
     ],
 )
 def test_what_the_user_got_wrong_is_said_in_a_line(args: list[str], said: str) -> None:
@@ -120,6 +119,15 @@ def test_what_the_user_got_wrong_is_said_in_a_line(args: list[str], said: str) -
     assert answer.returncode == 2
     assert said in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+def test_without_a_command_there_is_one_screen_that_shows_all() -> None:
+    answer = run()
+    assert answer.returncode == 0
+    assert len(answer.stdout.splitlines()) <= 40
+    for command in ("demo", "bench", "doctor", "serve"):
+        assert f"    {command} " in answer.stdout
+    assert "make_vec" in answer.stdout
 
 
 def test_help_explains_every_option_of_the_demo() -> None:

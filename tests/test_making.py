@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import multiprocessing
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -48,6 +49,24 @@ def test_workers_know_what_is_registered_here_only(context: str) -> None:
             assert infos[1]["episode_step"] == 3
     finally:
         del gymnasium.registry["Corridor-v0"]
+
+
+def test_observations_and_rewards_are_normalized_when_asked_for() -> None:
+    with make_vec("Pendulum-v1", 3, backend="dummy", seed=7, normalize=True) as envs:
+        assert repr(envs) == "NormalizeObservations(NormalizeRewards(DummyVecEnv(num_envs=3)))"
+        obs, _ = envs.reset()
+        assert obs.mean(0) == pytest.approx(0, abs=1e-6)
+        assert (envs.raw_observations == envs.vec_env.buf_obs).all()
+    with make_vec("Pendulum-v1", 2, normalize=True) as envs:
+        assert envs.autotuned is not None
+
+
+def test_what_cannot_be_normalized_leaves_no_process_behind() -> None:
+    with pytest.raises(ValueError, match="expected observations in a Box of numbers, got Discrete"):
+        make_vec("FrozenLake-v1", 3, backend="subproc", normalize=True)
+    assert multiprocessing.active_children() == []
+    with pytest.raises(ValueError, match="expected no backend, allow_native, normalize or seed"):
+        make_vec("CartPole-v1", 2, vectorization_mode="sync", normalize=True)
 
 
 def test_options_go_to_the_backend_and_arguments_to_the_environments() -> None:

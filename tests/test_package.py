@@ -23,6 +23,8 @@ PUBLIC_NAMES = [
     "AlreadySteppingError",
     "Atari_Env",
     "Autotuned",
+    "ClipActions",
+    "ClipRewards",
     "ClosedVecEnvError",
     "DummyVecEnv",
     "DummyVecEnv_Atari",
@@ -31,6 +33,8 @@ PUBLIC_NAMES = [
     "DummyVecEnv_StarCraft2",
     "DummyVecMultiAgentEnv",
     "EnvError",
+    "EnvStates",
+    "EpisodeStatistics",
     "Gym_Env",
     "LazyFrames",
     "MPE_Env",
@@ -40,6 +44,8 @@ PUBLIC_NAMES = [
     "MultiAgentStart",
     "MultiAgentStep",
     "MultiAgentVecEnv",
+    "NormalizeObservations",
+    "NormalizeRewards",
     "NotSteppingError",
     "RawMultiAgentEnv",
     "RayVecEnv_Gym",
@@ -54,7 +60,12 @@ PUBLIC_NAMES = [
     "RemoteUnreachableError",
     "RemoteVecEnv",
     "RemoteVersionError",
+    "RescaleActions",
     "RolloutCollector",
+    "ScaleRewards",
+    "StackObservations",
+    "StateError",
+    "StateMismatchError",
     "StepBatch",
     "StudentGymEnvVectorized",
     "SubprocVecEnv",
@@ -64,8 +75,11 @@ PUBLIC_NAMES = [
     "SubprocVecEnv_StarCraft2",
     "SubprocVecMultiAgentEnv",
     "SyncVecEnv",
+    "TransformObservations",
+    "TransformRewards",
     "VecEnv",
     "VecEnvError",
+    "VecEnvWrapper",
     "WorkerDiedError",
     "WorkerStatistics",
     "WorkerTimeoutError",
@@ -74,10 +88,12 @@ PUBLIC_NAMES = [
     "__version__",
     "as_parallel_env",
     "autotune",
+    "check_saving",
     "create_student_gym_env_vectorized",
     "make_multi_agent_vec",
     "make_vec",
     "per_agent_rows",
+    "register_state",
 ]
 
 NEEDS = {
@@ -93,14 +109,16 @@ NEEDS = {
 # From the ground up: a module imports from floors below its own only, and from its own room.
 FLOORS = [
     {"_version", "errors"},
+    {"state"},
     {"engine"},
     {"vector_envs"},
     {"measure"},
     {"tuning"},
     {"multi_agent"},
-    {"compat", "gym", "rollout"},
+    {"compat", "gym", "rollout", "transforms"},
     {"report"},
     {"demo", "making", "remote"},
+    {"doctor", "saved_files"},
     {"__main__"},
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
@@ -110,13 +128,15 @@ ENGINE_FLOORS = [
     {"by_value", "cgroups", "cpus", "forks", "library_threads", "serialization"},
     {"data"},
     {"group"},
-    {"driver", "last_known", "results", "waiting"},
+    {"action_masks", "driver", "last_known", "results", "waiting"},
     {"backend", "ledger"},
     {"process", "ray", "restarts"},
+    {"failure_files", "resuming"},
     {"groups"},
+    {"saving"},
 ]
 ENGINE_FLOOR_OF = {room: number for number, rooms in enumerate(ENGINE_FLOORS) for room in rooms}
-TIED = ENGINE_FLOORS[0] | ENGINE_FLOORS[3] | ENGINE_FLOORS[4]
+TIED = ENGINE_FLOORS[0] | ENGINE_FLOORS[3] | ENGINE_FLOORS[4] | ENGINE_FLOORS[6]
 """Modules of the engine that may import others of their floor, as long as there is no circle."""
 
 MANY_ENVIRONMENTS = {"xuance_envs.gym.gym_vec_env"}
@@ -328,6 +348,10 @@ ERRORS = [
     errors.ClosedVecEnvError("text"),
     errors.WrongProcessError("text"),
     errors.EnvError(3, "step", "ValueError: too far", "Traceback ..."),
+    errors.StateError(3, "save_state", "Pump.handle: a Handle cannot be saved"),
+    errors.StateMismatchError(
+        3, "load_state", "another id", "", "id", "CartPole-v1", "CartPole-v0"
+    ),
     errors.WorkerDiedError([0, 1], 4711, -9, "step", "the end of its output"),
     errors.WorkerTimeoutError([2], 4712, 1.5, "reset", "waited in vain"),
     errors.RemoteError("text", "http://127.0.0.1:8001", 500),

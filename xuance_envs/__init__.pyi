@@ -15,6 +15,8 @@ from xuance_envs.errors import RemoteRequestError as RemoteRequestError
 from xuance_envs.errors import RemoteTooLargeError as RemoteTooLargeError
 from xuance_envs.errors import RemoteUnreachableError as RemoteUnreachableError
 from xuance_envs.errors import RemoteVersionError as RemoteVersionError
+from xuance_envs.errors import StateError as StateError
+from xuance_envs.errors import StateMismatchError as StateMismatchError
 from xuance_envs.errors import VecEnvError as VecEnvError
 from xuance_envs.errors import WorkerDiedError as WorkerDiedError
 from xuance_envs.errors import WorkerTimeoutError as WorkerTimeoutError
@@ -54,6 +56,21 @@ from xuance_envs.rollout.many_agents import (
     MultiAgentRolloutCollector as MultiAgentRolloutCollector,
 )
 from xuance_envs.rollout.sync_vec_env import SyncVecEnv as SyncVecEnv
+from xuance_envs.state.checking import check_saving as check_saving
+from xuance_envs.state.env_states import EnvStates as EnvStates
+from xuance_envs.state.handlers import register_state as register_state
+from xuance_envs.transforms.actions import ClipActions as ClipActions
+from xuance_envs.transforms.actions import RescaleActions as RescaleActions
+from xuance_envs.transforms.episodes import EpisodeStatistics as EpisodeStatistics
+from xuance_envs.transforms.normalize_observations import (
+    NormalizeObservations as NormalizeObservations,
+)
+from xuance_envs.transforms.normalize_rewards import NormalizeRewards as NormalizeRewards
+from xuance_envs.transforms.observations import TransformObservations as TransformObservations
+from xuance_envs.transforms.rewards import ClipRewards as ClipRewards
+from xuance_envs.transforms.rewards import ScaleRewards as ScaleRewards
+from xuance_envs.transforms.rewards import TransformRewards as TransformRewards
+from xuance_envs.transforms.stacking import StackObservations as StackObservations
 from xuance_envs.tuning import Autotuned as Autotuned
 from xuance_envs.tuning import autotune as autotune
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv as DummyVecEnv
@@ -62,3 +79,4 @@ from xuance_envs.vector_envs.statistics import WorkerStatistics as WorkerStatist
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv as SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import StepBatch as StepBatch
 from xuance_envs.vector_envs.vector_env import VecEnv as VecEnv
+from xuance_envs.vector_envs.wrapper import VecEnvWrapper as VecEnvWrapper

@@ -18,7 +18,8 @@ import gymnasium
 import numpy as np
 
 from xuance_envs import tuning
-from xuance_envs.errors import EnvError
+from xuance_envs.doctor import add_doctor_arguments, run_doctor
+from xuance_envs.errors import EnvError, StateError
 from xuance_envs.gym.atari_games import UnknownGameError, full_id
 from xuance_envs.gym.gym_env import Atari_Env, Gym_Env
 from xuance_envs.gym.gym_vec_env import (
@@ -28,8 +29,15 @@ from xuance_envs.gym.gym_vec_env import (
     SubprocVecEnv_Gym,
 )
 from xuance_envs.measure import StepLoop, Throughput, measure, progress_ticks, sample_actions
+from xuance_envs.remote.access.console import add_sessions_arguments, run_sessions
 from xuance_envs.remote.cli import ServeError, add_serve_arguments, run_serve
 from xuance_envs.report import markdown_table, plot_throughput
+from xuance_envs.saved_files import (
+    add_replay_arguments,
+    add_state_arguments,
+    run_replay,
+    run_state,
+)
 from xuance_envs.tuning import autotune
 
 if TYPE_CHECKING:
@@ -348,31 +356,72 @@ COMMANDS = {
         add_bench_arguments,
         run_bench,
     ),
+    "doctor": Command(
+        "print what a bug report needs, and try each kind of vector environment here",
+        add_doctor_arguments,
+        run_doctor,
+    ),
+    "state": Command(
+        "show what is in a file of saved environments",
+        add_state_arguments,
+        run_state,
+    ),
+    "replay": Command(
+        "make a failure happen again that record_failures has left a file of",
+        add_replay_arguments,
+        run_replay,
+    ),
     "serve": Command(
         "host environments behind HTTP, for RemoteVecEnv and for notebooks",
         add_serve_arguments,
         run_serve,
     ),
+    "sessions": Command(
+        "see who uses a server, and end their sessions",
+        add_sessions_arguments,
+        run_sessions,
+    ),
 }
 
 
+EXAMPLES = """\
+for example:
+  python -m xuance_envs demo                        an agent learns CartPole; then the speeds
+  python -m xuance_envs demo Breakout               the same for an Atari game, without an agent
+  python -m xuance_envs bench HalfCheetah-v5        which backend to take for an environment
+  python -m xuance_envs serve --env CartPole-v1     environments for other machines and notebooks
+
+in a program:
+  from xuance_envs import make_vec
+  envs = make_vec("CartPole-v1", 8)
+  obs, infos = envs.reset(seed=0)
+  obs, rewards, terminated, truncated, infos = envs.step([0] * 8)
+"""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status."""
+    """Run one command, or show which there are; the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m xuance_envs", description="Vectorized reinforcement-learning environments."
+        prog="python -m xuance_envs",
+        description="Vectorized reinforcement-learning environments.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, command in COMMANDS.items():
         subparser = subparsers.add_parser(
             name, help=command.summary, description=f"{name}: {command.summary}."
         )
         command.add_arguments(subparser)
     args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help()
+        return 0
     for driver in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):  # what renders looks for no screen
         os.environ.setdefault(driver, "dummy")
     try:
         COMMANDS[args.command].run(args)
-    except (CommandError, ServeError) as error:
+    except (CommandError, ServeError, StateError, FileNotFoundError) as error:
         print(f"{parser.prog} {args.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

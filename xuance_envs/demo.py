@@ -24,6 +24,7 @@ from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
 from xuance_envs.report import plot_learning
 from xuance_envs.rollout.collector import RolloutCollector
 from xuance_envs.rollout.recorder import GifRecorder
+from xuance_envs.transforms.normalize_observations import NormalizeObservations
 
 __all__ = ["ENV_ID", "GOAL", "Course", "load_example", "record", "show_learning", "train"]
 
@@ -48,12 +49,14 @@ class Course:
         seconds: how long they took, learning included.
         episodes: environment steps so far and return, of each episode that finished.
         means: environment steps so far and mean return of the last episodes, after each rollout.
+        scale: what the environments had learned of the scale in which the agent sees.
     """
 
     steps: int = 0
     seconds: float = 0.0
     episodes: list[tuple[int, float]] = field(default_factory=list)
     means: list[tuple[int, float]] = field(default_factory=list)
+    scale: dict[str, Any] = field(default_factory=dict)
 
     @property
     def mean_return(self) -> float:
@@ -89,7 +92,7 @@ def show_learning(seed: int, goal: float, out: Path) -> bool:
     )
     print("The learning curve and a recording of the trained agent are in", flush=True)
     print(curve)
-    print(record(agent, out / f"{ENV_ID}-agent.gif", seed), flush=True)
+    print(record(agent, course.scale, out / f"{ENV_ID}-agent.gif", seed), flush=True)
     return reached
 
 
@@ -107,7 +110,9 @@ def train(seed: int, goal: float) -> tuple[Any, Course]:
     settings = ppo.Settings()
     last: deque[float] = deque(maxlen=EPISODES)
     course = Course()
-    envs = SubprocVecEnv_Gym([partial(Gym_Env, ENV_ID)] * NUM_ENVS, copy=False, caller_steps=True)
+    envs = NormalizeObservations(
+        SubprocVecEnv_Gym([partial(Gym_Env, ENV_ID)] * NUM_ENVS, copy=False, caller_steps=True)
+    )
     agent = ppo.Agent(envs.observation_space.shape, envs.action_space)
     start = time.perf_counter()
     with (
@@ -124,18 +129,28 @@ def train(seed: int, goal: float) -> tuple[Any, Course]:
             enough = len(last) == EPISODES and course.mean_return >= goal
             if enough or course.steps >= MOST_STEPS:
                 break
-    course.seconds = time.perf_counter() - start
+    course.seconds, course.scale = time.perf_counter() - start, envs.state_dict()
     torch.set_num_threads(threads)
     return agent, course
 
 
-def record(agent: Any, path: Path, seed: int) -> Path:
+def record(agent: Any, scale: dict[str, Any], path: Path, seed: int) -> Path:
     """Record one episode of an agent as a GIF.
+
+    Args:
+        agent: the agent.
+        scale: in which it sees.
+        path: where the recording goes.
+        seed: of the episode.
 
     Returns:
         The path.
     """
-    envs = DummyVecEnv_Gym([partial(Gym_Env, ENV_ID, render_mode="rgb_array")])
+    envs = NormalizeObservations(
+        DummyVecEnv_Gym([partial(Gym_Env, ENV_ID, render_mode="rgb_array")])
+    )
+    envs.load_state_dict(scale)
+    envs.freeze()
     recorder = GifRecorder(envs.max_episode_steps, GIF_FPS, path.parent)
     with RolloutCollector(
         envs, agent, steps_per_env=10, device="cpu", recorder=recorder, seed=seed

@@ -8,6 +8,8 @@
     ├── ClosedVecEnvError      anything but ``close`` after ``close``
     ├── WrongProcessError      anything but ``close`` in a process forked from the one it belongs to
     ├── EnvError               an environment raised, or returned what its spaces do not allow
+    │   └── StateError         its state cannot be saved, or cannot be read
+    │       └── StateMismatchError   the state is of an environment that is not like it
     ├── WorkerDiedError        the process around some environments ended by itself
     ├── WorkerTimeoutError     a process around some environments did not answer in time
     └── RemoteError            a server of environments refused, or could not be reached
@@ -46,6 +48,8 @@ __all__ = [
     "RemoteTooLargeError",
     "RemoteUnreachableError",
     "RemoteVersionError",
+    "StateError",
+    "StateMismatchError",
     "VecEnvError",
     "WorkerDiedError",
     "WorkerTimeoutError",
@@ -168,6 +172,56 @@ class EnvError(VecEnvError):
         if self.env_traceback and not cause_is_shown:
             text += f"\n\nTraceback of environment {self.env_index}:\n{self.env_traceback.rstrip()}"
         return text
+
+
+class StateError(EnvError):
+    """An environment's state cannot be saved, or what was saved cannot be read.
+
+    Nothing has been changed then, and the vector environment stays usable. ``env_index`` is -1
+    where it is not about one environment.
+    """
+
+    def __str__(self) -> str:
+        return super().__str__() if self.env_index >= 0 else self.reason
+
+
+class StateMismatchError(StateError):
+    """A state is of an environment that differs from the one it is to be put into.
+
+    Attributes:
+        what (str): what differs: ``"wrappers"``, ``"id"``, ``"kwargs"``, a space, the ``"model"``
+            or the ``"ROM"``, what a function or a class holds, or a library's version.
+        saved: how it was when the state was saved.
+        here: how it is in the environment.
+
+    Example:
+        >>> from xuance_envs import DummyVecEnv_Gym, Gym_Env, StateMismatchError
+        >>> with DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")]) as envs:
+        ...     _ = envs.reset()
+        ...     state = envs.save_state()
+        >>> with DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v0")]) as others:
+        ...     try:
+        ...         others.load_state(state)
+        ...     except StateMismatchError as error:
+        ...         print(error.what, error.saved, error.here)
+        id CartPole-v1 CartPole-v0
+    """
+
+    def __init__(
+        self,
+        env_index: int,
+        command: str,
+        reason: str,
+        env_traceback: str = "",
+        what: str = "",
+        saved: object = None,
+        here: object = None,
+    ) -> None:
+        super().__init__(env_index, command, reason, env_traceback)
+        self.args = (env_index, command, reason, env_traceback, what, saved, here)
+        self.what = what
+        self.saved = saved
+        self.here = here
 
 
 class _WorkerError(VecEnvError):

@@ -17,6 +17,8 @@ from xuance_envs.compat.native import make_native
 from xuance_envs.compat.vectorized import Wrappers, make_vectorized, wrapped
 from xuance_envs.gym.atari_games import UnknownGameError, full_id
 from xuance_envs.gym.gym_env import Atari_Env, Gym_Env
+from xuance_envs.transforms.normalize_observations import NormalizeObservations
+from xuance_envs.transforms.normalize_rewards import NormalizeRewards
 from xuance_envs.tuning import autotune
 from xuance_envs.vector_envs.arguments import checked_seed
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
@@ -39,6 +41,7 @@ def make_vec(
     seed: int | None = None,
     render_mode: str | None = None,
     allow_native: bool = False,
+    normalize: bool = False,
     vectorization_mode: None = None,
     vector_kwargs: Mapping[str, Any] | None = None,
     wrappers: Wrappers = (),
@@ -63,6 +66,7 @@ def make_vec(
     seed: int | None = None,
     render_mode: str | None = None,
     allow_native: bool = False,
+    normalize: bool = False,
     vectorization_mode: str | VectorizeMode | None = None,
     vector_kwargs: Mapping[str, Any] | None = None,
     wrappers: Wrappers = (),
@@ -89,18 +93,21 @@ def make_vec(
         render_mode: of every environment.
         allow_native: whether ``"auto"`` may choose ``"native"``, which draws its random numbers
             in a way of its own.
+        normalize: whether observations and rewards are normalized, by
+            :class:`~xuance_envs.transforms.normalize_observations.NormalizeObservations` around
+            :class:`~xuance_envs.transforms.normalize_rewards.NormalizeRewards`.
         vectorization_mode: as Gymnasium's users give it: ``"sync"`` for a
             :class:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv`, ``"async"`` for an
             :class:`~xuance_envs.compat.gymnasium_async.AsyncVectorEnv`, ``"vector_entry_point"``
             for the environment's own vectorized form as it is. It takes the place of
-            ``backend``, ``allow_native`` and ``seed``, which goes to ``reset``.
+            ``backend``, ``allow_native``, ``normalize``, and ``seed``, which goes to ``reset``.
         vector_kwargs: further arguments for the class; not with ``backend="auto"``.
         wrappers: called with every environment, in turn.
         **env_kwargs: further arguments for every environment.
 
     Raises:
         ValueError: there is no such backend or mode, or both are given, or ``num_envs`` is below
-            1, or what is not a seed is given for one.
+            1, or what is not a seed is given for one, or observations cannot be normalized.
         gymnasium.error.Error: there is no such environment.
         EnvError: an environment could not be made.
 
@@ -122,10 +129,10 @@ def make_vec(
     options = dict(vector_kwargs or {})
     given: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
     if vectorization_mode is not None:
-        if backend != "auto" or seed is not None or allow_native:
+        if backend != "auto" or seed is not None or allow_native or normalize:
             raise ValueError(
                 f"vectorization_mode={vectorization_mode!r} makes what gymnasium.make_vec does: "
-                "expected no backend, allow_native or seed with it; reset takes a seed"
+                "expected no backend, allow_native, normalize or seed with it; reset takes a seed"
             )
         return make_vectorized(
             _registered_id(env_id),
@@ -157,7 +164,15 @@ def make_vec(
             [partial(make_env, **_seeded(seed, i)) for i in range(num_envs)], **options
         )
     vec_env.autotuned = tuned
-    return vec_env
+    return _normalized(vec_env) if normalize else vec_env
+
+
+def _normalized(vec_env: VecEnv) -> VecEnv:
+    try:
+        return NormalizeObservations(NormalizeRewards(vec_env))
+    except BaseException:
+        vec_env.close()
+        raise
 
 
 def env_maker(

@@ -53,6 +53,14 @@ def test_a_sweep_has_every_contender_at_every_value(
         assert set(answer.record["crossings"]) == {"Subproc and Dummy"}
 
 
+def test_masks_are_compared_with_none(tmp_path: Path) -> None:
+    answer = run_script("infos", tmp_path, *SHORT, *OURS_AND_SYNC, "--masks", "--work", "1")
+    found = [(row["value"], row["contender"]) for row in answer.record["results"]]
+    ways = ("no masks", "masks in infos", "masks by a method")
+    assert found == [(way, name) for way in ways for name in ("Dummy", "Subproc")]
+    assert all(row["steps_per_second"] > 0 for row in answer.record["results"])
+
+
 @pytest.mark.parametrize(
     ("points", "where"),
     [
@@ -234,3 +242,42 @@ def test_one_part_that_fails_does_not_lose_the_others(
     for file in files.values():
         assert "| Dummy " in (tmp_path / file).read_text()
     assert "| processor " in (tmp_path / "page.md").read_text()
+
+
+def test_what_transforms_cost_is_measured_beside_other_libraries(tmp_path: Path) -> None:
+    pytest.importorskip("stable_baselines3")
+    options = ("--env", "Pendulum-v1", "--num-envs", "3", "--in-workers", "2")
+    answer = run_script("transforms", tmp_path, *options, "--rounds", "1", "--seconds", "0.01")
+    rows = answer.record["results"]
+    layers = [row["layer"] for row in rows]
+    assert layers == ["ours", "Gymnasium's wrappers", "SB3's VecNormalize"]
+    assert all(len(row["microseconds"]) == 1 for row in rows)
+    assert answer.record["share_left"][0] > 0
+
+
+@pytest.mark.long
+def test_how_a_continuous_task_is_learned_is_measured_and_drawn(tmp_path: Path) -> None:
+    for library in ("torch", "stable_baselines3", "matplotlib"):
+        pytest.importorskip(library)
+    picture = tmp_path / "curves.png"
+    options = ("--env", "Pendulum-v1", "--steps", "4500", "--seeds", "1", "--png", str(picture))
+    answer = run_script(
+        "learning", tmp_path, *options, "--learners", "ours", "SB3, settings of its zoo"
+    )
+    ours, theirs = answer.record["results"]
+    assert (ours["learner"], theirs["learner"]) == ("ours", "SB3, settings of its zoo")
+    for row in (ours, theirs):
+        assert row["seconds"] > 0
+        steps, scores = zip(*row["returns"], strict=True)
+        assert list(steps) == sorted(steps)
+        assert all(-2500 < score < 0 for score in scores)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_states_have_every_figure(tmp_path: Path) -> None:
+    short = ("--rounds", "1", "--seconds", "0.05", "--steps", "20", "--envs", "CartPole")
+    answer = run_script("state", tmp_path, *short)
+    (row,) = answer.record["results"]
+    assert row["environment"] == "CartPole"
+    assert all(value > 0 for value in row.values() if not isinstance(value, str))
+    assert "CartPole" in answer.page

@@ -8,10 +8,14 @@ from benchmark_runs import run_script
 
 
 def test_it_measures_all_three_and_counts_requests(tmp_path: Path) -> None:
-    short = ("--num-envs", "2", "--rounds", "1", "--seconds", "0.05")
+    short = ("--num-envs", "2", "--rounds", "1", "--seconds", "0.05", "--sessions", "2")
     answer = run_script("remote", tmp_path, *short)
     results = answer.record["results"]
     names = ["DummyVecEnv_Gym", "RemoteVecEnv", "SubprocVecEnv_Gym, one worker"]
     assert all(results[name]["rates"][0] > 0 for name in names)
     assert results["requests per vector step"] == {"count": 1.0}
     assert "requests per vector step: 1\n" in answer.printed
+    many = results["2 sessions"]
+    assert many["requests"] > 0
+    assert 0 < many["least"] <= 1
+    assert 0 < many["p50"] <= many["p99"]

@@ -121,3 +121,22 @@ def test_infos_are_added_by_the_rules_of_a_subclass(closing, kind):
     envs.reset()
     envs.step([0, 1])
     assert envs.added == 4
+
+
+@ours
+def test_arrays_are_batched_without_a_look_at_single_environments(closing, kind, monkeypatch):
+    (arrays,) = [k for k, value in enumerate(VALUES) if "array" in value(0)]
+    functions = [partial(InfoEnv, number, kind=arrays) for number in range(3)]
+    envs = closing(kind(functions, autoreset_mode=AutoresetMode.SAME_STEP))
+    envs.reset()  # has a string in its infos
+
+    def refuse(*_):
+        raise AssertionError("an info was added by itself")
+
+    monkeypatch.setattr(gymnasium.vector.VectorEnv, "_add_info", refuse)
+    first = envs.step([0] * 3)[4]["array"]
+    second = envs.step([0] * 3)[4]["array"]
+    assert first.shape == (3, 3)
+    assert not np.array_equal(first, second)
+    first[:] = 99
+    assert second.max() < 99

@@ -178,9 +178,9 @@ def options_of(words: list[str]) -> set[str]:
 
 
 @cache
-def help_of(command: str) -> str:
+def help_of(*command: str) -> str:
     with redirect_stdout(StringIO()) as printed, suppress(SystemExit):
-        main([command, "--help"])
+        main([*command, "--help"])
     return printed.getvalue()
 
 
@@ -191,7 +191,7 @@ def source_of(folder: str) -> str:
 def check_python(words: list[str]) -> None:
     """``python -m module ...`` and ``python folder/script.py ...``."""
     if words[:2] == ["-m", "xuance_envs"]:
-        assert options_of(words) <= set(re.findall(r"--[a-z-]+", help_of(words[2])))
+        assert options_of(words) <= set(re.findall(r"--[a-z-]+", help_of(*words[2:3])))
     elif words[0] == "-m" and words[1].startswith("benchmarks."):
         assert (ROOT / f"{words[1].replace('.', '/')}.py").is_file()
         said = source_of("benchmarks")  # options are shared by the scripts

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from info_arrays import info_arrays
 
 from xuance_envs.engine.data.bulk_infos import BulkInfoWriter, RowRests
 from xuance_envs.engine.data.info_batch import InfoColumns
-from xuance_envs.engine.data.info_columns import MAX_COLUMNS, InfoArrays
+from xuance_envs.engine.data.info_columns import MAX_COLUMNS, NUMBERS, kind_of
 from xuance_envs.engine.data.step_infos import StepInfos
 
 NUM = 3
@@ -17,13 +18,13 @@ class Infos:
     """A writer, and a look at what it wrote."""
 
     def __init__(self):
-        arrays = InfoArrays(*(np.zeros(shape, dtype) for dtype, shape in InfoArrays.shapes(NUM)))
+        arrays = info_arrays(NUM)
         self.writer = BulkInfoWriter(arrays)
         self.columns = InfoColumns(arrays, 1)
 
     @property
     def all(self):
-        self.columns.set_keys(0, tuple(self.writer.keys))
+        self.columns.set_layout(0, self.writer.table.layout)
         batch = self.columns.batch(np.zeros(NUM, int), {})
         return list(StepInfos(batch, np.arange(NUM)))
 
@@ -35,34 +36,34 @@ def infos():
 
 @pytest.mark.parametrize("kind", [int, float, bool, np.int32, np.uint8, np.float32, np.bool_])
 def test_values_come_back_in_their_type(infos, kind):
-    assert infos.writer.write("key", kind, np.array([0, 1, 1]))
+    assert infos.writer.write("key", NUMBERS[kind], np.array([0, 1, 1]))
     values = [info["key"] for info in infos.all]
     assert values == [0, 1, 1]
     assert {type(value) for value in values} == {kind}
 
 
 def test_some_can_be_written_and_cleared(infos):
-    infos.writer.write("a", int, np.arange(NUM))
-    infos.writer.write("b", float, 0.5, np.array([0, 2]))
+    infos.writer.write("a", NUMBERS[int], np.arange(NUM))
+    infos.writer.write("b", NUMBERS[float], 0.5, np.array([0, 2]))
     assert infos.all == [{"a": 0, "b": 0.5}, {"a": 1}, {"a": 2, "b": 0.5}]
     infos.writer.clear(np.array([0]))
     assert infos.all == [{}, {"a": 1}, {"a": 2, "b": 0.5}]
-    infos.writer.write("a", int, np.arange(NUM))
+    infos.writer.write("a", NUMBERS[int], np.arange(NUM))
     assert infos.all[0] == {"a": 0}
 
 
 def test_a_mask_says_who_has_a_key(infos):
-    infos.writer.write("a", int, np.arange(NUM), mask=np.array([True, False, True]))
+    infos.writer.write("a", NUMBERS[int], np.arange(NUM), mask=np.array([True, False, True]))
     assert infos.all == [{"a": 0}, {}, {"a": 2}]
-    infos.writer.write("a", int, np.arange(NUM))
+    infos.writer.write("a", NUMBERS[int], np.arange(NUM))
     assert infos.all[1] == {"a": 1}
 
 
 def test_what_has_no_column_is_left_to_the_caller(infos):
-    assert not infos.writer.write("text", np.str_, np.array(["a"] * NUM))
+    assert not infos.writer.write("text", kind_of("a"), np.array(["a"] * NUM))
     for number in range(MAX_COLUMNS):
-        assert infos.writer.write(str(number), int, number)
-    assert not infos.writer.write("one more", int, 1)
+        assert infos.writer.write(str(number), NUMBERS[int], number)
+    assert not infos.writer.write("one more", NUMBERS[int], 1)
 
 
 def test_rests_are_made_when_they_are_looked_at():

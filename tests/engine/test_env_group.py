@@ -88,7 +88,7 @@ def test_a_step_leaves_everything_in_the_arrays_and_sends_nothing():
 
 def test_an_ordinary_step_sends_nothing():
     group = Group(*[partial(ScriptedEnv, [plain_step(info={"n": 1, "x": 0.5})])] * 2)
-    assert group.step(0, 0).rest.keys == ("n", "x"), "new keys are told once"
+    assert group.step(0, 0).rest.layout.keys == ("n", "x"), "columns are told once"
     for _ in range(3):
         assert group.step(0, 0).rest is None
 

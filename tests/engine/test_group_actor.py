@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import DONE, Autoreset
 from xuance_envs.engine.group.requests import PLAIN, Reply, Request
@@ -59,7 +60,7 @@ class Caller:
         functions = dumps_for_worker([CountingEnv, CountingEnv])
         (index, description) = self.command("build", functions, [{}, {}], 2, Autoreset.SAME_STEP)[0]
         assert (index, description.observation_space) == (2, SPACE)
-        self.command("attach", (SPACE, CountingEnv.action_space), 2)
+        self.command("attach", (SPACE, CountingEnv.action_space), 2, INFO_BYTES)
 
     def command(self, name: str, *arguments: Any) -> Any:
         self.tag += 1
@@ -79,9 +80,9 @@ class Caller:
         if reply[0] == Reply.VALUE:
             return loads(reply[1:])
         assert reply[0] in OUTCOMES
-        *columns, news = REPLY.unpack_from(reply, 1)
+        *extents, masks, news = REPLY.unpack_from(reply, 1)
         take_news(self.times, news)
-        end = self.wire.take_results(reply, 1 + REPLY.size, tuple(columns))
+        end = self.wire.take_results(reply, 1 + REPLY.size, extents[:2], extents[2:], masks)
         if reply[0] in PLAIN:
             assert end == len(reply)
             return PLAIN[reply[0]]
@@ -91,9 +92,9 @@ class Caller:
 def test_a_step_is_carried_there_and_back() -> None:
     caller = Caller()
     outcome = caller.command("reset", [(0, None, None), (1, None, None)])
-    assert outcome.rest.keys == ("first",)
+    assert outcome.rest.layout.keys == ("first",)
     outcome = caller.step([[1, 0.25], [-2, 0.5]])
-    assert outcome.rest.keys == ("first", "steps", "half")
+    assert outcome.rest.layout.keys == ("first", "steps", "half")
     image, place = caller.all.observations.parts
     assert image[:, 0, 0].tolist() == [0, 0, 1, 1, 0]
     assert place.tolist() == [0, 0, 1, -2, 0]

@@ -11,9 +11,10 @@ import pytest
 from comparing import assert_same
 from hypothesis import given
 from hypothesis import strategies as st
+from info_arrays import info_arrays
 
 from xuance_envs.engine.data.info_batch import InfoBatch
-from xuance_envs.engine.data.info_columns import MAX_COLUMNS, InfoArrays
+from xuance_envs.engine.data.info_columns import INFO_BYTES, MAX_COLUMNS, NUMBERS
 from xuance_envs.engine.data.info_writer import InfoWriter
 from xuance_envs.engine.data.step_infos import StepInfos
 
@@ -25,11 +26,11 @@ class Columns:
 
     Args:
         freeze: as the writer takes it.
+        info_bytes: room for arrays.
     """
 
-    def __init__(self, freeze=copy.deepcopy):
-        cells, kinds = (np.zeros(shape, dtype) for dtype, shape in InfoArrays.shapes(NUM_ENVS))
-        self.arrays = InfoArrays(cells, kinds)
+    def __init__(self, freeze=copy.deepcopy, info_bytes=INFO_BYTES):
+        self.arrays = info_arrays(NUM_ENVS, info_bytes)
         self.writer = InfoWriter(self.arrays, freeze)
 
     def after(self, *infos):
@@ -37,10 +38,10 @@ class Columns:
         self.writer.rest = {}
         for i, info in enumerate(infos):
             self.writer.write(i, info)
-        numbers = InfoArrays(self.arrays.cells.copy(), self.arrays.kinds.copy())
         rest = {i: (lambda frozen: frozen, frozen) for i, frozen in self.writer.rest.items()}
-        keys = [tuple(self.writer.keys)]
-        batch = InfoBatch(numbers, keys, np.zeros(NUM_ENVS, np.intp), rest)
+        batch = InfoBatch(
+            self.arrays.copy(), [self.writer.table.layout], np.zeros(NUM_ENVS, np.intp), rest
+        )
         return StepInfos(batch, np.arange(len(infos)))
 
 
@@ -67,19 +68,45 @@ numbers = st.one_of(
     *(st.floats(width=bits).map(kind) for bits, kind in ((16, np.float16), (32, np.float32))),
     st.floats().map(np.float64),
 )
+
+
+def array_of(dtype, shape, order, first):
+    """Some array, in the order of C or of Fortran, or with gaps in its memory."""
+    array = (np.arange(np.prod(shape, dtype=int)) + first).reshape(shape).astype(dtype)
+    if order == "gaps" and array.ndim:
+        return np.repeat(array, 2, axis=-1)[..., ::2]
+    return np.asfortranarray(array) if order == "F" else array
+
+
+DTYPES = ["?", "i1", "u1", "<i2", ">i4", "<f2", "<f4", ">f8", "<c16", "S3", "<U2", "<M8[s]", "q"]
+arrays = st.builds(
+    array_of,
+    st.sampled_from([*DTYPES, "l", "g", [("x", "<f4"), ("y", "u1", (2,))]]),
+    st.sampled_from([(), (0,), (2,), (3,), (2, 2), (1, 2, 3)]),
+    st.sampled_from(["C", "F", "gaps"]),
+    st.integers(0, 5),
+)
 others = st.one_of(
-    st.text(), st.binary(), st.complex_numbers(), st.lists(numbers), st.tuples(numbers, st.text())
+    arrays,
+    st.text(),
+    st.binary(),
+    st.complex_numbers(),
+    st.lists(numbers),
+    st.tuples(numbers, st.text()),
 )
 keys = st.one_of(st.sampled_from("abcdef"), st.text(), st.integers(), st.tuples(st.integers()))
 info_dicts = st.one_of(
     st.dictionaries(st.sampled_from("abcdef"), numbers),  # such as fit the columns
+    st.dictionaries(st.sampled_from("abc"), st.one_of(numbers, arrays)),
     st.dictionaries(keys, st.one_of(numbers, others)),
 )
 
 
-@given(st.lists(st.tuples(*[info_dicts] * NUM_ENVS), max_size=6))
-def test_infos_of_any_kind_in_any_order_are_read_as_they_were_written(steps):
-    columns = Columns()
+@given(
+    st.lists(st.tuples(*[info_dicts] * NUM_ENVS), max_size=6), st.sampled_from([0, 32, INFO_BYTES])
+)
+def test_infos_of_any_kind_in_any_order_are_read_as_they_were_written(steps, info_bytes):
+    columns = Columns(info_bytes=info_bytes)
     held = [columns.after(*infos) for infos in steps]
     for infos, written in zip(held, steps, strict=True):
         for info, expected in zip(infos, written, strict=True):
@@ -94,9 +121,14 @@ def test_a_column_has_what_the_dicts_have(steps, data):
         for key in {key for info in written for key in info}:
             values, mask = infos.column(key)
             assert mask.tolist() == [key in info for info in written]
-            for value, info in zip(values, written, strict=True):
+            for i, info in enumerate(written):
+                value = values[i]
                 if key not in info:
-                    assert value is None or value == 0
+                    assert value is None or values[i, ...].tobytes().strip(b"\0") == b""
+                elif isinstance(info[key], np.ndarray) and values.dtype != object:
+                    assert_same(values[i, ...], info[key])
+                elif isinstance(info[key], np.ndarray) and not info[key].ndim:
+                    assert value == info[key] or value != value
                 elif values.dtype == object:
                     assert_same(value, info[key])
                 else:  # one type for all, float64 where they have several
@@ -152,7 +184,7 @@ def test_once_a_key_is_known_a_number_is_all_that_is_written():
     columns = Columns(refuse)
     for step in range(5):
         infos = columns.after(*[{"n": step, "x": step / 2, "b": step > 2, "none": None}] * NUM_ENVS)
-    assert columns.writer.keys == ["n", "x", "b", "none"]
+    assert columns.writer.table.keys == ["n", "x", "b", "none"]
     assert infos[2] == {"n": 4, "x": 2.0, "b": True, "none": None}
 
 
@@ -185,7 +217,7 @@ def test_more_keys_than_there_are_columns_are_kept_all_the_same():
     for step in range(3):
         info = {f"key {k}": k + step for k in range(2 * MAX_COLUMNS)}
         assert_same(columns.after(info)[0], info)
-    assert len(columns.writer.keys) == MAX_COLUMNS
+    assert len(columns.writer.table.keys) == MAX_COLUMNS
 
 
 def test_what_does_not_fit_is_frozen_when_it_is_written():
@@ -222,8 +254,8 @@ def test_infos_of_some_environments_are_found_by_their_place():
     columns = Columns()
     columns.after({"n": 0}, {"n": 1, "s": "one"}, {"n": 2})
     batch = InfoBatch(
-        InfoArrays(columns.arrays.cells[:, [2, 1]], columns.arrays.kinds[:, [2, 1]]),
-        [tuple(columns.writer.keys)],
+        columns.arrays.take(np.array([2, 1])),
+        [columns.writer.table.layout],
         np.zeros(NUM_ENVS, np.intp),
         {1: (lambda frozen: frozen, {"s": "one"})},
     )
@@ -234,12 +266,11 @@ def test_infos_of_some_environments_are_found_by_their_place():
 
 
 def test_groups_may_keep_a_key_in_different_columns():
-    cells, kinds = (np.zeros(shape, dtype) for dtype, shape in InfoArrays.shapes(2))
-    arrays = InfoArrays(cells, kinds)
+    arrays = info_arrays(2)
     one, other = (InfoWriter(arrays.slice(i, i + 1), copy.deepcopy) for i in range(2))
     one.write(0, {"a": 1, "b": 2.5})
     other.write(0, {"b": 3.5, "c": True, "a": 4})
-    batch = InfoBatch(arrays, [tuple(one.keys), tuple(other.keys)], np.arange(2), {})
+    batch = InfoBatch(arrays, [one.table.layout, other.table.layout], np.arange(2), {})
     infos = StepInfos(batch, np.arange(2))
     assert_same(list(infos), [{"a": 1, "b": 2.5}, {"b": 3.5, "c": True, "a": 4}])
     assert infos.column("a")[0].tolist() == [1, 4]
@@ -258,7 +289,7 @@ def test_a_dict_is_built_only_when_it_is_looked_at():
 
     columns = Columns()
     columns.after(*[{"n": n} for n in range(NUM_ENVS)])
-    batch = Counting(columns.arrays, [("n",)], np.zeros(NUM_ENVS, np.intp), {})
+    batch = Counting(columns.arrays, [columns.writer.table.layout], np.zeros(NUM_ENVS, np.intp), {})
     infos = StepInfos(batch, np.arange(NUM_ENVS))
     assert len(infos) == NUM_ENVS
     infos.column("n")
@@ -325,7 +356,7 @@ def test_going_through_all_infos_gives_what_looking_at_each_gives(given) -> None
 @pytest.mark.parametrize("info", [{}, {"a": 1}, {"b": 0.5}, {"": None}])
 def test_an_info_replaces_one_that_was_written_in_columns(info):
     columns = Columns()
-    given = {"a": (int, np.array([7]), np.array([True]))}
+    given = {"a": (NUMBERS[int], np.array([7]), np.array([True]))}
     columns.writer.write_columns([1], given)
     assert columns.after({}, info)[1] == info
 
@@ -368,10 +399,10 @@ def test_columns_come_to_have_the_order_of_all_infos():
     given = [{"score": 1.0, "step": 2, "x": 0.5}] * NUM_ENVS
     assert_same(list(columns.after(*given)), given)
     for _ in range(3):
-        changes = columns.writer.changes
+        changes = columns.writer.table.changes
         assert_same(list(columns.after(*given)), given)
         assert columns.writer.rest == {}
-    assert columns.writer.changes == changes
+    assert columns.writer.table.changes == changes
 
 
 def test_an_interrupt_while_columns_are_put_into_order_spoils_no_info():
@@ -388,12 +419,13 @@ def test_an_interrupt_while_columns_are_put_into_order_spoils_no_info():
                 if before:
                     super().__setitem__(at, value)
 
-    given = [{"b": 1, "c": 2.5}, {"c": 3.5}, {"a": 4, "c": 5.5}]
+    given = [{"b": 1, "c": 2.5, "v": np.ones(3)}, {"c": 3.5}, {"a": 4, "w": np.arange(4), "v": 1}]
     interrupted = 0
     for due in range(1, 20):
         columns = Columns()
         columns.arrays.cells = columns.arrays.cells.view(Interrupting)
-        columns.writer._kinds = columns.writer._kinds.view(Interrupting)
+        columns.arrays.kinds = columns.arrays.kinds.view(Interrupting)
+        columns.arrays.bytes = columns.arrays.bytes.view(Interrupting)
         columns.after(*given[:2])
         Interrupting.due = due
         try:
@@ -402,20 +434,20 @@ def test_an_interrupt_while_columns_are_put_into_order_spoils_no_info():
             interrupted += 1
             columns.writer.write(2, given[2])
         Interrupting.due = 0
-        numbers = InfoArrays(np.array(columns.arrays.cells), np.array(columns.arrays.kinds))
-        batch = InfoBatch(numbers, [tuple(columns.writer.keys)], np.zeros(NUM_ENVS, np.intp), {})
+        batch = InfoBatch(
+            columns.arrays.copy(), [columns.writer.table.layout], np.zeros(NUM_ENVS, np.intp), {}
+        )
         assert_same(list(StepInfos(batch, np.arange(NUM_ENVS))), given)
     assert 5 < interrupted < 19
 
 
 def test_groups_may_have_keys_in_different_orders():
-    cells, kinds = (np.zeros(shape, dtype) for dtype, shape in InfoArrays.shapes(2))
-    arrays = InfoArrays(cells, kinds)
+    arrays = info_arrays(2)
     given = [{"a": 1, "b": 2}, {"b": 3, "a": 4}]
     writers = [InfoWriter(arrays.slice(i, i + 1), copy.deepcopy) for i in range(2)]
     for writer, info in zip(writers, given, strict=True):
         writer.write(0, info)
-    batch = InfoBatch(arrays, [tuple(writer.keys) for writer in writers], np.arange(2), {})
+    batch = InfoBatch(arrays, [writer.table.layout for writer in writers], np.arange(2), {})
     assert_same(list(StepInfos(batch, np.arange(2))), given)
 
 
@@ -423,12 +455,12 @@ def test_columns_of_another_order_are_infos_of_that_order():
     columns = Columns()
     for step in range(20):
         keys = ("a", "b", "c") if step % 2 else ("c", "a")
-        given = {key: (int, np.array([step]), np.array([True])) for key in keys}
+        given = {key: (NUMBERS[int], np.array([step]), np.array([True])) for key in keys}
         columns.writer.rest = {}
         columns.writer.write_columns([1], given)
         batch = InfoBatch(
             columns.arrays,
-            [tuple(columns.writer.keys)],
+            [columns.writer.table.layout],
             np.zeros(NUM_ENVS, np.intp),
             {i: (lambda frozen: frozen, rest) for i, rest in columns.writer.rest.items()},
         )

@@ -1,7 +1,7 @@
 """Trains one of XuanCe's algorithms for a moment; prints hashes of its scores and weights.
 
-Run as ``python xuance_agents.py ALGORITHM CLASSES``, with XuanCe's own classes (``xuance``), or with
-ours over XuanCe's environment (``ours``) or our own (``world``).
+Run as ``python xuance_agents.py ALGORITHM CLASSES``: with XuanCe's own classes (``xuance``), or
+with ours over XuanCe's environment (``ours``) or our own (``world``).
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract import leave_out_the_rest
 from ray_actors import lent_actors, local_ray
 
 HERE = Path(__file__).parent
@@ -17,21 +18,14 @@ CONTRACT = HERE / "test_contract.py"
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what the contract's modules test without the backend they are run over.
+    """Leaves out what is not run over Ray, and has these tests run last.
 
-    And has these tests run last: Ray leaves threads and handlers of signals behind, which a forked
-    process would inherit. The largest file begins, so that files run side by side end together.
+    For Ray leaves threads and handlers of signals behind, which a forked process would inherit. The
+    largest file begins, so that files run side by side end together.
     """
     number = Counter(item.path for item in items)
     items.sort(key=lambda item: -number[item.path] if HERE in item.path.parents else -math.inf)
-    without = [
-        item
-        for item in items
-        if item.path == CONTRACT and "make" not in getattr(item, "fixturenames", ())
-    ]
-    if without:
-        config.hook.pytest_deselected(items=without)
-        items[:] = [item for item in items if item not in set(without)]
+    leave_out_the_rest(config, items, CONTRACT)
 
 
 @pytest.fixture(scope="module")

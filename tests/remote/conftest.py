@@ -41,9 +41,9 @@ def serve() -> Iterator[ServerMaker]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """One server for the tests of a module that leave it as it was."""
-    from serving import assert_nothing_is_left, make_server
+    from serving import ALLOWED, assert_nothing_is_left, make_server
 
-    server = make_server(kwargs=("length",), calls=("length", "describe"))
+    server = make_server(kwargs=("length",), allow=ALLOWED)
     yield server
     server.close()
     assert_nothing_is_left()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import httpx
 import pytest
 from serving import ServedProcess, wait_until
 
+from xuance_envs.remote.cli import ServeError, add_serve_arguments, server_of
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,6 +82,31 @@ def test_what_the_user_got_wrong_is_said_in_a_line(args: list[str], said: str) -
     assert "Traceback" not in answer.stderr
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--port", "99999"], "expected a port from 0 to 65535"),
+        (["--root-path", "envs"], "expected a path such as /envs"),
+        (["--trusted-proxy", "x"], "does not appear to be an IP"),
+        (["--allow-kwarg", "=1"], "NAME or NAME=VALUE"),
+        (["--certfile", "/no/such/file"], "No such file"),
+        (["--unix", "/no/such/folder/x"], "/no/such/folder/x"),
+    ],
+)
+def test_so_is_an_option_that_cannot_be(
+    args: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = argparse.ArgumentParser()
+    add_serve_arguments(parser)
+    try:
+        options = parser.parse_args(["--env", "CartPole-v1", *args])
+    except SystemExit:
+        assert said in capsys.readouterr().err
+        return
+    with pytest.raises(ServeError, match=said):
+        server_of(options)
+
+
 def test_a_port_that_is_taken_is_said() -> None:
     served = ServedProcess("--env", "CartPole-v1")
     answer = run("--env", "CartPole-v1", "--port", str(served.port))
@@ -96,14 +123,18 @@ def test_tokens_from_the_variable_allow_other_addresses() -> None:
 
 def test_help_explains_every_option() -> None:
     text = run("--help").stdout
-    for option in ("--env", "--host", "--port", "--tokens", "--allow-kwarg", "--allow-call"):
+    for option in (
+        *("--env", "--host", "--port", "--tokens", "--allow-kwarg", "--allow-call", "--allow-get"),
+        *("--allow-set", "--allow-option", "--info", "--tracebacks", "--any-action", "--reload"),
+        *("--certfile", "--keyfile", "--unix", "--root-path", "--trusted-proxy", "--log-level"),
+    ):
         assert option in text
     assert "XUANCE_ENVS_TOKENS" in text
 
 
 def test_limits_and_names_reach_the_server() -> None:
     served = ServedProcess(
-        *("--env", "CartPole-v1", "--allow-kwarg", "render_mode", "--allow-call", "gravity"),
+        *("--env", "CartPole-v1", "--allow-kwarg", "render_mode", "--allow-get", "gravity"),
         *("--max-envs-per-session", "3", "--max-repeats", "7", "--worker-memory", "0"),
     )
     settings: dict[str, Any] = {"env_kwargs": {"render_mode": "rgb_array"}}

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import logging
+import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import gymnasium
@@ -20,17 +26,19 @@ import numpy as np
 import pytest
 from comparing import assert_same
 from gymnasium import spaces
-from remote_envs import CountingEnv
+from remote_envs import CountingEnv, SlowStepEnv
 from serving import ServerMaker, wait_until
 
 from xuance_envs import errors
 from xuance_envs.remote.client import StudentGymEnvVectorized, create_student_gym_env_vectorized
 from xuance_envs.remote.connection import Connection
 from xuance_envs.remote.server import Server
+from xuance_envs.remote.wire.protocol import PROTOCOL
 
 ROOT = Path(__file__).resolve().parents[2]
 
 Made = Any
+VERSION = b'{"name": "xuance_envs", "protocol": %d, "version": "9"}' % PROTOCOL
 
 
 @pytest.fixture
@@ -60,7 +68,7 @@ def test_the_exchange(make: Made) -> None:
     assert env.action_space == spaces.Discrete(10)
     observations, infos = env.reset(seed=7)
     assert_same(observations, np.float32([[7, 0, 0], [8, 0, 0], [9, 0, 0]]))
-    assert infos == [{"options": None}] * 3
+    assert infos == [{}] * 3
     assert (env.get_active_count(), env.get_terminated_env_indices()) == (3, [])
 
     observations, rewards, terminateds, truncateds, infos = env.step([1, 2, 3])
@@ -70,14 +78,14 @@ def test_the_exchange(make: Made) -> None:
     assert_same(rewards, np.float32([2, 4, 6]))
     assert_same(terminateds, np.zeros(3, bool))
     assert_same(truncateds, np.zeros(3, bool))
-    assert infos == [{"x": 1, "step": 1, "terminated": False, "truncated": False}] * 3
+    assert infos == [{"step": 1, "terminated": False, "truncated": False}] * 3
 
     observations, rewards, terminateds, truncateds, infos = env.step(np.array([1, 2, 3]))
     assert [each.shape for each in observations] == [(1, 3)] * 3, "the episode ended"
     assert_same(rewards, np.float32([1, 2, 3]))
     assert terminateds.all()
     assert truncateds.all()
-    assert infos == [{"x": 1, "step": 2, "terminated": True, "truncated": True}] * 3
+    assert infos == [{"step": 2, "terminated": True, "truncated": True}] * 3
     assert (env.get_active_count(), env.get_terminated_env_indices()) == (0, [0, 1, 2])
 
 
@@ -160,10 +168,9 @@ def test_spaces_with_parts_and_objects(serve: ServerMaker) -> None:
         observations, _ = env.reset()
         assert_same(observations["t"], (np.array([0, 0]), ["x", "x"]))
         actions = {"a": [[1, 2], [3, 4]], "t": ([1, 2], ["p", "q"])}
-        observations, _, _, _, infos = env.step(actions)
+        observations, *_ = env.step(actions)
         assert_same(observations[1]["a"], np.float32([[4, 5], [4, 5]]))
         assert_same(observations[1]["t"], (np.array([2, 2]), ["q", "q"]))
-        assert infos[0]["text"] == "p"
         assert env.reset_specific_envs([])[0]["t"][1] == []
 
 
@@ -181,10 +188,26 @@ def test_one_request_steps_all_of_them(make: Made, monkeypatch: pytest.MonkeyPat
 
 def test_episodes_are_logged(make: Made, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "xuance_envs")
-    make(2, 1)
-    text = caplog.text
-    assert "environment 0 of 2 is episode 0" in text
-    assert "environment 1 of 2 is episode 1" in text
+    env = make(2, 1)
+    for index, episode in enumerate(env.episode_ids):
+        assert uuid.UUID(episode).version == 4
+        assert f"environment {index} of 2 is episode {episode}" in caplog.text
+
+
+def test_requests_and_resets_are_logged_as_notebooks_have_it(
+    make: Made, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "xuance_envs")
+    env = make(2, 1)
+    env.reset()
+    env.reset_specific_envs([1])
+    env.step([0, 0])
+    said = [r.getMessage() for r in caplog.records if r.name == "xuance_envs.client"]
+    url = f"POST {server.url}/api/v1/"
+    for path in ("session/create", "episode/create", "episode/vectorized_step"):
+        assert any(line.startswith(f"{url}{path} 200 ") for line in said)
+    assert "All 2 environments reset successfully" in said
+    assert "All 1 environments reset successfully" in said
 
 
 def test_rendering(make: Made) -> None:
@@ -233,10 +256,17 @@ def test_numbers_below_one_are_refused(bad: Any) -> None:
         create_student_gym_env_vectorized(1, bad, None)
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8001", "ftp://x", "http://", "http://x:y", ""])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="base_url: expected an address"):
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("127.0.0.1:8001", "ftp://x", "http://", "http://x:y", "", None, 8001),
+        *("http://xn--/", "http://x:99999", "http://user:secret@x:y", "user:secret@x"),
+    ],
+)
+def test_an_address_that_is_none_is_refused(url: Any) -> None:
+    with pytest.raises(ValueError, match="base_url: expected an address") as caught:
         create_student_gym_env_vectorized(1, 1, None, base_url=url)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("token", ["", "a b", "é", "a\nb"])
@@ -264,13 +294,14 @@ def test_refusals_of_the_server_are_exceptions_of_their_own(serve: ServerMaker) 
     env = make(1, 5, "good", env_id="Counting")
     with pytest.raises(errors.RemoteLimitError, match="1 sessions of one token"):
         make(1, 1, "good", env_id="Counting")
-    with pytest.raises(errors.EnvError, match="reset the environment first"):
+    with pytest.raises(errors.RemoteConflictError, match="call reset first"):
         env.step([0])
+    env.reset()
     env.step_size = 6
     with pytest.raises(errors.RemoteRequestError, match="at most 5 steps"):
         env.step([0])
     with pytest.raises(errors.RemoteTooLargeError):
-        env._session.request("vectorized_reset", {"options": {"a": "x" * 3000}})
+        env._session.request("vectorized_reset", {"options": {"a": "x" * 3000}}, dict)
     env.close()
 
 
@@ -319,13 +350,31 @@ def test_a_server_that_never_answers_is_given_up() -> None:
 def test_something_else_that_answers_is_told_apart(
     status: int, content_type: str, body: bytes, told: str
 ) -> None:
+    answer = status, {"Content-Type": content_type}, body
+    with answering([answer]) as url, pytest.raises(errors.RemoteVersionError, match=told):
+        create_student_gym_env_vectorized(1, 1, None, base_url=url)
+
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+@contextmanager
+def answering(answers: list[Answer], asked: list[str] | None = None) -> Iterator[str]:
+    """A server that answers with one after another, and the last again; where it is asked."""
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:  # as the base class has it
+            if asked is not None:
+                asked.append(f"{self.command} {self.path} {self.headers['Authorization']}")
+            status, headers, body = answers.pop(0) if len(answers) > 1 else answers[0]
+            self.rfile.read(int(self.headers["Content-Length"] or 0))
             self.send_response(status)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(body)))
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
+
+        do_POST = do_GET  # noqa: N815  # as above
 
         def log_message(self, *args: Any) -> None:
             pass
@@ -334,13 +383,61 @@ def test_something_else_that_answers_is_told_apart(
         thread = threading.Thread(target=other.serve_forever)
         thread.start()
         try:
-            with pytest.raises(errors.RemoteVersionError, match=told):
-                create_student_gym_env_vectorized(
-                    1, 1, None, base_url=f"http://127.0.0.1:{other.server_port}"
-                )
+            yield f"http://127.0.0.1:{other.server_port}"
         finally:
             other.shutdown()
             thread.join()
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_proxy_that_does_not_reach_the_server_is_asked_again(status: int) -> None:
+    absent = status, {"Content-Type": "text/html"}, b"<html>Bad Gateway</html>"
+    version = 200, {"Content-Type": "application/json"}, VERSION
+    asked: list[str] = []
+    with answering([absent, version], asked) as url:
+        assert Connection(url, None, 10).check_version() == "9"
+    assert len(asked) == 2
+    with answering([absent]) as url:
+        connection = Connection(url, None, 10)
+        with pytest.raises(errors.RemoteUnreachableError, match="a proxy in front of it") as caught:
+            connection.check_version()
+        assert caught.value.status == status
+        start = monotonic()
+        with pytest.raises(errors.RemoteUnreachableError, match="a proxy in front of it"):
+            connection.request("POST", "/once", {})  # which nobody may repeat
+        assert monotonic() - start < 0.2
+
+
+def test_a_server_that_is_elsewhere_says_where() -> None:
+    place = {"Location": "https://user:secret@example.org/envs/api/v1/version"}
+    with answering([(301, place, b"")]) as url, pytest.raises(errors.RemoteVersionError) as caught:
+        create_student_gym_env_vectorized(1, 1, None, base_url=url)
+    assert "to https://example.org/envs/api/v1/version: give that" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("body", [gzip.compress(bytes(10**8)), b"no gzip at all"])
+def test_an_answer_that_cannot_be_read_is_an_error_of_the_server(body: bytes) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    with answering([(200, headers, body)]) as url, pytest.raises(errors.RemoteError) as caught:
+        create_student_gym_env_vectorized(1, 1, None, base_url=url)
+    assert "not encoded, got one in 'gzip'" in str(caught.value)
+
+
+def test_a_password_in_the_address_is_sent_and_never_said() -> None:
+    asked: list[str] = []
+    with answering([(200, {"Content-Type": "application/json"}, VERSION)], asked) as url:
+        secret = url.replace("http://", "http://user:secret@")
+        connection = Connection(secret, None, 10)
+        connection.check_version()
+        assert asked == ["GET /api/v1/version Basic dXNlcjpzZWNyZXQ="]
+        assert connection.server == url
+        with pytest.raises(ValueError, match="without a user and password") as caught:
+            Connection(secret, "token", 10)
+    with pytest.raises(errors.RemoteUnreachableError) as unreachable:
+        create_student_gym_env_vectorized(1, 1, None, base_url=secret)
+    for error in (caught.value, unreachable.value):
+        assert "secret" not in str(error)
 
 
 # --- answers that are lost, sessions that are forgotten -----------------------------------------
@@ -417,6 +514,154 @@ def test_a_step_whose_answer_is_lost_is_not_made_twice(server: Server) -> None:
     finally:
         env.close()
         proxy.close()
+
+
+# --- requests that are cut short ----------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to a thread")
+def test_ctrl_c_loses_no_step(serve: ServerMaker) -> None:
+    server, main, interrupted = serve({"Slow": SlowStepEnv}), threading.get_ident(), 0
+    with create_student_gym_env_vectorized(1, 1, None, base_url=server.url) as env:
+        env.reset(seed=0)
+        for step in range(1, 9):
+            timer = threading.Timer(0.01 * step, signal.pthread_kill, (main, signal.SIGINT))
+            observations = None
+            try:
+                timer.start()
+                observations = env.step([1])[0]
+                timer.join()
+                sleep(1)
+            except KeyboardInterrupt:
+                interrupted += env.waiting
+            timer.join()
+            if observations is None:  # the same cell again
+                observations = env.step([1])[0]
+            assert observations[0].tolist() == [[0, 0, step]]
+    assert interrupted > 2
+
+
+@pytest.fixture
+def cut(make: Made, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An environment whose second step the server makes, but whose answer does not come in time."""
+    env = make(2, 1)
+    env.reset(seed=0)
+    env.step([1, 1])
+    original, calls = Connection._sent, iter([True])
+
+    def late(self: Connection, method: str, path: str, *args: Any) -> Any:
+        sent = original(self, method, path, *args)
+        if next(calls, False):
+            raise errors.RemoteUnreachableError("it did not answer", self.server)
+        return sent
+
+    monkeypatch.setattr(Connection, "_sent", late)
+    with pytest.raises(errors.RemoteUnreachableError):
+        env.step([2, 2])
+    assert env.waiting
+    return env
+
+
+def test_the_same_step_again_returns_the_one_whose_answer_did_not_come(cut: Any) -> None:
+    assert cut.step([2, 2])[0][0].tolist() == [[0, 0, 2]]
+    assert not cut.waiting
+    assert cut.step([2, 2])[0][0].tolist() == [[0, 0, 3]]
+
+
+def test_another_step_is_not_taken_for_it(cut: Any) -> None:
+    for act in (partial(cut.step, [3, 3]), cut.render):
+        with pytest.raises(errors.AlreadySteppingError, match=r"step_wait\(\)"):
+            act()
+    observations, rewards, *_ = cut.step_wait()
+    assert (observations[0].tolist(), rewards.tolist()) == ([[0, 0, 2]], [2, 2])
+    with pytest.raises(errors.NotSteppingError):
+        cut.step_wait()
+    assert cut.step([3, 3])[1].tolist() == [3, 3]
+
+
+def test_a_reset_throws_it_away(cut: Any) -> None:
+    observations, _ = cut.reset_specific_envs([1])
+    assert observations.tolist() == [[1, 1, 0]]
+    assert [each[0].tolist() for each in cut.step([0, 0])[0]] == [[0, 0, 3], [1, 1, 1]]
+
+
+def test_a_failure_is_told_when_it_is_asked_for(make: Made, monkeypatch: Any) -> None:
+    env = make(2, 1, "Mischievous")
+    env.reset()
+    original, calls = Connection._sent, iter([True, False, True])
+
+    def late(self: Connection, *args: Any) -> Any:
+        sent = original(self, *args)
+        if next(calls, False):
+            raise errors.RemoteUnreachableError("it did not answer", self.server)
+        return sent
+
+    monkeypatch.setattr(Connection, "_sent", late)
+    with pytest.raises(errors.RemoteUnreachableError):
+        env.step([0, 1])
+    with pytest.raises(errors.EnvError, match="failed in 'step': ValueError: as told"):
+        env.step_wait()
+    with pytest.raises(errors.RemoteUnreachableError):
+        env.reset(seed=3)
+    assert not env.waiting
+    assert env.reset(seed=3)[0].tolist() == [[3, 1, 0], [4, 1, 0]], "it was made once"
+
+
+def test_the_processes_that_fork_from_it_have_no_share_in_it(make: Made) -> None:
+    env = make(2, 1)
+    env.reset(seed=0)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        told = ""
+        for act in (partial(env.step, [0, 0]), env.reset, env.render):
+            try:
+                act()
+                told += "done;"
+            except errors.WrongProcessError as error:
+                told += f"{error};"
+        env.close()
+        os.write(writing, told.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        told = said.read().split(";")
+    os.waitpid(child, 0)
+    assert len(told) == 4
+    assert all(f"belongs to process {os.getpid()}" in one for one in told[:3]), told
+    assert "StudentGymEnvVectorized" in told[0]
+    assert env.step([1, 1])[0][0].tolist() == [[0, 0, 1]], "the parent's own, and its first"
+
+
+def test_a_session_whose_answer_is_lost_is_opened_once(server: Server) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    proxy = LossyProxy((host, int(port)), cut=2)  # the version, and then the session
+    before = sessions(server)
+    url = f"http://127.0.0.1:{proxy.port}"
+    with create_student_gym_env_vectorized(1, 1, None, base_url=url, env_id="Counting"):
+        assert proxy.cuts > 0
+        assert sessions(server) == before + 1
+    assert sessions(server) == before
+    proxy.close()
+
+
+def test_an_interrupt_while_a_session_is_opened_leaves_none(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, before, opened = Connection._sent, sessions(server), []
+
+    def interrupted(self: Connection, method: str, path: str, *args: Any) -> Any:
+        sent = original(self, method, path, *args)
+        if path.endswith("session/create") and not opened:
+            opened.append(sessions(server))
+            raise KeyboardInterrupt
+        return sent
+
+    monkeypatch.setattr(Connection, "_sent", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        create_student_gym_env_vectorized(1, 1, None, base_url=server.url, env_id="Counting")
+    assert opened == [before + 1]
+    assert sessions(server) == before
 
 
 def sessions(server: Server) -> int:

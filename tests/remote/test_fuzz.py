@@ -28,8 +28,9 @@ GROWTH = 64 * 2**10
 @pytest.fixture(scope="module")
 def served() -> Iterator[ServedProcess]:
     served = ServedProcess(
-        *("--env", "CartPole-v1", "--allow-call", "gravity", "--max-sessions-per-token", "64"),
+        *("--env", "CartPole-v1", "--allow-get", "gravity", "--max-sessions-per-token", "64"),
         *("--max-body", "1", "--max-envs-per-session", "16", "--max-envs", "32"),
+        *("--allow-call", "gravity", "--allow-set", "gravity"),
         *("--idle-timeout", "5", "--max-repeats", "50", "--no-access-log"),
     )
     yield served
@@ -128,7 +129,7 @@ SENSIBLE: dict[str, list[Any]] = {
     "actions": [[0], [1], [7], [0, 1]],
     "operation": ["call", "get_attr", "set_attr", "render"],
     "name": ["gravity"],
-    "episode_ids": [[0], None],
+    "episode_ids": [["0"], None],
     "steps": [1, 50],
     "values": [[9.8]],
     "auto_reset": [True, False],
@@ -214,4 +215,4 @@ def test_requests_from_the_openapi_document(served: ServedProcess, client: httpx
 def test_many_requests_from_the_openapi_document(
     served: ServedProcess, client: httpx.Client
 ) -> None:
-    assert fuzz_from_the_document(served, client, 2000) >= 2000
+    assert fuzz_from_the_document(served, client, 5000) >= 5000

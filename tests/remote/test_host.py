@@ -11,8 +11,8 @@ from remote_envs import CountingEnv, MischievousEnv
 from serving import assert_nothing_is_left, wait_until
 
 from xuance_envs.errors import ClosedVecEnvError, EnvError
-from xuance_envs.remote.host import Host, Wanted
-from xuance_envs.remote.hosted_vec_env import HostedVecEnv
+from xuance_envs.remote.host import Host
+from xuance_envs.remote.hosted_vec_env import HostedVecEnv, Wanted
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.settings import Catalogue, Settings, quickest_context
 
@@ -29,9 +29,8 @@ def test_a_host_that_nobody_waits_for_any_more_is_ended_once_it_is_there() -> No
     settings = Settings(Catalogue({"Slow": SlowEnv}))
 
     async def give_up() -> None:
-        creating = asyncio.create_task(
-            Host.create(Wanted([SlowEnv], None, auto_reset=True), settings, Metrics())
-        )
+        host = Host(Wanted([SlowEnv], None, auto_reset=True), settings, Metrics())
+        creating = asyncio.create_task(host.make())
         while not multiprocessing.active_children():
             await asyncio.sleep(0.01)
         creating.cancel()

@@ -96,7 +96,7 @@ def test_keyword_arguments_and_names_that_the_operator_allows(server: Server) ->
         assert_same(envs.render()[1], np.zeros((4, 6, 3), np.uint8))
         with pytest.raises(errors.RemoteForbiddenError, match="--allow-call"):
             envs.call("close")
-        with pytest.raises(errors.RemoteForbiddenError, match="--allow-call"):
+        with pytest.raises(errors.RemoteForbiddenError, match="--allow-get"):
             envs.get_attr("episode")
         assert envs.get_attr("length") == (5, 6), "it is still usable"
     with pytest.raises(errors.RemoteForbiddenError, match="--allow-kwarg"):
@@ -150,7 +150,6 @@ def test_an_error_closes_it_and_frees_the_session(serve: ServerMaker) -> None:
     with pytest.raises(errors.EnvError, match="as told") as caught:
         envs.step([0, 1])
     assert caught.value.env_index == 1
-    assert "remote_envs.py" in caught.value.env_traceback
     assert envs.closed
     assert httpx.get(f"{server.url}/status.json").json()["sessions"] == 0
 

@@ -6,14 +6,16 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 from comparing import assert_same
-from serving import Asking, ServerMaker
+from serving import Asking, ServedProcess, ServerMaker
 
+from xuance_envs.remote import status_page
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 from xuance_envs.remote.status_page import png
 
@@ -52,6 +54,41 @@ def test_pictures_are_png_as_others_read_it() -> None:
     frame = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
     with image.open(BytesIO(png(frame))) as read:
         assert_same(np.asarray(read), frame)
+
+
+def test_a_picture_is_made_once_and_not_by_the_event_loop(
+    serve: ServerMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def noted(frame: np.ndarray) -> bytes:
+        made.append(threading.current_thread().name)
+        return png(frame)
+
+    monkeypatch.setattr(status_page, "png", noted)
+    server = serve()
+    ask = Asking(server, share_frames=True)
+    ask.ask("create", env_id="Counting")
+    ask.ask("vectorized_reset")
+    for rendered in (1, 2):
+        ask.ask("call", operation="render")
+        for _ in range(5):
+            assert httpx.get(f"{server.url}/frames/1.png").status_code == 200
+        assert len(made) == rendered
+    assert "xuance_envs-server" not in made
+
+
+def test_the_pages_ask_for_a_token_where_the_operator_says_so() -> None:
+    paths = ("/status.json", "/frames/1.png", "/metrics")
+    for args, status in (((), 200), (("--pages-need-token",), 401)):
+        served = ServedProcess("--env", "CartPole-v1", *args, XUANCE_ENVS_TOKENS="a")
+        headers = {"Authorization": "Bearer a"}
+        found = [httpx.get(served.url + path).status_code for path in paths]
+        assert found == [status, 401 if args else 404, status]
+        for path in ("/status.json", "/metrics"):
+            assert httpx.get(served.url + path, headers=headers).status_code == 200
+        assert httpx.get(f"{served.url}/healthz").status_code == 200
+        served.close()
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,14 @@ from time import monotonic
 import httpx
 import pytest
 
-from xuance_envs.remote.transport import PlainTransport, transport_to
+from xuance_envs.remote import transport as transport_module
+from xuance_envs.remote.transport import (
+    PlainTransport,
+    UnfitResponseError,
+    body_of,
+    redacted,
+    transport_to,
+)
 
 Turn = Sequence[bytes | float]
 """What to send in answer to one request: pieces, with pauses in seconds in between."""
@@ -85,7 +93,9 @@ def ask(
     request = httpx.Request(
         "POST", url, headers={"X-Two": "2"}, content=content, extensions=extensions
     )
-    return transport.handle_request(request)
+    response = transport.handle_request(request)
+    content = body_of(response, monotonic() + seconds)
+    return httpx.Response(response.status_code, headers=response.headers, content=content)
 
 
 def test_a_request_and_its_response(script: Script) -> None:
@@ -171,6 +181,58 @@ def test_a_request_that_is_not_taken(script: Script) -> None:
         ask(transport, server, content=bytes(1 << 26), seconds=0.5)
 
 
+def test_one_response_belongs_to_one_request(script: Script) -> None:
+    transport, server = script([[OK + OK.replace(b"hi", b"no")]], [[OK]])
+    with pytest.raises(UnfitResponseError, match="one answer to a request, got another one"):
+        ask(transport, server)
+    assert server.closed.wait(10), "nobody can tell whose what comes next there is"
+    assert ask(transport, server).content == b"hi"
+
+
+def test_a_response_that_nobody_asked_for_is_not_taken_for_the_next_one(script: Script) -> None:
+    transport, server = script([[OK, 0.1, OK.replace(b"hi", b"no")], [OK]], [[OK]])
+    assert ask(transport, server).content == b"hi"
+    threading.Event().wait(0.3)
+    assert ask(transport, server).content == b"hi"
+
+
+ENDLESS = {
+    "a header": [b"HTTP/1.1 200 OK\r\nX: "],
+    "headers": [b"HTTP/1.1 200 OK\r\n", *[b"X: y\r\n" * 100] * 10_000],
+    "interim ones": [b"HTTP/1.1 100 Continue\r\n\r\n" * 100] * 10_000,
+    "a chunk's extension": [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;"],
+    "trailers": [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+        *[b"X: y\r\n" * 100] * 10_000,
+    ],
+}
+
+
+@pytest.mark.parametrize("start", ENDLESS.values(), ids=ENDLESS)
+def test_a_head_is_bounded(script: Script, start: list[bytes]) -> None:
+    rest = [] if len(start) > 2 else [b"x" * 2**16] * 100
+    transport, server = script([[*start, *rest]])
+    with pytest.raises(UnfitResponseError, match="head of at most 64 KiB"):
+        ask(transport, server)
+
+
+@pytest.mark.parametrize("length", [b"Content-Length: 5000", b"Transfer-Encoding: chunked"])
+def test_a_body_is_bounded(script: Script, monkeypatch: pytest.MonkeyPatch, length: bytes) -> None:
+    monkeypatch.setattr(transport_module, "BODY", 4096)
+    body = b"1f4\r\n%b\r\n" % bytes(500) * 10 if b"chunked" in length else bytes(5000)
+    transport, server = script([[b"HTTP/1.1 200 OK\r\n%b\r\n\r\n" % length, body]])
+    with pytest.raises(UnfitResponseError, match="answer of at most 4 KiB"):
+        ask(transport, server)
+
+
+@pytest.mark.parametrize("body", [gzip.compress(bytes(10**8)), b"no gzip at all"])
+def test_a_body_that_is_compressed_is_not_decoded(script: Script, body: bytes) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
+    transport, server = script([[head, body]])
+    with pytest.raises(UnfitResponseError, match="not encoded, got one in 'gzip'"):
+        ask(transport, server)
+
+
 def test_a_refusal_before_the_whole_request_has_come() -> None:
     refusal = b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
@@ -215,6 +277,38 @@ def test_all_else_goes_by_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(transport_to(httpx.URL("http://example.org")), httpx.HTTPTransport)
     monkeypatch.setenv("no_proxy", "example.org")
     assert isinstance(transport_to(httpx.URL("http://example.org")), PlainTransport)
+    for proxy in ("proxy.example:3128", "http://user:secret@proxy.example:3128"):
+        monkeypatch.setenv("http_proxy", proxy)
+        assert isinstance(transport_to(httpx.URL("http://example.com")), httpx.HTTPTransport)
+
+
+@pytest.mark.parametrize("proxy", ["ftp://user:secret@x", "http://user:secret@", "http://xn--/"])
+def test_a_proxy_that_is_none_is_said_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv("http_proxy", proxy)
+    with pytest.raises(ValueError, match="http_proxy: expected an address") as caught:
+        transport_to(httpx.URL("http://example.com"))
+    assert "secret" not in str(caught.value)
+
+
+def test_authorities_that_cannot_be_read_are_said() -> None:
+    with pytest.raises(ValueError, match=r"verify: expected .*no-such-file"):
+        transport_to(httpx.URL("https://example.org"), "/no-such-file")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://user:se/c@ret@host:1/x", "http://host:1/x"),
+        ("user:secret@host", "host"),
+        ("http://host/x", "http://host/x"),
+    ],
+)
+def test_addresses_are_shown_without_passwords(url: str, shown: str) -> None:
+    assert redacted(url) == shown
 
 
 def test_connections_that_are_forgotten_are_closed(script: Script) -> None:

@@ -16,9 +16,10 @@ from comparing import assert_same
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
+from info_arrays import info_arrays
 
 from xuance_envs.engine.data.info_batch import InfoBatch
-from xuance_envs.engine.data.info_columns import InfoArrays
+from xuance_envs.engine.data.info_columns import NUMBERS
 from xuance_envs.engine.data.info_writer import InfoWriter
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
@@ -26,6 +27,12 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.remote.commands import _batch_to_wire
 from xuance_envs.remote.wire.arrays import DTYPES, array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
+from xuance_envs.remote.wire.bounds import (
+    TooLargeError,
+    TooManyNodesError,
+    check_json_nodes,
+    check_nodes,
+)
 from xuance_envs.remote.wire.forms import Form, dumps, loads
 from xuance_envs.remote.wire.infos import info_table_from_wire, infos_from_wire
 from xuance_envs.remote.wire.nodes import WireError
@@ -420,7 +427,7 @@ INFOS = [
 def sent(infos: list[dict[str, Any]], form: Form) -> Any:
     """The infos of a step as they arrive."""
     batch, _ = step_infos(infos).parts
-    return loads(dumps(_batch_to_wire(batch, np.arange(len(infos)), "step"), form), form)
+    return loads(dumps(_batch_to_wire(batch, np.arange(len(infos))), form), form)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
@@ -442,7 +449,7 @@ def test_columns_of_infos_are_written_as_the_infos_are(infos: list[dict[str, Any
 
 
 def test_an_info_written_after_columns_replaces_all_of_them() -> None:
-    columns = {"a": (int, np.array([1, 2]), np.ones(2, np.bool_))}
+    columns = {"a": (NUMBERS[int], np.array([1, 2]), np.ones(2, np.bool_))}
     for after in ({}, {"": None}, {"b": 1}):
         assert_same(list(step_infos([after] * 2, columns, first=True)), [after] * 2)
 
@@ -452,7 +459,7 @@ def step_infos(
 ) -> StepInfos:
     """Infos as a step gives them; columns are written over every second one, or before all."""
     count = len(infos)
-    arrays = InfoArrays(*(np.zeros(shape, dtype) for dtype, shape in InfoArrays.shapes(count)))
+    arrays = info_arrays(count)
     writer = InfoWriter(arrays, lambda rest: rest)
     if first:
         writer.write_columns(range(count), columns)
@@ -462,8 +469,8 @@ def step_infos(
         writer.rest.clear()
         writer.write_columns(range(1, count, 2), columns)
     rest = {i: ((lambda value: value), frozen) for i, frozen in writer.rest.items()}
-    numbers = arrays.first(len(writer.keys))
-    batch = InfoBatch(numbers, [tuple(writer.keys)], np.zeros(count, np.intp), rest)
+    used = arrays.first(*writer.table.extent)
+    batch = InfoBatch(used, [writer.table.layout], np.zeros(count, np.intp), rest)
     return StepInfos(batch, np.arange(count))
 
 
@@ -482,9 +489,58 @@ def step_infos(
         {"$": "infos", "count": 2, "columns": [["a", ["int"], [1, 2], None]]},
         {"$": "infos", "count": 2, "columns": [["a", "int", [1], None]]},
         {"$": "infos", "count": 2, "columns": [["a", "int", [1, 2], [True]]]},
+        *(
+            {"$": "infos", "count": 2, "columns": [["a", "numpy.ndarray", array, None]]}
+            for array in (
+                [[1], [2]],
+                None,
+                {"$": "array", "dtype": "int8", "shape": [], "data": 1},
+                {"$": "array", "dtype": "int8", "shape": [3, 1], "data": [[1], [2], [3]]},
+                {"$": "array", "dtype": "object", "shape": [2], "data": [1, 2]},
+            )
+        ),
     ],
     ids=ascii,
 )
 def test_infos_that_are_none_are_refused(node: Any) -> None:
     with pytest.raises(WireError):
         infos_from_wire(node, 2)
+
+
+NODES = [
+    *(1, -1, 300, 70_000, 2**40, -200, -40_000, -(2**33), 1.5, None, True, [0] * 20, [0] * 70_000),
+    *("x" * 5, "x" * 40, "x" * 300, "x" * 70_000, b"x" * 5, b"x" * 300, b"x" * 70_000),
+    *(msgpack.ExtType(1, b"x" * size) for size in (1, 2, 3, 4, 8, 16, 17, 300, 70_000)),
+    {str(key): key for key in range(20)},
+    {str(key): [key] for key in range(70_000)},
+]
+
+
+@pytest.mark.parametrize("node", NODES, ids=lambda node: type(node).__name__)
+def test_the_nodes_of_a_message_are_counted(node: Any) -> None:
+    message = [node, "the end"]
+
+    def count(node: Any) -> int:
+        if isinstance(node, dict):
+            return 1 + sum(1 + count(item) for item in node.values())
+        return 1 + sum(map(count, node)) if isinstance(node, list) else 1
+
+    packed, nodes = msgpack.packb(message), count(message)
+    check_nodes(packed, nodes)
+    with pytest.raises(TooManyNodesError):
+        check_nodes(packed, nodes - 1)
+    if not isinstance(node, bytes | msgpack.ExtType):
+        text = json.dumps(message).encode()
+        check_json_nodes(text, 2 * nodes)
+        with pytest.raises(TooManyNodesError):
+            check_json_nodes(text, nodes // 2)
+
+
+@pytest.mark.parametrize("message", [{"a": np.arange(30_000.0).reshape(3, 10_000)}, NODES[:20]])
+@pytest.mark.parametrize("form", list(Form))
+def test_a_message_with_a_limit_is_the_same_or_too_large(form: Form, message: Any) -> None:
+    whole = dumps(message, form)
+    assert loads(dumps(message, form, len(whole)), form) == loads(whole, form)
+    with pytest.raises(TooLargeError):
+        dumps(message, form, len(whole) - 1)
+    assert loads(dumps("after it", form), form) == "after it"

@@ -28,12 +28,14 @@ class Backend:
         kind: makes a vector environment from functions.
         options: given to it unless a test gives its own.
         together: options with which it keeps the first two environments in one process.
+        here: whether the environments live in this process.
     """
 
     name: str
     kind: Callable[..., VecEnv]
     options: dict[str, Any] = field(default_factory=dict)
     together: dict[str, Any] = field(default_factory=dict)
+    here: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -51,7 +53,7 @@ def hosted() -> ModuleType:
     return importlib.import_module("hosted")
 
 
-DUMMY = Backend("dummy", DummyVecEnv)
+DUMMY = Backend("dummy", DummyVecEnv, here=True)
 WORKERS = Backend("workers", SubprocVecEnv, {"context": "forkserver", "in_series": 2})
 CALLER_STEPS = Backend(
     "caller-steps",
@@ -112,6 +114,12 @@ def make(request: pytest.FixtureRequest) -> Iterator[Maker]:
 @pytest.fixture(params=EITHER_PLACE, ids=str)
 def make_either(request: pytest.FixtureRequest) -> Iterator[Maker]:
     """Makes vector environments whose environments live in this process, or in others."""
+    yield from _maker(request)
+
+
+@pytest.fixture(params=[DUMMY, WORKERS], ids=str)
+def make_local(request: pytest.FixtureRequest) -> Iterator[Maker]:
+    """Makes vector environments on this machine, here or in workers: for arguments of theirs."""
     yield from _maker(request)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 
 import gymnasium
@@ -82,6 +83,17 @@ class ObjectEnv(CountingEnv):
         return (*super().step(action)[:4], {"odd": object()})
 
 
+class SlowStepEnv(CountingEnv):
+    """Takes a moment for each step, and its episodes have no end."""
+
+    def __init__(self, env_seed=0):
+        super().__init__(env_seed, length=10**6)
+
+    def step(self, action):
+        time.sleep(0.05)
+        return super().step(action)
+
+
 class SlowStartEnv(CountingEnv):
     """Takes for ever to be made."""
 
@@ -94,4 +106,41 @@ def cart_pole(env_seed=None):
     return Gym_Env("CartPole-v1", seed=env_seed)
 
 
-SERVED = {"Counting": CountingEnv, "Mischievous": MischievousEnv, "CartPole": cart_pole}
+class BreedingEnv(MischievousEnv):
+    """Starts processes that nobody would find: each in a session of its own, one without parent."""
+
+    def __init__(self, env_seed=0):
+        super().__init__(env_seed)
+        # Its own marks tell its processes from those of other tests.
+        self.mark = f"{os.getpid()}.5"
+
+    def reset(self, *, seed=None, options=None):
+        subprocess.Popen(["sleep", self.mark], start_new_session=True)
+        child = os.fork()
+        if not child:
+            os.setsid()
+            if not os.fork():
+                os.execvp("sleep", ["sleep", self.mark])
+            os._exit(0)
+        os.waitpid(child, 0)
+        return super().reset(seed=seed)
+
+
+class BusyEnv(CountingEnv):
+    """Takes CPU time in a process it starts, or memory."""
+
+    def step(self, action):
+        if action == 1:
+            subprocess.Popen(["sh", "-c", "while :; do :; done"])
+        if action == 2:
+            self.hoard = b"x" * 2**28
+        return super().step(action)
+
+
+SERVED = {
+    "Counting": CountingEnv,
+    "Mischievous": MischievousEnv,
+    "Breeding": BreedingEnv,
+    "Busy": BusyEnv,
+    "CartPole": cart_pole,
+}

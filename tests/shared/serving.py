@@ -16,25 +16,43 @@ import httpx
 import leftovers
 from remote_envs import SERVED
 
+from xuance_envs.remote.access.permissions import Permissions
+from xuance_envs.remote.cli import OWN_LIMITS
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.settings import Catalogue, Limits, Settings, Tokens
 
 API = "/api/v1"
 ServerMaker = Callable[..., Server]
 
+ALLOWED = Permissions(
+    calls=frozenset({"describe"}),
+    gets=frozenset({"length"}),
+    sets=frozenset({"length"}),
+    options=frozenset({"a"}),
+)
+"""What the environments of these tests are asked for, where nothing else is said."""
+
 
 def make_server(
     served: dict[str, Any] | None = None,
     *,
     tokens: tuple[str, ...] = (),
-    kwargs: tuple[str, ...] = (),
-    calls: tuple[str, ...] = (),
+    token_file: Path | None = None,
+    kwargs: Any = (),
+    allow: Permissions | None = None,
+    address: dict[str, Any] | None = None,
     **limits: Any,
 ) -> Server:
     """A server in this process, in a thread of its own; it has been started."""
     catalogue = Catalogue(SERVED if served is None else served, kwargs)
-    settings = Settings(catalogue, Tokens(tokens), Limits(**limits), frozenset(calls))
-    server = Server(settings, port=0)
+    settings = Settings(
+        catalogue,
+        Tokens(tokens, token_file, OWN_LIMITS),
+        Limits(**limits),
+        allow or Permissions(),
+        watch_tokens=token_file is not None,
+    )
+    server = Server(settings, port=0, **(address or {}))
     server.start()
     return server
 
@@ -52,7 +70,12 @@ def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 class Asking:
-    """A session asked for by hand."""
+    """A session asked for by hand.
+
+    Attributes:
+        id: the session's.
+        episodes: the ids of all that were created in it.
+    """
 
     open: ClassVar[list[httpx.Client]] = []
 
@@ -61,12 +84,17 @@ class Asking:
         self.client = httpx.Client(base_url=server.url + API, headers=headers, timeout=60)
         self.open.append(self.client)
         self.id = self.post("session/create", **create).json()["session_id"]
+        self.episodes: list[str] = []
 
     def post(self, path: str, **message: Any) -> httpx.Response:
         return self.client.post(path, json=message)
 
     def ask(self, path: str, **message: Any) -> httpx.Response:
-        return self.post(f"episode/{path}", session_id=self.id, **message)
+        answer = self.post(f"episode/{path}", session_id=self.id, **message)
+        is_json = answer.headers["content-type"] == "application/json"
+        if path == "create" and answer.status_code == 200 and is_json:
+            self.episodes += answer.json()["episode_ids"]
+        return answer
 
     def close(self) -> httpx.Response:
         return self.client.delete(f"session/{self.id}")
@@ -97,6 +125,12 @@ class ServedProcess:
             return httpx.get(f"{self.url}/healthz").status_code == 200
         except httpx.TransportError:
             return False
+
+    def status_for(self, token: str) -> int:
+        """What it answers somebody with a token."""
+        headers = {"Authorization": f"Bearer {token}"}
+        answer = httpx.delete(f"{self.url}{API}/session/none", headers=headers)
+        return 200 if answer.status_code == 404 else answer.status_code
 
     def close(self, sign: int = signal.SIGTERM) -> int:
         """Tells it to end, and waits for that; its exit status."""

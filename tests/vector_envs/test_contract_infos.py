@@ -401,11 +401,14 @@ def pickled(monkeypatch):
 
 
 def test_an_ordinary_step_pickles_and_copies_nothing(make, pickled):
-    steps = [plain_step(info={"n": n, "x": n / 2, "won": n > 1, "none": None}) for n in range(3)]
-    steps.append(plain_step(terminated=True, info={"n": 3, "x": 1.5, "won": True, "none": None}))
-    envs = make([partial(ScriptedEnv, steps, [{"first": 1}])] * 5)
+    infos = [
+        {"n": n, "x": n / 2, "won": n > 1, "none": None, "array": np.full((2, 3), n)}
+        for n in range(4)
+    ]
+    steps = [plain_step(terminated=n == 3, info=info) for n, info in enumerate(infos)]
+    envs = make([partial(ScriptedEnv, steps, [{"first": 1, "mask": np.ones(4, bool)}])] * 5)
     envs.reset()
-    for _ in steps:  # new keys are told once
+    for _ in steps:  # new columns are told once
         envs.step([0] * 5)
     pickled.clear()
     ends = 0
@@ -413,11 +416,12 @@ def test_an_ordinary_step_pickles_and_copies_nothing(make, pickled):
         infos = envs.step([0] * 5)[4]
         ends += sum("reset_info" in info for info in infos)
         assert infos.column("n")[1].all()
+        assert_same(infos.column("array")[0], np.broadcast_to(infos[0]["array"], (5, 2, 3)))
     assert ends == 15
     assert pickled == []
 
 
-def test_whatever_does_not_fit_in_numbers_is_pickled_or_copied_in_that_step_only(make, pickled):
+def test_whatever_does_not_fit_in_columns_is_pickled_or_copied_in_that_step_only(make, pickled):
     envs = make([partial(ScriptedEnv, [{"n": 1, "s": "a string"}, {"n": 2}])] * 5)
     envs.reset()
     for _ in range(3):

@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 
 from xuance_envs.compat.stepping import Stepped
 from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.data.info_columns import NUMBERS, ArrayKind, Columns
 
 __all__ = ["InfoBatcher"]
 
 AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
-Columns = dict[str, tuple[type, NDArray[Any], NDArray[np.bool_]]]
 
 
 class InfoBatcher:
     """Puts the infos of all environments into one dict.
 
-    Numbers go from their columns into it without a look at single environments. Whatever else
-    there is (strings, arrays, dicts, keys of several types) is added by Gymnasium's own rules.
+    Columns go into it as they are, without a look at single environments. Whatever else there is
+    (strings, dicts, keys of several types) is added by Gymnasium's own rules.
 
     Args:
         vector_env: whose infos they are; a class that adds infos by rules of its own is left to
@@ -73,7 +73,7 @@ class InfoBatcher:
         infos = _with_masks(columns, ~ended)
         for key, (kind, values, mask) in reset_columns.items():
             if key not in infos:
-                infos[key] = np.zeros(len(self._every), kind)
+                infos[key] = np.zeros((len(self._every), *kind.shape), kind.dtype)
                 infos[f"_{key}"] = np.zeros(len(self._every), np.bool_)
             infos[key][envs[mask]] = values[mask]
             infos[f"_{key}"][envs[mask]] = True
@@ -111,16 +111,17 @@ class InfoBatcher:
         """The columns, if Gymnasium makes nothing else of any of them than an array and a mask."""
         columns = None if self._by_its_own_rules else batch.columns(envs)
         for key, (kind, _, _) in (columns or {}).items():
-            if kind is np.bool_ or key.startswith("_") or key in ("final_obs", "final_info"):
+            reserved = key.startswith("_") or key in ("final_obs", "final_info")
+            if reserved or kind is NUMBERS[np.bool_]:
                 return None
         return columns
 
 
 def _mix(columns: Columns, reset_columns: Columns) -> bool:
-    """Whether the values of steps and of resets have the same types."""
+    """Whether the values of steps and of resets are of the same kinds."""
     return all(
         [
-            key not in columns or columns[key][0] is kind
+            key not in columns or columns[key][0] == kind
             for key, (kind, _, _) in reset_columns.items()
         ]
     )
@@ -129,12 +130,15 @@ def _mix(columns: Columns, reset_columns: Columns) -> bool:
 def _with_masks(columns: Columns, wanted: NDArray[np.bool_] | None) -> dict[str, Any]:
     """Arrays and masks for Gymnasium, of the environments that are wanted; None for all."""
     infos: dict[str, Any] = {}
-    for key, (_, values, mask) in columns.items():
-        if wanted is None:
-            infos[key], infos[f"_{key}"] = values, mask
-            continue
-        mask = mask & wanted
-        if mask.any():
-            infos[key] = np.where(mask, values, values.dtype.type(0))
-            infos[f"_{key}"] = mask
+    for key, (kind, values, mask) in columns.items():
+        if wanted is not None:
+            mask = mask & wanted
+            if not mask.any():
+                continue
+        if isinstance(kind, ArrayKind):
+            infos[key] = np.zeros_like(values)
+            infos[key][mask] = values[mask]
+        else:
+            infos[key] = values if wanted is None else np.where(mask, values, values.dtype.type(0))
+        infos[f"_{key}"] = mask
     return infos

@@ -13,10 +13,12 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
 
 from xuance_envs.compat import in_env_process
 from xuance_envs.compat.batched_infos import InfoBatcher
 from xuance_envs.compat.in_env_process import PreparedFunction, own_registrations
+from xuance_envs.compat.states import SavesStates
 from xuance_envs.compat.stepping import (
     ProcessStepper,
     original_of,
@@ -35,12 +37,13 @@ from xuance_envs.compat.vector_arguments import (
     start_method,
 )
 from xuance_envs.compat.vector_results import StepResult, reset_result, step_result
+from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.errors import EnvError
 
 __all__ = ["AsyncVectorEnv"]
 
 
-class AsyncVectorEnv(gymnasium.vector.AsyncVectorEnv):
+class AsyncVectorEnv(SavesStates, gymnasium.vector.AsyncVectorEnv):
     """Many environments in worker processes, as :class:`gymnasium.vector.AsyncVectorEnv`.
 
     Gymnasium starts a process for each environment; here a worker steps a share of them, and there
@@ -300,6 +303,17 @@ class AsyncVectorEnv(gymnasium.vector.AsyncVectorEnv):
         if self._stepper.waiting:  # a step whose wait timed out
             self._report(self._stepper.finish_step)
         self._stepper.start_apply(function, arguments)
+
+    def _idle_stepper(self, what: str) -> ProcessStepper:
+        if self._stepper is None:
+            raise NotImplementedError(f"{what}: with a custom worker everything is Gymnasium's own")
+        self._assert_is_running()
+        self._check_none_pending(what)
+        return self._stepper
+
+    def _shown(self, infos: InfoBatch, envs: NDArray[np.intp]) -> tuple[Any, dict[str, Any]]:
+        assert self._stepper is not None
+        return reset_result(self._stepper, self._batcher, infos, envs, self.copy, self._add_info)
 
     # -- waiting, and the end ---------------------------------------------------------
 

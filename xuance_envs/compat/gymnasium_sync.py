@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium import Space
 from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 
 from xuance_envs.compat.batched_infos import InfoBatcher
 from xuance_envs.compat.in_env_process import Giving
+from xuance_envs.compat.states import SavesStates
 from xuance_envs.compat.stepping import (
     SerialStepper,
     originally,
@@ -26,11 +29,12 @@ from xuance_envs.compat.vector_arguments import (
     resets_of,
 )
 from xuance_envs.compat.vector_results import StepResult, reset_result, step_result
+from xuance_envs.engine.data.info_batch import InfoBatch
 
 __all__ = ["SyncVectorEnv"]
 
 
-class SyncVectorEnv(gymnasium.vector.SyncVectorEnv):
+class SyncVectorEnv(SavesStates, gymnasium.vector.SyncVectorEnv):
     """Many environments in this process, as :class:`gymnasium.vector.SyncVectorEnv`.
 
     Args:
@@ -132,6 +136,13 @@ class SyncVectorEnv(gymnasium.vector.SyncVectorEnv):
         stepper.start_step(as_batch(self.single_action_space, actions))
         step = originally(stepper.finish_step)
         return step_result(stepper, self._batcher, step, self.copy, self._add_info)
+
+    def _idle_stepper(self, what: str) -> SerialStepper:
+        self._check_open()
+        return self._stepper
+
+    def _shown(self, infos: InfoBatch, envs: NDArray[np.intp]) -> tuple[Any, dict[str, Any]]:
+        return reset_result(self._stepper, self._batcher, infos, envs, self.copy, self._add_info)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the environments."""

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from xuance_envs.compat.native_batches import Infos
 from xuance_envs.compat.native_engines import EngineStep, NativeEngine, engine_of
 from xuance_envs.engine.data.bulk_infos import BulkInfoWriter, RowRests
+from xuance_envs.engine.data.info_columns import NUMBERS, Kind, kind_of
 from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.data.step_infos import StepInfos
@@ -33,7 +34,7 @@ from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.group.step_clock import StepClock, StepTimes
 from xuance_envs.engine.groups import Groups
 from xuance_envs.engine.results import Outcomes, Results
-from xuance_envs.errors import EnvError
+from xuance_envs.errors import EnvError, StateError
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 
 __all__ = ["NativeVecEnv", "from_gymnasium", "make_native"]
@@ -224,7 +225,7 @@ class NativeResults(Results):
         ended = any([outcome.ended for _, outcome in outcomes])
         ends = self._ends(reset_rests, envs) if ended else None
         batch = self._infos.batch(self._group_of, rests, envs)
-        return StepInfos(batch, self._every_env if envs is None else envs, ends)
+        return self._made(batch, envs, ends)
 
 
 class NativeDriver(LocalDriver):
@@ -247,15 +248,15 @@ class NativeDriver(LocalDriver):
         self._none = RowRests({}, self._every[:0])
         self.rests = self._none, self._none
         self._infos = BulkInfoWriter(arrays.infos)
-        self._infos.write("episode_step", int, 0)
-        self._infos.write("episode_score", float, 0.0)
+        self._infos.write("episode_step", NUMBERS[int], 0)
+        self._infos.write("episode_score", NUMBERS[float], 0.0)
         # Counted where the infos are taken from.
         self._steps = arrays.infos.cells.view(np.int64)[0]
         self._scores, self._score_kinds = arrays.infos.cells[1], arrays.infos.kinds[1]
         self._score_kind = int(self._score_kinds[0])
         self._has_scores = True
         self._reset_infos = BulkInfoWriter(arrays.reset_infos)
-        self._reset_infos.write("episode_step", int, 0)
+        self._reset_infos.write("episode_step", NUMBERS[int], 0)
         self._ended = self._every[:0]
         self._outcomes = OutcomeMaker(self._infos, self._reset_infos)
         self._clock = StepClock(engine.num_envs)
@@ -274,6 +275,13 @@ class NativeDriver(LocalDriver):
             seeds = [seed for _, seed, _ in resets]
             options = resets[0][2] if resets else None
             self._engine.check_reset(seeds, options, len(resets) < self.hi)
+        elif command in ("save_states", "prepare_states"):
+            raise StateError(
+                0,
+                "save_state",
+                f"{self._engine.name} steps all environments at once and gives no state of them to "
+                "Python: expected environments of their own, as DummyVecEnv and SubprocVecEnv have",
+            )
         elif command != "render":
             raise NotImplementedError(
                 f"{command} reaches into single environments, and {self._engine.name} has none: it "
@@ -352,7 +360,7 @@ class NativeDriver(LocalDriver):
             observations, infos = self._engine.reset_some(envs, seeds)
         store(self._arrays.observations, observations, envs)
         self._infos.clear(envs)
-        self._infos.write("episode_step", int, 0, envs)
+        self._infos.write("episode_step", NUMBERS[int], 0, envs)
         self._scores[envs] = 0
         self._has_scores = False
         self._ended = np.setdiff1d(self._ended, envs)
@@ -374,7 +382,7 @@ class NativeDriver(LocalDriver):
             if (key.startswith("_") and key[1:] in infos) or not isinstance(part, np.ndarray):
                 continue
             mask = infos.get(f"_{key}")
-            if part.ndim != 1 or not writer.write(key, part.dtype.type, part, at, mask):
+            if not writer.write(key, _kind_of_rows(part), part, at, mask):
                 rests[key] = np.array(part), mask
         return RowRests(rests, envs) if rests else self._none
 
@@ -390,3 +398,10 @@ def store(rows: SpaceRows, batch: Any, envs: NDArray[np.intp]) -> None:
             flat[envs] = batch
     else:
         rows.put(batch, EVERY if every else envs, len(envs))
+
+
+def _kind_of_rows(part: NDArray[Any]) -> Kind | None:
+    """What the rows of an array are in the dicts of infos; None for what may not be in a column."""
+    if part.ndim == 1:
+        return NUMBERS.get(part.dtype.type)
+    return kind_of(part[0].copy()) if part.ndim else None

@@ -10,6 +10,7 @@ import multiprocessing
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -25,9 +26,11 @@ except ImportError as error:
 
 from xuance_envs.compat import in_env_process
 from xuance_envs.compat.in_env_process import PreparedFunction, own_registrations
+from xuance_envs.compat.states import SavesStates
 from xuance_envs.compat.stepping import ProcessStepper, SerialStepper, Stepped, Stepper, originally
 from xuance_envs.compat.vector_results import take_final
 from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.data.masks import MASK_METHOD
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.group.outcome import Autoreset
 
@@ -35,9 +38,34 @@ __all__ = ["DummyVecEnv", "SubprocVecEnv"]
 
 Indices = int | Iterable[int] | None
 LIMIT = "TimeLimit.truncated"
+TheirVecEnv = sb3.VecEnv
 
 
-class DummyVecEnv(sb3.DummyVecEnv):
+class _States(SavesStates):
+    """Saves and loads what Stable-Baselines3 keeps of each environment, too."""
+
+    _name = "sb3"
+    _stepper: Stepper
+    reset_infos: list[dict[str, Any]]
+    _seeds: list[int | None]
+    _options: list[dict[str, Any]]
+
+    def _idle_stepper(self, what: str) -> Stepper:
+        return self._stepper
+
+    def _own_state(self, env: int) -> Any:
+        return self.reset_infos[env], self._seeds[env], self._options[env]
+
+    def _set_own_state(self, env: int, state: Any) -> None:
+        self.reset_infos[env], self._seeds[env], self._options[env] = state
+
+    def _shown(self, infos: InfoBatch, envs: NDArray[np.intp]) -> tuple[Any, list[dict[str, Any]]]:
+        batch = self._stepper.arrays.observations.copy()
+        shown = [infos.build(env, env) for env in envs.tolist()]
+        return OrderedDict(batch) if isinstance(batch, dict) else batch, shown
+
+
+class DummyVecEnv(_States, sb3.DummyVecEnv):
     """Many environments in this process, as Stable-Baselines3's ``DummyVecEnv``.
 
     Args:
@@ -105,7 +133,7 @@ class DummyVecEnv(sb3.DummyVecEnv):
         return OrderedDict(batch) if isinstance(batch, dict) else batch
 
 
-class SubprocVecEnv(sb3.SubprocVecEnv):
+class SubprocVecEnv(_States, sb3.SubprocVecEnv):
     """Many environments in worker processes, as Stable-Baselines3's ``SubprocVecEnv``.
 
     Stable-Baselines3 starts a process for each environment; here a worker steps a share of them,
@@ -131,6 +159,9 @@ class SubprocVecEnv(sb3.SubprocVecEnv):
         ((3, 4), array([False, False, False]))
         >>> envs.close()
     """
+
+    # Makes what environments' action_masks() returned of an array of bools.
+    _mask_form: Callable[[NDArray[np.bool_]], Any]
 
     def __init__(
         self,
@@ -227,10 +258,26 @@ class SubprocVecEnv(sb3.SubprocVecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Calls a method of some environments, wherever in their wrappers it is."""
-        return self._apply(
+        """Calls a method of some environments, wherever in their wrappers it is.
+
+        Masks of actions, which sb3-contrib asks for at each step, come with the steps from the
+        second time on.
+        """
+        masks_of_all = (
+            method_name == MASK_METHOD and indices is None and not (method_args or method_kwargs)
+        )
+        if masks_of_all and (said := self._stepper.masks_said()) is not None:
+            return [self._mask_form(mask) for mask in said]
+        results = self._apply(
             indices, in_env_process.call_method, method_name, method_args, method_kwargs
         )
+        rows = self._stepper.arrays.masks
+        if masks_of_all and rows is not None and rows.flat is not None:
+            form = form_of(results, rows.flat.shape[1])
+            if form is not None:
+                self._mask_form = form
+                self._stepper.watch_masks()
+        return results
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:
         """Whether some environments are wrapped in a wrapper of this class."""
@@ -241,6 +288,31 @@ class SubprocVecEnv(sb3.SubprocVecEnv):
         ids = [range(self.num_envs)[index] for index in self._get_indices(indices)]
         results: list[Any] = originally(self._stepper.apply, ids, function, *args)
         return results
+
+
+def form_of(masks: Sequence[Any], width: int) -> Callable[[NDArray[np.bool_]], Any] | None:
+    """What makes the masks that environments returned of arrays of bools.
+
+    Args:
+        masks: of all environments.
+        width: the length of one.
+
+    Returns:
+        A function, or None if they are neither lists of bools nor arrays of zeros and ones, all of
+        one kind.
+    """
+    first = masks[0]
+    if type(first) is list:
+        of_bools = [type(m) is list and {*map(type, m)} == {bool} for m in masks]
+        return np.ndarray.tolist if all(of_bools) and {*map(len, masks)} == {width} else None
+    if type(first) is not np.ndarray:
+        return None
+    for mask in masks:
+        if type(mask) is not np.ndarray or (mask.dtype, mask.shape) != (first.dtype, (width,)):
+            return None
+        if not np.array_equal(mask.astype(np.bool_), mask):
+            return None
+    return partial(np.ndarray.astype, dtype=first.dtype)
 
 
 def ends_and_infos(

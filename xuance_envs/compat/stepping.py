@@ -15,12 +15,14 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from xuance_envs.engine import saving
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups, LocalGroups
 from xuance_envs.errors import EnvError
+from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.actions import ActionIntake
 from xuance_envs.vector_envs.arguments import checked_functions
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
@@ -208,10 +210,38 @@ class Stepper:
         result_of = dict(zip(every, results, strict=True))
         return [result_of[env] for env in ids]
 
+    def masks_said(self) -> list[Any] | None:
+        """By environment, the mask of actions that its method gave; None unless all are watched."""
+        self._groups.check_idle("call")
+        return self._groups.masks.said()
+
+    def watch_masks(self) -> None:
+        """Has all environments asked for their masks by their method, from now on."""
+        self._groups.masks.watch(range(self.num_envs), self._groups.each)
+
     def render(self) -> list[Any]:
         """A frame of each environment."""
         self._groups.check_idle("render")
         return self._groups.each("render", range(self.num_envs), lambda _: (None,))
+
+    def save_state(self, ids: Sequence[int]) -> EnvStates:
+        """The states of some environments."""
+        self._groups.check_idle("save_state")
+        return saving.save(self._groups, ids)
+
+    def load_state(self, state: EnvStates, ids: Sequence[int]) -> InfoBatch:
+        """Puts states into some environments; the infos of all, old ones too."""
+        self._groups.check_idle("load_state")
+        infos, _ = saving.load(self._groups, state, ids, of_all=True).parts
+        return infos
+
+    def clone_state(
+        self, sources: Sequence[int], targets: Sequence[int], fork_rng: bool
+    ) -> InfoBatch:
+        """Puts the states of some environments into others; the infos of all."""
+        self._groups.check_idle("clone_state")
+        infos, _ = saving.clone(self._groups, sources, targets, fork_rng, of_all=True).parts
+        return infos
 
     def ready(self, timeout: float) -> bool:
         """Waits until what was started is finished, or so many seconds; tells which it was."""

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.outcome import Autoreset
@@ -105,12 +106,14 @@ class Backend(ABC, Generic[_W]):
         env_fns: makes an environment each; those of all workers.
         keywords: keyword arguments for each function.
         autoreset: when an environment whose episode ended is reset.
+        info_bytes: room for the arrays in each environment's info.
 
     Attributes:
         workers (list): those that have been started.
         env_fns: as given.
         keywords: as given.
         autoreset: as given.
+        info_bytes: as given.
     """
 
     def __init__(
@@ -119,9 +122,11 @@ class Backend(ABC, Generic[_W]):
         env_fns: Sequence[Callable[..., Any]],
         keywords: Sequence[Mapping[str, Any]],
         autoreset: Autoreset = Autoreset.SAME_STEP,
+        info_bytes: int = INFO_BYTES,
     ) -> None:
         self.workers: list[_W] = []
         self.autoreset = autoreset
+        self.info_bytes = info_bytes
         self._split = split
         self.env_fns = env_fns
         self.keywords = keywords
@@ -170,6 +175,7 @@ class Backend(ABC, Generic[_W]):
         tag: int,
         keywords: Sequence[Mapping[str, Any]],
         attributes: Mapping[tuple[int, str], Any],
+        watched: Sequence[int],
         then: tuple[str, Sequence[Any]],
     ) -> None:
         """Starts another worker in the place of one, and asks it to go on.
@@ -179,6 +185,7 @@ class Backend(ABC, Generic[_W]):
             tag: number of the request.
             keywords: keyword arguments for the functions of its environments.
             attributes: what had been set, by the environment's place and the attribute's name.
+            watched: the places of environments whose masks are asked for.
             then: a command and its arguments; its result is that of the request.
 
         Raises:
@@ -190,7 +197,7 @@ class Backend(ABC, Generic[_W]):
         lo, hi = worker.lo, worker.hi
         worker.attach(self._arrays.slice(lo, hi))
         build, attach = self._recipe(lo, hi, keywords), self._place(lo, hi)
-        worker.ask(tag, worker.pack("rebuild", build, attach, attributes, then))
+        worker.ask(tag, worker.pack("rebuild", build, attach, attributes, watched, then))
 
     def before_step(self) -> None:
         """Is called before each step."""

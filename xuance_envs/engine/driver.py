@@ -170,8 +170,7 @@ class GroupDriver(LocalDriver):
         return [list(map(copy_of, values)) for values in actions]  # for environments to write to
 
     def _method(self, command: str) -> Callable[..., Any]:
-        method: Callable[..., Any] = getattr(self._group, command)
-        return method
+        return self._group.command(command)
 
     def times(self) -> StepTimes:
         """See :class:`Driver`."""

@@ -6,11 +6,15 @@ import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from xuance_envs.engine.action_masks import ActionMasks
 from xuance_envs.engine.backend import Backend
+from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver, GroupDriver, is_interrupt
+from xuance_envs.engine.failure_files import FailureFiles
 from xuance_envs.engine.forks import Elsewhere, stays_behind
 from xuance_envs.engine.group.env_group import EnvGroup
 from xuance_envs.engine.group.outcome import Autoreset
@@ -18,6 +22,7 @@ from xuance_envs.engine.group.single_env import EnvDescription, common_descripti
 from xuance_envs.engine.ledger import Ledger
 from xuance_envs.engine.restarts import RestartingDriver, Restarts
 from xuance_envs.engine.results import Results
+from xuance_envs.engine.resuming import ResumingDriver
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.engine.waiting import Waiter
 from xuance_envs.errors import ClosedVecEnvError, EnvError
@@ -44,6 +49,7 @@ class Groups(ABC):
     Attributes:
         ledger (Ledger): who was asked for what.
         results (Results): what came of it.
+        masks (ActionMasks): of the actions that come next.
         closed (bool): whether nothing may be asked of them any more.
         name: what errors call what they belong to.
     """
@@ -62,6 +68,7 @@ class Groups(ABC):
         self.description = description
         self.arrays = arrays
         self.results = results or Results(self.drivers, arrays)
+        self.masks = ActionMasks(description.action_space, arrays, self.results)
         self.closed = False
         self.name = "vector environment"
         self._elsewhere: Elsewhere | None = None
@@ -103,6 +110,8 @@ class Groups(ABC):
         values = [value for _, answer in self.ledger.finish() for value in answer]
         result_of = dict(zip(asked, values, strict=True))
         self.ledger.take()
+        if command in ("call", "apply", "set_attr"):
+            self.masks.forget(ids)
         return [result_of[env] for env in ids]
 
     def check_idle(self, what: str) -> None:
@@ -173,6 +182,7 @@ class LocalGroups(Groups):
         keywords: keyword arguments for each function.
         autoreset: when an environment whose episode ended is reset.
         describe: makes one description of the environments'.
+        info_bytes: room for the arrays in each environment's info.
     """
 
     def __init__(
@@ -181,12 +191,13 @@ class LocalGroups(Groups):
         keywords: Sequence[Mapping[str, Any]],
         autoreset: Autoreset = Autoreset.SAME_STEP,
         describe: Describe = common_description,
+        info_bytes: int = INFO_BYTES,
     ) -> None:
         self._group = _group_here(env_fns, keywords, 0, autoreset)
         try:
             description = describe(self._group.describe())
             spaces = description.observation_space, description.action_space
-            arrays = StepArrays.allocate(*spaces, len(env_fns))
+            arrays = StepArrays.allocate(*spaces, len(env_fns), info_bytes=info_bytes)
             self._group.attach(arrays)
         except BaseException:
             _close(self._group)
@@ -211,6 +222,7 @@ class WorkerGroups(Groups):
         own: index of the first environment of the group in this process, and after the last.
         describe: makes one description of the environments'.
         restarts: of all workers; None where a loss is an error.
+        record_failures: the folder to record failures in; None if they are not.
     """
 
     def __init__(
@@ -219,7 +231,10 @@ class WorkerGroups(Groups):
         own: tuple[int, int] | None = None,
         describe: Describe = common_description,
         restarts: Restarts | None = None,
+        record_failures: str | Path | None = None,
     ) -> None:
+        if restarts is None and record_failures is not None:
+            restarts = Restarts(0, raises=True)
         self.backend = backend
         env_fns, keywords = backend.env_fns, backend.keywords
         self._end = backend.ends_with(self)
@@ -246,14 +261,8 @@ class WorkerGroups(Groups):
         drivers: list[Driver] = [*backend.workers]
         if restarts is not None:
             drivers = [
-                RestartingDriver(
-                    backend,
-                    k,
-                    keywords[worker.lo : worker.hi],
-                    arrays.slice(worker.lo, worker.hi),
-                    restarts,
-                )
-                for k, worker in enumerate(backend.workers)
+                _replaced_driver(backend, k, arrays, restarts, record_failures)
+                for k in range(len(backend.workers))
             ]
         if self._own is not None and own is not None:
             drivers.append(GroupDriver(self._own, own[0]))
@@ -269,6 +278,25 @@ class WorkerGroups(Groups):
             self._end()
         if self._own is not None:
             _close(self._own)
+
+
+def _replaced_driver(
+    backend: Backend[Any],
+    k: int,
+    arrays: StepArrays,
+    restarts: Restarts,
+    record_failures: str | Path | None,
+) -> RestartingDriver:
+    """The driver of a worker that is replaced when it is lost, or whose failures are recorded."""
+    mine = slice(backend.workers[k].lo, backend.workers[k].hi)
+    keywords = backend.keywords[mine]
+    given = backend, k, keywords, arrays.slice(mine.start, mine.stop), restarts
+    if record_failures is None and not restarts.resumes:
+        return RestartingDriver(*given)
+    files = None
+    if record_failures is not None:
+        files = FailureFiles(record_failures, backend.env_fns[mine], keywords, mine.start)
+    return ResumingDriver(*given, files=files)
 
 
 def _group_here(

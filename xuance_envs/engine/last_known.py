@@ -34,7 +34,7 @@ class LastKnown:
 
     def take_step(self, outcome: Outcome) -> None:
         """Takes note of a step."""
-        rest = self._take_keys(outcome)
+        rest = self._take_layouts(outcome)
         self._take(slice(None), self._arrays.observations.parts, rest.observations)
         self._built = {}
         self._batch = self._columns.batch(self._group_of, {})
@@ -47,13 +47,17 @@ class LastKnown:
 
     def take_reset(self, outcome: Outcome, places: Sequence[int]) -> None:
         """Takes note of a reset of some environments."""
-        rest = self._take_keys(outcome)
+        rest = self._take_layouts(outcome)
         self._take(np.array(places), self._arrays.observations.parts, rest.observations)
         batch = self._columns.batch(self._group_of, {})
         self._built.update({place: batch.build(place, place) for place in places})
 
+    def shown(self) -> list[list[Any]]:
+        """What each environment shows, as leaves."""
+        return [[part[i] for part in self._parts] for i in range(self._n)]
+
     def infos(self) -> list[dict[Any, Any]]:
-        """The last info of each environment, as far as it was numbers."""
+        """The last info of each environment, as far as it was in columns."""
         return [
             self._built[place]
             if place in self._built
@@ -81,10 +85,10 @@ class LastKnown:
         ]
         return replace(outcome, rest=replace(outcome.rest, observations=known))
 
-    def _take_keys(self, outcome: Outcome) -> Rest:
+    def _take_layouts(self, outcome: Outcome) -> Rest:
         rest = outcome.rest or Rest()
-        self._columns.set_keys(0, rest.keys)
-        self._reset_columns.set_keys(0, rest.reset_keys)
+        self._columns.set_layout(0, rest.layout)
+        self._reset_columns.set_layout(0, rest.reset_layout)
         return rest
 
     def _take(self, at: Any, parts: Sequence[Any], objects: Sequence[Sequence[Any]]) -> None:

@@ -33,7 +33,7 @@ from xuance_envs.engine.last_known import LastKnown
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 
-__all__ = ["RestartingDriver", "Restarts"]
+__all__ = ["READY", "Loss", "RestartingDriver", "Restarts"]
 
 logger = logging.getLogger("xuance_envs")
 
@@ -43,11 +43,11 @@ _STEP: _Command = ("step", ())
 _LOSING = ("step", "reset", "construct")
 """Where an exception may be a reason for a restart."""
 
-_READY = -1
+READY = -1
 """The number of the request to make new environments ready, of which the caller knows nothing."""
 
 
-_Loss = EnvError | WorkerDiedError | WorkerTimeoutError
+Loss = EnvError | WorkerDiedError | WorkerTimeoutError
 
 
 class Restarts:
@@ -56,19 +56,31 @@ class Restarts:
     Args:
         limit: how many there may be; None for any number.
         on_exception: whether an exception in an environment is a reason for one.
+        resumes: whether nothing is to be lost with a worker.
+        raises: whether there are none at all: what they are asked for raises.
     """
 
-    def __init__(self, limit: int | None, on_exception: bool) -> None:
+    def __init__(
+        self,
+        limit: int | None,
+        on_exception: bool = False,
+        resumes: bool = False,
+        raises: bool = False,
+    ) -> None:
         self.count = 0
+        self._raises = raises
         self.on_exception = on_exception
+        self.resumes = resumes
         self._limit = limit
 
-    def take(self, error: _Loss) -> None:
+    def take(self, error: Loss) -> None:
         """Counts one more.
 
         Raises:
             Exception: the reason for it, if there may be no more.
         """
+        if self._raises:
+            raise error
         if self._limit is not None and self.count >= self._limit:
             used_up = f"no restart is left: max_restarts={self._limit} have been made"
             logger.error("%s", used_up)
@@ -109,9 +121,11 @@ class RestartingDriver(Driver):
         super().__init__(self._worker.lo, self._worker.hi)
         self._keywords = keywords
         self._restarts = restarts
+        self._arrays = arrays
         self._last_known = LastKnown(arrays)
         self._seeds: list[int | None] = [None] * (self.hi - self.lo)
         self._attributes: dict[tuple[int, str], Any] = {}
+        self._watched: set[int] = set()
         self._count = 0
         self._to_replace = False
         self._owes_end = False
@@ -164,7 +178,8 @@ class RestartingDriver(Driver):
             except (WorkerDiedError, WorkerTimeoutError) as error:
                 self._lose(error)
             except EnvError as error:
-                makes_ready = self._worker.tag == _READY
+                self._raised(error)
+                makes_ready = self._worker.tag == READY
                 if not self._restarts.on_exception or not (makes_ready or error.command in _LOSING):
                     self._to_replace = makes_ready  # to try again, if it is asked again
                     raise
@@ -182,7 +197,7 @@ class RestartingDriver(Driver):
     def _ask_if_there(self) -> None:
         # A step finds out by itself. Anything else is better not asked of a process that has ended:
         # nobody could tell that from one that ends because of it.
-        if self._to_replace or self._worker.tag == _READY:
+        if self._to_replace or self._worker.tag == READY:
             return
         if self._asked is _STEP or self._worker.alive:
             self._ask_worker()
@@ -201,14 +216,20 @@ class RestartingDriver(Driver):
         if self._to_replace:
             self._replace()
         worker = self._worker
-        if worker.tag == _READY:
-            worker.result(deadline)
+        if worker.tag == READY:
+            self._made_ready(worker.result(deadline))
             self._ask_worker()
         elif worker.tag != self.tag:
             if not worker.alive:
                 raise worker.death()
             self._ask_worker()
         self._take(worker.result(deadline))
+
+    def _raised(self, error: EnvError) -> None:
+        """Is told of an error that an environment raised."""
+
+    def _made_ready(self, result: Any) -> None:
+        """Is told what came of making another worker ready."""
 
     def _take(self, result: Any) -> None:
         command, arguments = self._asked
@@ -227,16 +248,21 @@ class RestartingDriver(Driver):
                 self._seeds[place] = self._seeds[place] if seed is None else seed
             self._last_known.take_reset(result, places)
             owes_end = owes_end and len(places) < self.hi - self.lo
+        elif command == "load_states":
+            (places,) = arguments
+            self._last_known.take_reset(result, places)
         elif command == "set_attr":
             places, name, values = arguments
             for place, value in zip(places, values, strict=True):
                 self._attributes[place, name] = value
+        elif command == "watch_masks":
+            self._watched.update(arguments[0])
         # No call in between, so that an interrupt finds all or nothing of it done.
         self._result, self._owes_end, self._revived = [result], owes_end, None
 
     # -- when it is lost --------------------------------------------------------------
 
-    def _lose(self, error: _Loss) -> None:
+    def _lose(self, error: Loss) -> None:
         """Lets another process take over.
 
         Raises:
@@ -246,11 +272,15 @@ class RestartingDriver(Driver):
         asked = self._worker.tag == self.tag
         self._restarts.take(error)
         self._count += 1
-        self._to_replace = self._owes_end = True
+        self._to_replace, self._owes_end = True, not self._loses_nothing()
         if asked and self._asked[0] not in ("step", "reset"):
             if not isinstance(error, EnvError):
                 error.restarted = True
             raise error
+
+    def _loses_nothing(self) -> bool:
+        """Whether what a worker was in is not lost with it."""
+        return False
 
     def _replace(self) -> None:
         """Starts the other process; can be repeated when an interrupt came in between."""
@@ -265,11 +295,13 @@ class RestartingDriver(Driver):
                 ([(place, self._new_seed(place, seed), o) for place, seed, o in arguments[0]],),
             )
         else:
-            then, tag = ("ready", (self._new_seeds(),)), _READY
+            then, tag = ("ready", (self._new_seeds(),)), READY
         keywords = [
             {name: self._derived(seed) for name, seed in given.items()} for given in self._keywords
         ]
-        self._backend.replace(self._index, tag, keywords, self._attributes, then)
+        self._backend.replace(
+            self._index, tag, keywords, self._attributes, sorted(self._watched), then
+        )
         self._to_replace = False
 
     def _revival(self) -> _Command:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.info_batch import InfoColumns
+from xuance_envs.engine.data.info_batch import InfoBatch, InfoColumns
 from xuance_envs.engine.data.info_columns import Frozen
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.data.step_infos import Ends, StepInfos
@@ -42,6 +42,9 @@ class Results:
         )
         self._every_env = np.arange(len(self._group_of))
         flat = arrays.reset_observations.flat
+        # The latest infos of all, and by environment those that came later.
+        self._of_all: StepInfos | None = None
+        self._since: dict[int, StepInfos] = {}
         self._few_reset_bytes = flat if flat is not None and flat.nbytes <= FEW_BYTES else None
 
     def infos(self, outcomes: Outcomes, envs: NDArray[np.intp] | None = None) -> StepInfos:
@@ -60,7 +63,38 @@ class Results:
                 self._take(k, outcome, rests, reset_rests)
         ends = self._ends(reset_rests, envs) if ended else None
         batch = self._infos.batch(self._group_of, rests, envs)
-        return StepInfos(batch, self._every_env if envs is None else envs, ends)
+        return self._made(batch, envs, ends)
+
+    def _made(
+        self, batch: InfoBatch, envs: NDArray[np.intp] | None, ends: Ends | None
+    ) -> StepInfos:
+        """Makes infos, and takes note of them as the latest."""
+        if envs is None:
+            infos = self._of_all = StepInfos(batch, self._every_env, ends)
+            if self._since:
+                self._since = {}
+        else:
+            infos = StepInfos(batch, envs, ends)
+            self._since.update(dict.fromkeys(envs.tolist(), infos))
+        return infos
+
+    @property
+    def of_all(self) -> StepInfos | None:
+        """The latest infos, if they are of all environments and none has later ones."""
+        return None if self._since else self._of_all
+
+    def latest(self) -> list[tuple[StepInfos, NDArray[np.intp] | None]]:
+        """The latest infos of each environment, and for which they are that; None for all."""
+        found: list[tuple[StepInfos, NDArray[np.intp] | None]] = []
+        since = self._since
+        envs_of: dict[int, list[int]] = {}
+        for env, infos in since.items():
+            envs_of.setdefault(id(infos), []).append(env)
+        if self._of_all is not None:
+            rest = np.setdiff1d(self._every_env, list(since)) if since else None
+            found.append((self._of_all, rest))
+        found += [(since[envs[0]], np.array(envs)) for envs in envs_of.values()]
+        return found
 
     def forget(self, outcomes: Outcomes) -> None:
         """Takes in of results nobody wants what groups tell only once."""
@@ -77,8 +111,8 @@ class Results:
     ) -> None:
         driver, rest = self._drivers[k], outcome.rest
         assert rest is not None
-        self._infos.set_keys(k, rest.keys)
-        self._reset_infos.set_keys(k, rest.reset_keys)
+        self._infos.set_layout(k, rest.layout)
+        self._reset_infos.set_layout(k, rest.reset_layout)
         for mine, given in ((rests, rest.infos), (reset_rests, rest.reset_infos)):
             mine.update((driver.lo + i, (driver.thaw, frozen)) for i, frozen in given.items())
         for storage, objects in (

@@ -27,6 +27,7 @@ StepResult = tuple[LazyFrames, float, bool, bool, dict[str, Any]]
 _OBS_TYPES = ("grayscale", "rgb", "ram")
 _RENDER_MODES = ("rgb_array", "human", None)
 _MOST_STARTS = 100
+_MOST_REQUESTS = 512
 
 
 class Atari_Env(EnvWrapper):
@@ -174,6 +175,11 @@ class Atari_Env(EnvWrapper):
         self.terminal_on_life_loss = terminal_on_life_loss
         self.clip_reward = clip_reward
         self.truncate_on_game_over = truncate_on_game_over
+        # For who saves the environment: what the emulator was last asked for, and for how many
+        # frames, since an action that it took for certain. See `xuance_envs.state.ale`.
+        self._requested_actions: deque[tuple[Any, float, int]] = deque(maxlen=_MOST_REQUESTS)
+        game: Any = self.env
+        game._requested_actions = self._requested_actions
         self._set_up_emulator(skips, fire_on_reset, full_action_space)
         self._set_up_limits(made, skips[0])
         self._set_up_observations(size, max_pool)
@@ -278,11 +284,11 @@ class Atari_Env(EnvWrapper):
                 if not (draws and self._fresh_start.restore()):
                     game.reset(options=options)
             seed = self._pending_seed = None
-            for _ in range(waits):
-                ale.act(self._noop)
+            self._requested_actions.clear()
+            self._requested_actions.append((self._noop, 1.0, 0))
+            self._repeat(self._noop, waits)
             if self._fire is not None:
-                for _ in range(self._draw_skip()):
-                    ale.act(self._fire)
+                self._repeat(self._fire, self._draw_skip())
             if not ale.game_over():
                 return
         raise RuntimeError(
@@ -290,6 +296,11 @@ class Atari_Env(EnvWrapper):
             f"{self.noop_max} no-ops and FIRE; see noop_max, fire_on_reset, and the limit of "
             f"{ale.getInt('max_num_frames_per_episode')} frames"
         )
+
+    def _repeat(self, action: Any, frames: int) -> None:
+        for _ in range(frames):
+            self._ale.act(action)
+        self._requested_actions.append((action, 1.0, frames))
 
     # -- step -------------------------------------------------------------------------
 
@@ -334,6 +345,7 @@ class Atari_Env(EnvWrapper):
         for left in range(frames - 1, 0, -1):
             reward += act(action)
             if is_over():
+                self._requested_actions.append((action, 1.0, frames - left))
                 view.take_end(alone=left == frames - 1)
                 return reward
             if left > 1:
@@ -341,6 +353,7 @@ class Atari_Env(EnvWrapper):
             else:
                 view.take_first()
         reward += act(action)
+        self._requested_actions.append((action, 1.0, frames))
         view.take_last(alone=frames == 1)
         return reward
 

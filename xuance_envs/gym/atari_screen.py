@@ -27,6 +27,9 @@ _COLOURS = 256
 _UNKNOWN = b"\xff"
 """How numbers look that have not been seen; colours that do look like it take a second look."""
 
+_NO_NUMBER = 255
+"""What no colour has for its number: those of the console are even."""
+
 _BRIDGE = 4
 """So many unchanged bands between two changed ones cost less than another run would."""
 
@@ -134,6 +137,14 @@ class Screen:
         self._changed_first: list[Run] = []
         self._changed: list[Run] = []
         self.image: Image = np.zeros(self._shape, np.uint8)
+
+    def __env_state__(self) -> None:
+        """Say that there is no state: what was shown is not needed for what is shown next."""
+
+    def __set_env_state__(self, state: None) -> None:
+        """Go on after the emulator was given another state: every row counts as changed."""
+        self._before[...] = _NO_NUMBER
+        self._differed = [(0, len(self._before) // self._rows)]
 
     def note(self) -> None:
         """Keep the screen, in case the game ends with the next frame."""
@@ -259,6 +270,14 @@ class RamView:
     def __init__(self, ale: Any) -> None:
         self._ram = ale.getRAM
         self.image: Image = self._ram()
+
+    def __env_state__(self) -> Image:
+        """Return the memory that was seen last."""
+        return self.image
+
+    def __set_env_state__(self, state: Image) -> None:
+        """Go on from what another one has seen."""
+        self.image = state
 
     def note(self) -> None:
         """Do nothing: memory is not pooled."""

@@ -50,6 +50,8 @@ class FreshStart:
         difficulty: The difficulty it was set to, None for the default.
     """
 
+    __env_state__ = None
+
     def __init__(self, ale: Any, rom: str, mode: int | None, difficulty: int | None) -> None:
         self._ale = ale
         self._game = rom, mode, difficulty

@@ -93,6 +93,7 @@ class AgentsEnv:
     """
 
     infos_by_agent = True
+    _entered: Lineup | None
 
     def __init__(
         self, env: Any, groups: Groups | None, state: bool | str, action_mask: bool | str
@@ -127,6 +128,16 @@ class AgentsEnv:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lay_out()
+
+    def __env_state__(self) -> Any:
+        """What its state is besides that of the environment."""
+        return self._has_given_masks, list(self._lineup.agents), self._fields["alive"].tolist()
+
+    def __set_env_state__(self, state: Any) -> None:
+        """Puts it in."""
+        self._has_given_masks, agents, alive = state
+        self._lineup, self._entered = self._lineup_of(agents), None
+        self._fields["alive"][...] = alive
 
     # -- what is known before a step --------------------------------------------------
 
@@ -224,7 +235,7 @@ class AgentsEnv:
         }
         self._lineups: dict[tuple[Any, ...], Lineup] = {}
         self._lineup = self._lineup_of(self._alive)
-        self._entered: Lineup | None = None
+        self._entered = None
         self._marked = False
 
     def _lineup_of(self, agents: Iterable[Any]) -> Lineup:

@@ -45,7 +45,7 @@ class MultiAgentInfos(Sequence[dict[Any, Any]]):
     def are_empty(self) -> bool:
         """Whether no environment says anything."""
         batch, _ = self._infos.parts
-        return not batch.rest and not any(batch.keys)
+        return not batch.rest and not any(layout.keys for layout in batch.layouts)
 
     def column(self, *path: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """One value of every environment's info, without building any dict.

@@ -5,30 +5,38 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
+from fastapi import Request as HttpRequest
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from xuance_envs._version import __version__
 from xuance_envs.remote import messages
-from xuance_envs.remote.failures import RefusedError, refusal_of
-from xuance_envs.remote.host import Host, Wanted
+from xuance_envs.remote.access.tokens import Owner
+from xuance_envs.remote.failures import EnvsFailedError, RefusedError, refusal_of
+from xuance_envs.remote.host import Host
+from xuance_envs.remote.hosted_vec_env import Wanted
 from xuance_envs.remote.metrics import Metrics
+from xuance_envs.remote.observed import OWNER
 from xuance_envs.remote.openapi import REFUSALS, add_descriptions
-from xuance_envs.remote.sessions import Reply, Session, Sessions
+from xuance_envs.remote.serving.admission import Account, Accounts, slowed
+from xuance_envs.remote.serving.replies import LARGE, Replies
+from xuance_envs.remote.serving.requests import FORMS, SMALL, Reply, Request, refused
+from xuance_envs.remote.sessions import Session, Sessions
 from xuance_envs.remote.settings import Settings
+from xuance_envs.remote.wire.bounds import TooManyNodesError
 from xuance_envs.remote.wire.forms import Form, dumps, loads
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.protocol import API, PROTOCOL
-from xuance_envs.remote.wire.values import from_wire
+from xuance_envs.remote.wire.values import from_client
 
 __all__ = ["Api"]
 
@@ -36,20 +44,11 @@ logger = logging.getLogger("xuance_envs")
 
 M = TypeVar("M", bound=messages.Request)
 S = TypeVar("S", bound=messages.SessionRequest)
+T = TypeVar("T")
 
-Answering = Callable[[Request], Awaitable[Response]]
+Answering = Callable[[Request, Account], Awaitable[Reply]]
 
-LARGE = 64 * 2**10
-"""Bytes of a body above which it is decoded in a thread, and others need not wait."""
-
-CALL_FIELDS = {"operation", "name", "args", "kwargs", "values", "mode"}
-
-FORMS = {
-    Form.JSON.value: Form.JSON,
-    Form.MSGPACK.value: Form.MSGPACK,
-    "application/x-msgpack": Form.MSGPACK,
-    "application/vnd.msgpack": Form.MSGPACK,
-}
+CALL_FIELDS = ("operation", "name", "args", "kwargs", "values", "mode")
 
 
 class Api:
@@ -67,8 +66,10 @@ class Api:
         self._settings = settings
         self._limits = settings.limits
         self.metrics = Metrics()
-        self.sessions = Sessions(settings, self.metrics)
-        self._posts: dict[str, tuple[Answering, type[messages.Request]]] = {
+        self.replies = Replies(settings.limits)
+        self.accounts = Accounts(settings)
+        self.sessions = Sessions(settings, self.metrics, self.replies)
+        self.posts: dict[str, tuple[Answering, type[messages.Request]]] = {
             f"{API}/session/create": (self.create_session, messages.CreateSession),
             f"{API}/episode/create": (self.create_episodes, messages.CreateEpisodes),
             f"{API}/episode/vectorized_reset": (self.reset, messages.Reset),
@@ -76,12 +77,14 @@ class Api:
             f"{API}/episode/call": (self.call, messages.Call),
             f"{API}/episode/statistics": (self.statistics, messages.Statistics),
         }
+        # Two, because each holds the interpreter most of the time.
+        self._decoders = ThreadPoolExecutor(2, "xuance_envs-decode")
 
     def add_to(self, app: FastAPI) -> None:
         """Adds the routes and the answers to what goes wrong."""
-        for path, (route, _) in self._posts.items():
+        for path in self.posts:
             # Plain ones, because FastAPI's own would decode JSON only.
-            app.router.routes.append(Route(path, route, methods=["POST"]))
+            app.router.routes.append(Route(path, self._answer_http, methods=["POST"]))
         app.add_api_route(f"{API}/version", self.version, methods=["GET"])
         app.add_api_route(
             f"{API}/session/{{session_id}}",
@@ -94,29 +97,61 @@ class Api:
         app.add_exception_handler(HTTPException, _refused_route)
         app.add_exception_handler(RefusedError, _refused)
         app.add_exception_handler(Exception, _failed)
-        add_descriptions(app, {path: model for path, (_, model) in self._posts.items()})
+        add_descriptions(app, {path: model for path, (_, model) in self.posts.items()})
 
-    def short_way(self, app: ASGIApp) -> ASGIApp:
-        """The application, with a shorter way to the routes that take messages.
+    async def answer(self, request: Request) -> Reply:
+        """Answers a request for a route that takes messages."""
+        account = None
+        try:
+            owner = self._settings.tokens.owner(request.authorization)
+            request.owner = owner.name
+            account = self.accounts.begin(owner)
+            if (rate := account.tally.requests).is_limited:
+                await slowed((rate,))
+                rate.charge()
+            return await self.posts[request.path][0](request, account)
+        except RefusedError as error:
+            return refused(error, request.reply_form)
+        except Exception as error:
+            return _failure(request.path, error, request.reply_form)
+        finally:
+            if account is not None:
+                self.accounts.end(account)
 
-        What FastAPI does for every request takes as long as stepping several environments.
-        """
+    def close(self) -> None:
+        """Ends the threads."""
+        self._decoders.shutdown(wait=False)
 
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            route = scope["type"] == "http" and self._posts.get(scope["path"])
-            if not route or scope["method"] != "POST":
-                await app(scope, receive, send)
-                return
-            request = Request(scope, receive)
+    async def _answer_http(self, http: HttpRequest) -> Response:
+        """The same for requests that come by way of ASGI."""
+
+        async def read(limit: int, seconds: float) -> bytes:
+            async def whole() -> bytes:
+                body = bytearray()
+                async for piece in http.stream():
+                    body += piece
+                    if len(body) > limit:
+                        raise RefusedError(
+                            413, "body", f"expected a request of at most {limit} bytes"
+                        )
+                return bytes(body)
+
             try:
-                response = await route[0](request)
-            except RefusedError as error:
-                response = await _refused(request, error)
-            except Exception as error:
-                response = await _failed(request, error)
-            await response(scope, receive, send)
+                return await asyncio.wait_for(whole(), seconds)
+            except asyncio.TimeoutError:
+                raise RefusedError(
+                    408, "slow", f"expected the whole request within {seconds:g} s"
+                ) from None
+            except ClientDisconnect:
+                raise RefusedError(
+                    400, "disconnected", "the request did not arrive whole"
+                ) from None
 
-        return answer
+        path = http.scope["path"].removeprefix(http.scope.get("root_path", ""))
+        request = Request(path, http.scope["headers"], read)
+        reply = await self.answer(request)
+        http.scope[OWNER] = request.owner
+        return _sent(reply)
 
     # -- routes -----------------------------------------------------------------------
 
@@ -124,29 +159,26 @@ class Api:
         """The server's version and that of the protocol. No token is needed."""
         return {"name": "xuance_envs", "version": __version__, "protocol": PROTOCOL}
 
-    async def create_session(self, request: Request) -> Response:
+    async def create_session(self, request: Request, account: Account) -> Reply:
         """Opens a session."""
-        owner = self._owner(request)
-        message, form, _ = await self._received(request, messages.CreateSession)
-        session = self.sessions.open(owner, message.share_frames)
+        message, _, _ = await self._received(request, messages.CreateSession)
+        session = self.sessions.open(account, message.share_frames, message.nonce)
         answer = {"session_id": session.id, "env_ids": self._settings.catalogue.ids}
-        return _sent(Reply(200, form.value, dumps(answer, form)))
+        return _done(dumps(answer, request.reply_form), request.reply_form)
 
-    async def create_episodes(self, request: Request) -> Response:
+    async def create_episodes(self, request: Request, account: Account) -> Reply:
         """Makes environments."""
 
         async def act(message: messages.CreateEpisodes, session: Session, form: Form) -> bytes:
-            kwargs = {name: from_wire(value) for name, value in message.kwargs.items()}
+            kwargs = await self._by_thread(request, _from_clients, message.kwargs)
             functions = self._settings.catalogue.functions(message.env_id, message.num_envs, kwargs)
-            first = session.environments
             wanted = Wanted(functions, message.seed, message.auto_reset)
-            host = await self.sessions.create_host(session, wanted)
-            ids = list(range(first, first + host.num_envs))
+            host, ids = await self.sessions.create_host(session, wanted)
             return dumps({"episode_ids": ids, **host.description}, form)
 
-        return await self._in_session(request, messages.CreateEpisodes, act)
+        return await self._in_session(request, account, messages.CreateEpisodes, act)
 
-    async def reset(self, request: Request) -> Response:
+    async def reset(self, request: Request, account: Account) -> Reply:
         """Starts new episodes."""
 
         async def act(message: messages.Reset, session: Session, form: Form) -> bytes:
@@ -155,28 +187,29 @@ class Api:
                 raise RefusedError(
                     422, "seed", f"expected {len(envs)} seeds, got {len(message.seed)}"
                 )
-            self._check_reply(host, len(envs))
-            options = None if message.options is None else from_wire(message.options)
-            return await host.reset(envs, message.seed, options, form)
+            self._settings.permissions.check_options(message.options)
+            async with self._room_for_reply(host, len(envs), form):
+                return await host.reset(envs, message.seed, message.options, form)
 
-        return await self._in_session(request, messages.Reset, act)
+        return await self._in_session(request, account, messages.Reset, act)
 
-    async def step(self, request: Request) -> Response:
+    async def step(self, request: Request, account: Account) -> Reply:
         """Steps environments."""
 
         async def act(message: messages.Step, session: Session, form: Form) -> bytes:
             host, envs = session.find(message.episode_ids)
             actions, steps = message.actions, message.steps
-            if steps > self._limits.repeats:
+            if steps > account.limits.repeats:
                 raise RefusedError(
                     422,
                     "steps",
-                    f"this server takes at most {self._limits.repeats} steps a request, "
+                    f"this server takes at most {account.limits.repeats} steps a request, "
                     f"got {steps}",
                 )
-            self._check_reply(host, len(envs) * steps)
+            room = self._room_for_reply(host, len(envs) * steps, form)
             if not host.auto_reset:
-                return await host.repeat(envs, actions, steps, form)
+                async with room:
+                    return await host.repeat(envs, actions, steps, form)
             if steps != 1 or list(envs) != list(range(host.num_envs)):
                 raise RefusedError(
                     422,
@@ -185,197 +218,188 @@ class Api:
                     f"them: expected steps 1 and {host.num_envs} episodes in order, got steps "
                     f"{steps} and {len(envs)}",
                 )
-            return await host.step(actions, form)
+            async with room:
+                return await host.step(actions, form, large=not request.is_small)
 
-        return await self._in_session(request, messages.Step, act)
+        return await self._in_session(request, account, messages.Step, act)
 
-    async def call(self, request: Request) -> Response:
+    async def call(self, request: Request, account: Account) -> Reply:
         """Reaches into environments."""
 
         async def act(message: messages.Call, session: Session, form: Form) -> bytes:
             host, envs = session.find(message.episode_ids)
-            allowed = self._settings.allowed_calls
-            if message.operation != "render" and message.name not in allowed:
-                raise RefusedError(
-                    403,
-                    "name",
-                    f"the name {message.name!a} is not allowed; the server's operator allows "
-                    "one with --allow-call NAME",
-                )
+            self._settings.permissions.check_operation(message.operation, message.name)
             if message.operation == "set_attr" and len(message.values) != len(envs):
                 raise RefusedError(
                     422, "values", f"expected {len(envs)} values, got {len(message.values)}"
                 )
-            asked = message.model_dump(include=CALL_FIELDS)
+            asked = {name: getattr(message, name) for name in CALL_FIELDS}
             return await host.reach(envs, form, **asked)
 
-        return await self._in_session(request, messages.Call, act)
+        return await self._in_session(request, account, messages.Call, act)
 
-    async def statistics(self, request: Request) -> Response:
+    async def statistics(self, request: Request, account: Account) -> Reply:
         """How long steps take, without waiting for the session's turn."""
-        owner = self._owner(request)
-        message, form, _ = await self._received(request, messages.Statistics)
-        host, _ = self.sessions.get(message.session_id, owner).find(message.episode_ids)
-        return _sent(Reply(200, form.value, dumps({"times": host.times()}, form)))
+        message, _, _ = await self._received(request, messages.Statistics)
+        session = self.sessions.get(message.session_id, account.owner)
+        host, _ = session.find(message.episode_ids)
+        return _done(dumps({"times": host.times()}, request.reply_form), request.reply_form)
 
-    async def delete_session(self, session_id: str, request: Request) -> Response:
+    async def delete_session(self, session_id: str, request: HttpRequest) -> Response:
         """Closes a session, and ends its environments."""
-        session = self.sessions.get(session_id, self._owner(request))
+        session = self.sessions.get(session_id, self.owner(request))
         await self.sessions.close(session, "its client closed it")
-        form = _reply_form(request, Form.JSON)
-        return _sent(Reply(200, form.value, dumps({"closed": True}, form)))
+        form = _reply_form(request)
+        return _sent(_done(dumps({"closed": True}, form), form))
+
+    def owner(self, request: HttpRequest) -> Owner:
+        """Whom a request belongs to that came by way of ASGI; the log says so, too.
+
+        Raises:
+            RefusedError: it has no token of the server's.
+        """
+        header = request.headers.get("authorization")
+        owner = self._settings.tokens.owner(None if header is None else header.encode("latin-1"))
+        request.scope[OWNER] = owner.name
+        return owner
+
+    def is_admin(self, request: HttpRequest) -> bool:
+        """Whether a request has the token of an admin."""
+        try:
+            return self.owner(request).is_admin
+        except RefusedError:
+            return False
 
     # -- what they share --------------------------------------------------------------
-
-    def _owner(self, request: Request) -> bytes:
-        header = request.headers.get("authorization")
-        return self._settings.tokens.owner(None if header is None else header.encode("latin-1"))
 
     async def _in_session(
         self,
         request: Request,
+        account: Account,
         model: type[S],
         act: Callable[[S, Session, Form], Awaitable[bytes]],
-    ) -> Response:
-        """Does in a session what a request asks for, once, and sends what came of it."""
-        owner = self._owner(request)
+    ) -> Reply:
+        """Does in a session what a request asks for, once, and says what came of it."""
+        if request.is_small:
+            return await self._act(request, account, model, act)
+        async with self.accounts.room(account, request.length or 0):
+            return await self._act(request, account, model, act)
+
+    async def _act(
+        self,
+        request: Request,
+        account: Account,
+        model: type[S],
+        act: Callable[[S, Session, Form], Awaitable[bytes]],
+    ) -> Reply:
         message, form, digest = await self._received(request, model)
-        session = self.sessions.get(message.session_id, owner)
+        session = self.sessions.get(message.session_id, account.owner)
 
         async def reply() -> Reply:
             try:
-                return Reply(200, form.value, await act(message, session, form))
+                return _done(await act(message, session, form), form)
             except Exception as error:
-                refusal = refusal_of(error)
+                refusal = refusal_of(error, self._settings.permissions.tracebacks)
                 if refusal is None:
                     raise
-                if refusal.status == 409:
-                    self.metrics.failures += 1
-                    logger.warning("session %d: %s", session.number, error)
-                return Reply(refusal.status, form.value, dumps(refusal.message(), form))
+                if isinstance(refusal, EnvsFailedError):
+                    self.metrics.failures += refusal.is_ours
+                    logger.warning("session %d, error %s: %s", session.number, refusal.id, error)
+                return refused(refusal, form)
 
-        return _sent(await session.in_turn(message.sequence, digest, reply))
+        return await session.in_turn(message.sequence, digest, reply)
 
     async def _received(self, request: Request, model: type[M]) -> tuple[M, Form, bytes]:
         """A request's message, the form of its answer, and a digest of all of it."""
-        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if content_type not in FORMS:
+        form, limits = request.form, self._limits
+        if form is None:
             raise RefusedError(
                 415, "content_type", f"expected a content type out of {', '.join(FORMS)}"
             )
-        body = await self._body(request)
-        form = FORMS[content_type]
-        reply_form = _reply_form(request, form)
-        read = _read_large if len(body) > LARGE else _read
-        node, digest = await read(body, form)
-        try:
-            message = model.model_validate(node)
-        except ValidationError as error:
-            raise RefusedError(422, "invalid", _faults(error)) from None
-        return message, reply_form, digest + f"{request.scope['path']} {reply_form}".encode()
+        most = min(limits.body, SMALL) if request.is_small else limits.body
+        body = await request.read(most, limits.upload)
+        message, digest = await self._by_thread(request, _decoded, model, form, limits.nodes, body)
+        return message, request.reply_form, digest + f"{request.path} {request.reply_form}".encode()
 
-    async def _body(self, request: Request) -> bytes:
-        limit = self._limits.body
-        length = request.headers.get("content-length", "0")
-        if not length.isdecimal() or len(length) > 18 or int(length) > limit:
-            raise _too_large(limit)
-        try:
-            return await _within(self._limits.upload, self._pieces(request))
-        except asyncio.TimeoutError:
-            raise RefusedError(
-                408, "slow", f"expected the whole request within {self._limits.upload:g} s"
-            ) from None
-        except ClientDisconnect:
-            raise RefusedError(400, "disconnected", "the request did not arrive whole") from None
+    async def _by_thread(self, request: Request, decode: Callable[..., T], *args: Any) -> T:
+        """Decodes something of a request, by a thread if it can take a while."""
+        if request.is_small:
+            return decode(*args)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._decoders, partial(decode, *args))
 
-    async def _pieces(self, request: Request) -> bytes:
-        pieces, size = [], 0
-        async for piece in request.stream():
-            size += len(piece)
-            if size > self._limits.body:
-                raise _too_large(self._limits.body)
-            pieces.append(piece)
-        return b"".join(pieces)
+    def _room_for_reply(
+        self, host: Host, observations: int, form: Form
+    ) -> AbstractAsyncContextManager[None]:
+        """Holds what the answer with so many observations may take, where that is much.
 
-    def _check_reply(self, host: Host, observations: int) -> None:
-        size = host.observation_bytes(observations)
+        Raises:
+            RefusedError: it could be too large.
+        """
+        size = host.answer_bytes(observations, form)
         if size > self._limits.reply:
             raise RefusedError(
                 413,
                 "reply",
-                f"the answer could have {size} bytes of observations; this server allows "
-                f"{self._limits.reply}: ask for fewer steps or fewer episodes at a time",
+                f"the answer could have {size} bytes of observations in {form.name}; this server "
+                f"allows {self._limits.reply}: ask for fewer steps or fewer episodes at a time",
             )
+        if size <= LARGE:
+            return nullcontext()
+        return self.replies.made.hold(size, self._limits.request)
 
 
-async def _within(seconds: float, work: Coroutine[Any, Any, bytes]) -> bytes:
-    if sys.version_info < (3, 11):
-        return await asyncio.wait_for(work, seconds)
-    async with asyncio.timeout(seconds):  # without a task of its own
-        return await work
+def _from_clients(values: dict[str, Any]) -> dict[str, Any]:
+    """Values by name, as a client sent them."""
+    return {name: from_client(value) for name, value in values.items()}
 
 
-async def _read(body: bytes, form: Form) -> tuple[Any, bytes]:
-    return _decoded(body, form)
-
-
-async def _read_large(body: bytes, form: Form) -> tuple[Any, bytes]:
-    return await asyncio.to_thread(_decoded, body, form)
-
-
-def _decoded(body: bytes, form: Form) -> tuple[Any, bytes]:
+def _decoded(model: type[M], form: Form, nodes: int, body: bytes) -> tuple[M, bytes]:
     try:
-        return loads(body, form), hashlib.blake2b(body).digest()
+        node = loads(body, form, nodes)
+    except TooManyNodesError as error:
+        raise RefusedError(413, "nodes", str(error)) from None
     except WireError as error:
         raise RefusedError(400, "malformed", str(error)) from None
+    return messages.message_of(model, node), hashlib.blake2b(body).digest()
 
 
-def _reply_form(request: Request, form: Form) -> Form:
+def _done(body: bytes, form: Form) -> Reply:
+    return Reply(200, form.value, body)
+
+
+def _failure(path: str, error: Exception, form: Form) -> Reply:
+    logger.error("%s failed", path, exc_info=error)
+    return refused(RefusedError(500, "server", "the server failed; its log says how"), form)
+
+
+def _sent(reply: Reply) -> Response:
+    return Response(reply.body, reply.status, dict(reply.headers), reply.content_type)
+
+
+def _reply_form(request: HttpRequest) -> Form:
     """The form the client accepts, or else that of its request."""
-    accepted = request.headers.get("accept", "").lower()
-    for name, wanted in FORMS.items():
-        if name in accepted:
-            return wanted
-    return form
+    return Request("", request.scope["headers"], _unread).reply_form
 
 
-def _too_large(limit: int) -> RefusedError:
-    return RefusedError(413, "body", f"expected a request of at most {limit} bytes")
+async def _unread(limit: int, seconds: float) -> bytes:
+    return b""
 
 
-def _faults(error: ValidationError) -> str:
-    """What is wrong with a request, without repeating what it had."""
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
-    shown = [
-        f"{'.'.join(str(part)[:40] for part in fault['loc']) or 'message'}: {fault['msg']}"
-        for fault in faults[:5]
-    ]
-    return ascii("; ".join(shown))[1:-1][:1000]
-
-
-def _sent(reply: Reply, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(reply.body, reply.status, headers, reply.content_type)
-
-
-async def _refused(request: Request, error: Exception) -> Response:
+async def _refused(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, RefusedError)
-    form = _reply_form(request, FORMS.get(request.headers.get("content-type", ""), Form.JSON))
-    headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
-    return _sent(Reply(error.status, form.value, dumps(error.message(), form)), headers)
+    return _sent(refused(error, _reply_form(request)))
 
 
-async def _refused_route(request: Request, error: Exception) -> Response:
+async def _refused_route(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return await _refused(request, RefusedError(error.status_code, "route", str(error.detail)))
 
 
-async def _refused_parameters(request: Request, error: Exception) -> Response:
+async def _refused_parameters(request: HttpRequest, error: Exception) -> Response:
     # FastAPI's own answer repeats the input, which may have no JSON: then it fails itself.
     return await _refused(request, RefusedError(422, "invalid", "the path or query is not valid"))
 
 
-async def _failed(request: Request, error: Exception) -> Response:
-    logger.error("%s failed", request.url.path, exc_info=error)
-    return await _refused(
-        request, RefusedError(500, "server", "the server failed; its log says how")
-    )
+async def _failed(request: HttpRequest, error: Exception) -> Response:
+    return _sent(_failure(request.url.path, error, _reply_form(request)))

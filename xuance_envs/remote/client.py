@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -14,13 +15,18 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout
 from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
 from xuance_envs.engine.data.step_arrays import as_float32
-from xuance_envs.errors import ClosedVecEnvError
+from xuance_envs.errors import (
+    AlreadySteppingError,
+    ClosedVecEnvError,
+    EnvError,
+    NotSteppingError,
+)
 from xuance_envs.remote.connection import (
     Connection,
     RemoteSession,
+    Verify,
     checked_count,
     checked_seeds,
-    understood,
 )
 from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
@@ -31,9 +37,12 @@ from xuance_envs.vector_envs.arguments import checked_env_ids, seeds_of
 
 __all__ = ["StudentGymEnvVectorized", "create_student_gym_env_vectorized"]
 
-logger = logging.getLogger("xuance_envs")
+logger = logging.getLogger("xuance_envs.client")
 
 Infos = list[dict[str, Any]]
+Step = tuple[list[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], Infos]
+
+STEP = "vectorized_step"
 
 
 def create_student_gym_env_vectorized(
@@ -45,6 +54,7 @@ def create_student_gym_env_vectorized(
     env_id: str | None = None,
     timeout: float = 120.0,
     share_frames: bool = False,
+    verify: Verify = True,
 ) -> StudentGymEnvVectorized:
     """Makes environments on a server.
 
@@ -56,6 +66,8 @@ def create_student_gym_env_vectorized(
         env_id: which environment; None for the only one the server has.
         timeout: seconds within which the server has to answer a request.
         share_frames: whether the server's status page may show what is rendered.
+        verify: how the certificate of an ``https`` server is checked: by the authorities everybody
+            trusts, by those in a file or folder of certificates or an SSL context, or not at all.
 
     Returns:
         The environments, to be reset before the first step.
@@ -83,11 +95,11 @@ def create_student_gym_env_vectorized(
         checked_count("num_envs", num_envs),
         checked_count("step_size", step_size),
     )
-    connection = Connection(base_url, user_token, timeout)
+    connection = Connection(base_url, user_token, timeout, verify, logging.INFO)
     try:
         version = connection.check_version()
         logger.info("server %s has xuance_envs %s", connection.server, version)
-        session = RemoteSession(connection, share_frames)
+        session = RemoteSession(connection, share_frames, StudentGymEnvVectorized.__name__)
     except BaseException:
         connection.close()
         raise
@@ -104,6 +116,10 @@ class StudentGymEnvVectorized:
     Made by :func:`create_student_gym_env_vectorized`. One request steps all of them, up to
     ``step_size`` times each. It is a context manager: leaving it closes it.
 
+    A step that is cut short, by Ctrl-C or a timeout, is not lost: the same step again returns its
+    result, and so does :meth:`step_wait`. In a process that is forked from this one, everything but
+    :meth:`close` is a :class:`~xuance_envs.errors.WrongProcessError`.
+
     Args:
         session: on the server, freed by :meth:`close`.
         num_envs: how many environments.
@@ -113,7 +129,7 @@ class StudentGymEnvVectorized:
     Attributes:
         num_envs (int): number of environments.
         step_size (int): as above.
-        episode_ids (list[int]): what the server calls them.
+        episode_ids (list[str]): what the server calls them.
         observation_space (gymnasium.Space): of one environment.
         action_space (gymnasium.Space): of one environment.
         max_episode_steps (int): the limit of an episode, 1000 where there is none.
@@ -139,13 +155,7 @@ class StudentGymEnvVectorized:
         self.num_envs = num_envs
         self.step_size = step_size
         request = {"env_id": env_id, "num_envs": num_envs, "auto_reset": False}
-        answer = session.request("create", request)
-        server = session.server
-        with understood(server):
-            self.episode_ids: list[int] = list(answer["episode_ids"])
-            self.observation_space: Space[Any] = space_from_wire(answer["observation_space"])
-            self.action_space: Space[Any] = space_from_wire(answer["action_space"])
-            self.max_episode_steps = int(answer["max_episode_steps"])
+        session.request("create", request, self._take_description)
         self._ended = np.zeros(num_envs, np.bool_)
         layout = SpaceLayout(self.action_space)
         parts: list[Any] = [
@@ -157,8 +167,14 @@ class StudentGymEnvVectorized:
         self._actions = SpaceRows(layout, parts, num_envs)
         for index, episode in enumerate(self.episode_ids):
             logger.info(
-                "environment %d of %d is episode %s at %s", index, num_envs, episode, server
+                "environment %d of %d is episode %s at %s", index, num_envs, episode, session.server
             )
+
+    def _take_description(self, answer: Any) -> None:
+        self.episode_ids: list[str] = list(map(str, answer["episode_ids"]))
+        self.observation_space: Space[Any] = space_from_wire(answer["observation_space"])
+        self.action_space: Space[Any] = space_from_wire(answer["action_space"])
+        self.max_episode_steps = int(answer["max_episode_steps"])
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None) -> tuple[Any, Infos]:
         """Starts a new episode in every environment.
@@ -206,20 +222,32 @@ class StudentGymEnvVectorized:
         if not envs:
             return self._no_observations(), []
         request = {
-            "episode_ids": [self.episode_ids[env] for env in envs],
+            "episode_ids": self._named(envs),
             "seed": None if seed is None else checked_seeds(seeds),
         }
-        answer = self._session.request("vectorized_reset", request)
-        with understood(self._session.server):
-            space, node = self.observation_space, answer["observations"]
-            observations = batch_from_wire(space, node, len(envs))
-            infos = infos_from_wire(answer["infos"], len(envs))
-        self._ended[list(envs)] = False
-        return observations, infos
 
-    def step(
-        self, actions: Any
-    ) -> tuple[list[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], Infos]:
+        def take(answer: Any) -> tuple[Any, Infos]:
+            observations = batch_from_wire(
+                self.observation_space, answer["observations"], len(envs)
+            )
+            infos = infos_from_wire(answer["infos"], len(envs))
+            self._ended[list(envs)] = False
+            return observations, infos
+
+        if self._session.unfinished == STEP:
+            with suppress(EnvError):  # which a reset mends
+                self._session.finish()
+        reset = self._session.request("vectorized_reset", request, take)
+        # As the notebooks that this client is for have always said it.
+        logger.info("All %d environments reset successfully", len(envs))
+        return reset
+
+    def _named(self, envs: Sequence[int]) -> list[str] | None:
+        """The episodes of some environments; None for all of them."""
+        everything = list(envs) == list(range(self.num_envs))
+        return None if everything else [self.episode_ids[env] for env in envs]
+
+    def step(self, actions: Any) -> Step:
         """Has every environment repeat its action, until its episode ends or ``step_size`` times.
 
         An environment whose episode ended before is left alone until it is reset: its observation
@@ -238,11 +266,15 @@ class StudentGymEnvVectorized:
             - ``rewards``: ``(num_envs,)`` float32, the sums over the steps.
             - ``terminateds``, ``truncateds``: ``(num_envs,)`` bool.
             - ``infos``: a list of dicts, the last step's, each with ``step``, the index of that
-              step in its episode counted from 0, ``terminated`` and ``truncated``.
+              step in its episode counted from 0, ``terminated`` and ``truncated``, and with what
+              else the server's operator lets through.
 
         Raises:
-            ValueError: the actions do not fit; nothing has happened then.
-            EnvError: an environment raised, or was not reset before.
+            ValueError: the actions do not fit, or one is not in the space; nothing has happened
+                then.
+            AlreadySteppingError: a step with other actions was cut short; see :meth:`step_wait`.
+            EnvError: an environment raised.
+            RemoteConflictError: an environment was not reset before.
             RemoteError: the server refused, or could not be reached.
             ClosedVecEnvError: it is closed.
         """
@@ -252,22 +284,48 @@ class StudentGymEnvVectorized:
         except BadValueError as error:
             raise ValueError(f"actions for {self.num_envs} environments: {error}") from None
         request = {
-            "episode_ids": self.episode_ids,
+            "episode_ids": None,
             "actions": batch_to_wire(self.action_space, self._actions.view()),
             "steps": self.step_size,
         }
-        answer = self._session.request("vectorized_step", request)
+        if self.waiting and not self._session.has_cut_short(STEP, request):
+            raise AlreadySteppingError(
+                "a step with other actions was cut short: step_wait() returns its result, "
+                "reset() throws it away"
+            )
+        return self._session.request(STEP, request, self._take_step)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a step was cut short, so that its result has not been returned."""
+        return self._session.unfinished == STEP
+
+    def step_wait(self) -> Step:
+        """Returns the result of a step that was cut short, by Ctrl-C or a timeout.
+
+        Raises:
+            NotSteppingError: none was.
+            EnvError: an environment raised.
+            RemoteError: the server refused, or could not be reached.
+            ClosedVecEnvError: it is closed.
+        """
+        self._check_open()
+        if not self.waiting:
+            raise NotSteppingError("step_wait was called, but no step was cut short")
+        result: Step = self._session.finish()
+        return result
+
+    def _take_step(self, answer: Any) -> Step:
         shape = (self.num_envs,)
-        with understood(self._session.server):
-            lengths = array_from_wire(answer["lengths"], np.dtype(np.int64), shape)
-            observations = [
-                batch_from_wire(self.observation_space, node, length)
-                for node, length in zip(answer["observations"], lengths.tolist(), strict=True)
-            ]
-            rewards = array_from_wire(answer["rewards"], np.dtype(np.float64), shape)
-            terminated = array_from_wire(answer["terminated"], np.dtype(np.bool_), shape)
-            truncated = array_from_wire(answer["truncated"], np.dtype(np.bool_), shape)
-            infos = infos_from_wire(answer["infos"], self.num_envs)
+        lengths = array_from_wire(answer["lengths"], np.dtype(np.int64), shape)
+        observations = [
+            batch_from_wire(self.observation_space, node, length)
+            for node, length in zip(answer["observations"], lengths.tolist(), strict=True)
+        ]
+        rewards = array_from_wire(answer["rewards"], np.dtype(np.float64), shape)
+        terminated = array_from_wire(answer["terminated"], np.dtype(np.bool_), shape)
+        truncated = array_from_wire(answer["truncated"], np.dtype(np.bool_), shape)
+        infos = infos_from_wire(answer["infos"], self.num_envs)
         self._ended = terminated | truncated
         return observations, as_float32(rewards), terminated, truncated, infos
 
@@ -289,6 +347,7 @@ class StudentGymEnvVectorized:
             What each one's ``render`` returned.
 
         Raises:
+            AlreadySteppingError: a step was cut short; see :meth:`step_wait`.
             EnvError: an environment raised.
             RemoteError: the server refused, or could not be reached.
             ClosedVecEnvError: it is closed.
@@ -297,11 +356,12 @@ class StudentGymEnvVectorized:
         envs = checked_env_ids(ids, self.num_envs)
         if not envs:
             return []
-        episode_ids = [self.episode_ids[env] for env in envs]
-        request = {"operation": "render", "episode_ids": episode_ids}
-        answer = self._session.request("call", request)
-        with understood(self._session.server):
-            return [from_wire(result) for result in answer["results"]]
+        if self.waiting:
+            raise AlreadySteppingError(
+                "a step was cut short: finish it with step_wait() or reset()"
+            )
+        request = {"operation": "render", "episode_ids": self._named(envs)}
+        return self._session.request("call", request, _take_results)
 
     def close(self) -> None:
         """Frees the session, and with it the environments; again, it does nothing."""
@@ -338,3 +398,7 @@ class StudentGymEnvVectorized:
                 for leaf in layout.leaves
             ]
         )
+
+
+def _take_results(answer: Any) -> list[Any]:
+    return [from_wire(result) for result in answer["results"]]

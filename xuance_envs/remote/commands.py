@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
@@ -15,14 +14,17 @@ from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.errors import EnvError
+from xuance_envs.remote.hosted_vec_env import HostedVecEnv
+from xuance_envs.remote.wire.arrays import DTYPES
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
-from xuance_envs.remote.wire.infos import InfoTable
+from xuance_envs.remote.wire.infos import InfoTable, what_travels
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.spaces import space_to_wire
-from xuance_envs.remote.wire.values import from_wire, to_wire
+from xuance_envs.remote.wire.values import from_client, to_wire
+from xuance_envs.vector_envs.actions import check_in_space
 from xuance_envs.vector_envs.vector_env import StepResult, VecEnv
 
-__all__ = ["describe", "reach", "repeat", "reset", "step_answer"]
+__all__ = ["describe", "masks_of", "reach", "repeat", "reset", "step_answer"]
 
 Answer = dict[str, Any]
 
@@ -36,14 +38,14 @@ def describe(vec_env: VecEnv) -> Answer:
     return {
         "observation_space": space_to_wire(vec_env.observation_space),
         "action_space": space_to_wire(vec_env.action_space),
-        "metadata": to_wire(_what_travels(vec_env.metadata)),
+        "metadata": to_wire(what_travels(vec_env.metadata)),
         "render_mode": to_wire(vec_env.render_mode),
         "max_episode_steps": int(vec_env.max_episode_steps),
     }
 
 
 def reset(
-    vec_env: VecEnv,
+    vec_env: HostedVecEnv,
     envs: Sequence[int],
     seed: int | Sequence[int | None] | None,
     options: dict[str, Any] | None,
@@ -55,8 +57,15 @@ def reset(
     )
     return {
         "observations": batch_to_wire(vec_env.observation_space, observations),
-        "infos": _infos_to_wire(envs, infos, "reset"),
+        "infos": _infos_to_wire(infos),
+        **masks_of(vec_env),
     }
+
+
+def masks_of(vec_env: HostedVecEnv) -> Answer:
+    """The masks of all environments that they gave by their method, if these are asked for them."""
+    masks = vec_env.watched_masks
+    return {} if masks is None else {"masks": masks}
 
 
 def step_answer(
@@ -83,27 +92,39 @@ def step_answer(
         "rewards": rewards,
         "terminated": terminated,
         "truncated": truncated,
-        "infos": _batch_to_wire(batch, np.arange(len(infos)), "step"),
+        "infos": _batch_to_wire(batch, np.arange(len(infos))),
         "resets": {
-            "episode_ids": envs.tolist(),
+            "environments": envs.tolist(),
             "observations": first,
-            "infos": _batch_to_wire(reset_batch, envs, "reset") if len(envs) else [],
+            "infos": _batch_to_wire(reset_batch, envs) if len(envs) else [],
         },
     }
 
 
-def repeat(vec_env: VecEnv, envs: Sequence[int], actions: Any, times: int) -> tuple[Answer, int]:
+def repeat(
+    vec_env: VecEnv, envs: Sequence[int], actions: Any, times: int, check: bool
+) -> tuple[Answer, int]:
     """Has some environments repeat their actions.
+
+    Args:
+        vec_env: the environments.
+        envs: which of them.
+        actions: one for each, as part of a message.
+        times: how often.
+        check: whether every action is checked to be in its space.
 
     Returns:
         The answer, and how many environment steps were made.
 
     Raises:
         WireError: the actions are not a batch of the action space.
+        ValueError: one is not in it.
     """
     count = len(envs)
     rows = SpaceRows.allocate(SpaceLayout(vec_env.action_space), count)
-    rows.put(batch_from_wire(vec_env.action_space, actions, count), EVERY, count)
+    rows.put(batch_from_wire(vec_env.action_space, actions, count, from_client), EVERY, count)
+    if check:
+        check_in_space(rows, envs)
     action_of = dict(zip(envs, rows.reader()(), strict=True))
     results = vec_env.call("repeat", action_of, times, env_ids=envs)
     space = vec_env.observation_space
@@ -114,22 +135,22 @@ def repeat(vec_env: VecEnv, envs: Sequence[int], actions: Any, times: int) -> tu
         "rewards": np.array([result.reward for result in results], np.float64),
         "terminated": np.array([result.terminated for result in results]),
         "truncated": np.array([result.truncated for result in results]),
-        "infos": _infos_to_wire(envs, [result.info for result in results], "step"),
+        "infos": _infos_to_wire([result.info for result in results]),
     }
     return answer, sum(steps)
 
 
 def reach(
-    vec_env: VecEnv,
+    vec_env: HostedVecEnv,
     envs: Sequence[int],
-    operation: Literal["call", "get_attr", "set_attr", "render"],
+    operation: Literal["call", "get_attr", "set_attr", "render", "action_masks"],
     name: str,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     values: Sequence[Any] = (),
     mode: str | None = None,
 ) -> tuple[Answer, Sequence[Any]]:
-    """Calls, reads, sets or renders some environments.
+    """Calls, reads, sets or renders some environments, or asks for their masks of actions.
 
     Returns:
         The answer, and what the environments returned.
@@ -137,45 +158,42 @@ def reach(
     results: Sequence[Any]
     if operation == "render":
         results = vec_env.render(mode, envs)
+    elif operation == "action_masks":
+        results = vec_env.watch_masks(envs)
     elif operation == "get_attr":
         results = vec_env.get_attr(name, envs)
     elif operation == "set_attr":
-        vec_env.set_attr(name, [from_wire(value) for value in values], envs)
+        vec_env.set_attr(name, [from_client(value) for value in values], envs)
         results = [None] * len(envs)
     else:
-        keywords = {key: from_wire(value) for key, value in (kwargs or {}).items()}
-        arguments = [from_wire(argument) for argument in args]
+        keywords = {key: from_client(value) for key, value in (kwargs or {}).items()}
+        arguments = [from_client(argument) for argument in args]
         results = vec_env.call(name, *arguments, env_ids=envs, **keywords)
-    return {"results": _each_to_wire(envs, results, operation, "what it returned")}, results
+    return {"results": _each_to_wire(envs, results, operation)}, results
 
 
-def _batch_to_wire(batch: InfoBatch, envs: NDArray[np.intp], command: str) -> Any:
-    """The infos of some environments, in columns where they are numbers, as most are."""
+def _batch_to_wire(batch: InfoBatch, envs: NDArray[np.intp]) -> Any:
+    """The infos of some environments, in columns where they are in columns that can travel."""
     columns = batch.columns(envs)
-    if columns is None:
-        return _infos_to_wire(envs.tolist(), batch.dicts(envs, {}), command)
+    if columns is None or not all([kind.dtype.name in DTYPES for kind, _, _ in columns.values()]):
+        return _infos_to_wire(batch.dicts(envs, {}))
     return InfoTable(columns, len(envs))
 
 
-def _infos_to_wire(envs: Sequence[int], infos: Any, command: str) -> list[Any]:
-    return _each_to_wire(envs, infos, command, "its info")
+def _infos_to_wire(infos: Sequence[Any]) -> list[Any]:
+    """Infos without what of them cannot travel: the step that gave them has been made."""
+    try:
+        return [to_wire(info) for info in infos]
+    except WireError:
+        return [to_wire(what_travels(info)) for info in infos]
 
 
-def _each_to_wire(envs: Sequence[int], values: Any, command: str, what: str) -> list[Any]:
-    """One value per environment, naming the environment whose cannot travel."""
+def _each_to_wire(envs: Sequence[int], values: Any, command: str) -> list[Any]:
+    """One result per environment, naming the environment whose cannot travel."""
     nodes = []
     for env, value in zip(envs, values, strict=True):
         try:
             nodes.append(to_wire(value))
         except WireError as error:
-            raise EnvError(env, command, f"{what} cannot be sent: {error}") from None
+            raise EnvError(env, command, f"what it returned cannot be sent: {error}") from None
     return nodes
-
-
-def _what_travels(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    travels = {}
-    for key, value in metadata.items():
-        with suppress(WireError):
-            to_wire(value)
-            travels[key] = value
-    return travels

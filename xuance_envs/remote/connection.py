@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import logging
 import os
+import secrets
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from xuance_envs.engine.forks import Elsewhere, stays_behind
 from xuance_envs.errors import (
     RemoteAuthenticationError,
     RemoteError,
@@ -27,14 +32,31 @@ try:
     import httpx
     import msgpack  # noqa: F401  # messages are written in it, but only here it is certain to be needed
 
-    from xuance_envs.remote.transport import transport_to
+    from xuance_envs.remote.transport import (
+        UnfitResponseError,
+        Verify,
+        body_of,
+        redacted,
+        transport_to,
+    )
 except ImportError as error:
     raise ImportError(
         f"a client of a server needs {error.name}, which is not installed: "
         'pip install "xuance_envs[remote]"'
     ) from error
 
-__all__ = ["Connection", "RemoteSession", "checked_count", "checked_seeds", "understood"]
+__all__ = [
+    "Connection",
+    "RemoteSession",
+    "Verify",
+    "checked_count",
+    "checked_seeds",
+    "understood",
+]
+
+logger = logging.getLogger("xuance_envs.client")
+
+T = TypeVar("T")
 
 CONNECT_TIMEOUT = 5.0
 """Seconds within which a connection has to be made."""
@@ -48,6 +70,9 @@ RETRY_PAUSE = 0.2
 FAREWELL = 8.0
 """Seconds that closing a session may take."""
 
+ABSENT = (502, 503, 504)
+"""What a proxy answers for a server that is not there, or not yet; the server, when it is full."""
+
 
 class Connection:
     """Requests to one server, over connections that are kept.
@@ -56,33 +81,44 @@ class Connection:
         base_url: the server's address, as ``"http://127.0.0.1:8001"``.
         token: sent with every request; None where the server wants none.
         timeout: seconds within which the server has to answer.
+        verify: how the server's certificate is checked, where it has one: by the authorities that
+            everybody trusts, by those in a file or folder, or not at all.
+        log_level: at which requests are logged.
 
     Raises:
-        ValueError: the address or the token is none.
+        ValueError: the address, the token or a proxy's address is none.
     """
 
-    def __init__(self, base_url: str, token: str | None, timeout: float) -> None:
-        self.server = base_url.rstrip("/")
-        headers = {
-            "Content-Type": Form.MSGPACK.value,
-        }
+    def __init__(
+        self,
+        base_url: str,
+        token: str | None,
+        timeout: float,
+        verify: Verify = True,
+        log_level: int = logging.DEBUG,
+    ) -> None:
+        url = _address(base_url)
+        self.server = str(url.copy_with(userinfo=b"")).rstrip("/")
+        # An answer that is compressed on the way takes longer than one that is not.
+        headers = {"Content-Type": Form.MSGPACK.value, "Accept-Encoding": "identity"}
         if token is not None:
             if not token or not token.isascii() or not token.isprintable() or " " in token:
                 raise ValueError("token: expected visible ASCII characters only")
+            if url.userinfo:
+                raise ValueError(
+                    "base_url: expected an address without a user and password, because a token "
+                    "is sent in their place"
+                )
             headers["Authorization"] = f"Bearer {token}"
-        try:
-            url = httpx.URL(self.server)
-        except (httpx.InvalidURL, TypeError) as error:
-            raise ValueError(f"base_url: expected an address, got {base_url!r}: {error}") from None
-        if url.scheme not in ("http", "https") or not url.host:
-            raise ValueError(
-                f"base_url: expected an address such as http://127.0.0.1:8001, got {base_url!r}"
-            )
+        elif url.userinfo:
+            credentials = f"{url.username}:{url.password}".encode()
+            headers["Authorization"] = f"Basic {base64.b64encode(credentials).decode()}"
         self._timeout = timeout
+        self._log_level = log_level
         self._headers = httpx.Headers(headers)
         self._urls: dict[str, httpx.URL] = {}
         # A step is one request of many: without redirects, cookies and a log it takes half as long.
-        self._transport = transport_to(url)
+        self._transport = transport_to(url, verify)
 
     def check_version(self) -> str:
         """Makes sure that the server speaks this protocol; its version.
@@ -114,7 +150,7 @@ class Connection:
         self,
         method: str,
         path: str,
-        message: Mapping[str, Any] | None = None,
+        message: Mapping[str, Any] | bytes | None = None,
         *,
         repeatable: bool = False,
         timeout: float | None = None,
@@ -124,7 +160,7 @@ class Connection:
         Args:
             method: of HTTP.
             path: below the server's address.
-            message: what to send.
+            message: what to send, also as it is sent.
             repeatable: whether the server does it once however often it is sent. What never
                 reached the server is sent again in any case.
             timeout: seconds within which it has to answer, unless as always.
@@ -133,33 +169,47 @@ class Connection:
             RemoteError: the server refused it, or could not be reached.
             EnvError: an environment failed; likewise other errors of environments.
         """
-        content = None if message is None else dumps(message, Form.MSGPACK)
-        response = self._sent(method, path, content, repeatable, timeout)
+        content = dumps(message, Form.MSGPACK) if isinstance(message, Mapping) else message
+        start = monotonic()
+        response, body = self._sent(method, path, content, repeatable, timeout)
+        if logger.isEnabledFor(self._log_level):
+            status, took = response.status_code, (monotonic() - start) * 1e3
+            logger.log(
+                self._log_level, "%s %s%s %d %.1f ms", method, self.server, path, status, took
+            )
         kind = response.headers.get("content-type", "").partition(";")[0]
         try:
             form = Form(kind)
-            answer = loads(response.content, form)
+            answer = loads(body, form)
         except ValueError as error:  # another content type, or not what it says it is
-            if response.status_code < 400:
+            if response.status_code < 300:
                 raise RemoteError(
                     f"expected an answer in msgpack, got {kind or 'nothing'}: {error}",
                     self.server,
                     response.status_code,
                 ) from None
             answer = None
+        if response.is_redirect:
+            elsewhere = redacted(response.headers.get("location", "another address"))[:200]
+            raise RemoteError(
+                f"it sends clients to {elsewhere}: give that as the address",
+                self.server,
+                response.status_code,
+            )
         if response.status_code >= 300:
             raise error_of(response.status_code, answer, self.server)
         return answer
 
     def _sent(
         self, method: str, path: str, content: bytes | None, repeatable: bool, timeout: float | None
-    ) -> httpx.Response:
+    ) -> tuple[httpx.Response, bytes]:
         timeout = self._timeout if timeout is None else timeout
         url = self._urls.get(path)
         if url is None:  # parsing one takes a good part of a step
             url = self._urls[path] = httpx.URL(f"{self.server}{path}")
         deadline = monotonic() + timeout
-        for attempt in range(RETRIES + 1):
+        attempt = 0
+        while True:
             left = max(0.001, deadline - monotonic())
             request = httpx.Request(
                 method,
@@ -168,71 +218,157 @@ class Connection:
                 content=content,
                 extensions={"timeout": _limits(left)},
             )
+            pause = RETRY_PAUSE * 2**attempt
+            again = attempt < RETRIES and monotonic() + pause < deadline
             try:
                 response = self._transport.handle_request(request)
                 try:
-                    response.read()
+                    body = body_of(response, deadline)
                 finally:
                     response.close()
-                return response
+                if not (again and repeatable and response.status_code in ABSENT):
+                    return response, body
             except httpx.TimeoutException as error:
                 raise RemoteUnreachableError(
                     f"it did not answer {method} {path} within {timeout:g} s", self.server
                 ) from error
+            except UnfitResponseError as error:
+                raise RemoteError(str(error), self.server) from error
             except httpx.TransportError as error:
-                lost = error
                 never_sent = isinstance(error, httpx.ConnectError)
-                pause = RETRY_PAUSE * 2**attempt
-                if not (repeatable or never_sent) or monotonic() + pause > deadline:
-                    break
-            if attempt < RETRIES:
-                sleep(pause)
-        raise RemoteUnreachableError(
-            f"it cannot be reached: {type(lost).__name__}: {lost}", self.server
-        ) from lost
+                if not (again and (repeatable or never_sent)):
+                    raise RemoteUnreachableError(
+                        f"it cannot be reached: {type(error).__name__}: {error}{_hint(error)}",
+                        self.server,
+                    ) from error
+            sleep(pause)
+            attempt += 1
 
     def close(self) -> None:
         """Lets go of the connections."""
         self._transport.close()
 
 
+@dataclass(frozen=True)
+class _Unfinished:
+    """A request that was sent, or may have been, and whose answer nobody has yet."""
+
+    path: str
+    sequence: int
+    content: bytes
+    take: Callable[[Any], Any]
+
+
 class RemoteSession:
     """A session on a server, freed when it is closed, forgotten, or the program ends.
+
+    It belongs to the process that opened it: in one that is forked from there, everything but
+    closing it is a :class:`~xuance_envs.errors.WrongProcessError`.
 
     Args:
         connection: to the server; it is closed with the session.
         share_frames: whether the server's status page may show what is rendered.
+        name: of the class that it is for.
 
     Attributes:
         server: the server's address.
         env_ids: the environments the server has.
     """
 
-    def __init__(self, connection: Connection, share_frames: bool = False) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, share_frames: bool, name: str) -> None:
+        self._connection: Connection | Elsewhere = connection
         self.server = connection.server
+        self._name = name
         self._sequence = 0
-        answer = connection.request("POST", f"{API}/session/create", {"share_frames": share_frames})
+        self._unfinished: _Unfinished | None = None
+        path = f"{API}/session/create"
+        # The server answers the same of these with the session that it has opened already.
+        message = {"share_frames": share_frames, "nonce": secrets.token_urlsafe(24)}
+        try:
+            answer = connection.request("POST", path, message, repeatable=True)
+        except Exception:
+            raise
+        except BaseException:  # an interrupt: nobody but the server knows whether it is there
+            with suppress(RemoteError, LookupError, TypeError):
+                answer = connection.request("POST", path, message, timeout=FAREWELL)
+                _free(connection, str(answer["session_id"]), os.getpid())
+            raise
         with understood(self.server):
             self._id = str(answer["session_id"])
             self.env_ids: list[str] = list(map(str, answer["env_ids"]))
         self._free = weakref.finalize(self, _free, connection, self._id, os.getpid())
+        stays_behind(self)
 
-    def request(self, path: str, message: Mapping[str, Any]) -> Any:
+    def leave_to(self, owner: int) -> None:
+        """Leaves it to the process that this one was just forked from."""
+        self._connection = Elsewhere(self._name, owner)
+
+    @property
+    def unfinished(self) -> str | None:
+        """The path of a request that was cut short, as by an interrupt; None where none was."""
+        return None if self._unfinished is None else self._unfinished.path
+
+    def request(self, path: str, message: Mapping[str, Any], take: Callable[[Any], T]) -> T:
         """Sends a request that the server does once, and waits for its answer.
+
+        One that was cut short is finished before another one is sent; if it is the same, its
+        answer is returned.
+
+        Args:
+            path: below ``episode``.
+            message: what to send.
+            take: makes of the answer what is returned.
 
         Raises:
             RemoteError: the server refused it, or could not be reached.
             EnvError: an environment failed; likewise other errors of environments.
         """
-        return self.send(path, self.numbered(message))
+        if not self.has_cut_short(path, message):
+            if self._unfinished is not None:
+                self.finish()
+            content = self.numbered(message)
+            self._unfinished = _Unfinished(path, self._sequence, content, take)
+        taken: T = self.finish()
+        return taken
 
-    def numbered(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The next request of the session, which may be sent more than once."""
+    def has_cut_short(self, path: str, message: Mapping[str, Any]) -> bool:
+        """Whether it is this very request that is unfinished."""
+        cut = self._unfinished
+        return (
+            cut is not None
+            and cut.path == path
+            and cut.content == self._encoded(cut.sequence, message)
+        )
+
+    def finish(self) -> Any:
+        """Waits for the answer to a request that was cut short, and takes it.
+
+        Raises:
+            RemoteError: the server refused it, or could not be reached.
+            EnvError: an environment failed; likewise other errors of environments.
+        """
+        assert self._unfinished is not None
+        try:
+            answer = self.send(self._unfinished.path, self._unfinished.content)
+            with understood(self.server):
+                taken = self._unfinished.take(answer)
+        except RemoteUnreachableError:
+            raise  # it may have been done, or not
+        except Exception:
+            self._unfinished = None
+            raise
+        self._unfinished = None
+        return taken
+
+    def numbered(self, message: Mapping[str, Any]) -> bytes:
+        """The next request of the session as it is sent, which may be done more than once."""
         self._sequence += 1
-        return {"session_id": self._id, "sequence": self._sequence, **message}
+        return self._encoded(self._sequence, message)
 
-    def send(self, path: str, numbered: Mapping[str, Any]) -> Any:
+    def _encoded(self, sequence: int, message: Mapping[str, Any]) -> bytes:
+        return dumps({"session_id": self._id, "sequence": sequence, **message}, Form.MSGPACK)
+
+    def send(self, path: str, numbered: bytes) -> Any:
         """Sends a numbered request; again, it is given the same answer.
 
         Raises:
@@ -292,6 +428,33 @@ def understood(server: str) -> Iterator[None]:
         yield
     except (LookupError, TypeError, ValueError) as error:
         raise RemoteError(f"its answer is not of the form it has to be: {error}", server) from error
+
+
+def _address(base_url: str) -> httpx.URL:
+    """The address of a server.
+
+    Raises:
+        ValueError: it is none.
+    """
+    fault = ""
+    try:
+        url = httpx.URL(base_url.rstrip("/"))
+        if url.scheme in ("http", "https") and url.host and (url.port or 1) < 1 << 16:
+            return url
+    except (httpx.InvalidURL, UnicodeError) as error:  # of a name that can be none, too
+        fault = "" if "@" in base_url else f": {error}"
+    except (AttributeError, TypeError):
+        raise ValueError(f"base_url: expected an address, got {base_url!r}") from None
+    raise ValueError(
+        "base_url: expected an address such as http://127.0.0.1:8001, got "
+        f"{redacted(base_url)!r}{fault}"
+    )
+
+
+def _hint(error: httpx.TransportError) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" not in str(error):
+        return ""
+    return "; verify='FILE' trusts the authority whose certificate is in that file"
 
 
 def _limits(seconds: float) -> dict[str, float]:

@@ -7,6 +7,7 @@ and an HTTP status of 4xx. Exceptions themselves never travel.
 from __future__ import annotations
 
 import builtins
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -23,6 +24,7 @@ from xuance_envs.errors import (
     RemoteNotFoundError,
     RemoteRequestError,
     RemoteTooLargeError,
+    RemoteUnreachableError,
     VecEnvError,
     WorkerDiedError,
     WorkerTimeoutError,
@@ -30,7 +32,7 @@ from xuance_envs.errors import (
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
-__all__ = ["RefusedError", "error_of", "no_session", "refusal_of"]
+__all__ = ["EnvsFailedError", "RefusedError", "error_of", "no_session", "refusal_of"]
 
 STATUSES: dict[int, type[RemoteError]] = {
     400: RemoteRequestError,
@@ -43,8 +45,23 @@ STATUSES: dict[int, type[RemoteError]] = {
     415: RemoteRequestError,
     422: RemoteRequestError,
     429: RemoteLimitError,
+    502: RemoteUnreachableError,
+    503: RemoteUnreachableError,
+    504: RemoteUnreachableError,
 }
 """What a client raises for a status, unless the code says more."""
+
+
+UNTOLD = {
+    413: "the request is too large for it, or for a proxy in front of it",
+    502: "a proxy in front of it does not reach it: it may not have been started",
+    503: "it is not there at present, a proxy in front of it says",
+    504: "a proxy in front of it waited for its answer in vain",
+}
+"""What a client says of a status that came without a reason."""
+
+_OF_CLIENTS = ("call", "get_attr", "set_attr")
+"""What environments do in a client's stead: where it fails, they have not."""
 
 
 class RefusedError(Exception):
@@ -79,24 +96,58 @@ def no_session(idle: float | None = None) -> RefusedError:
     )
 
 
-def refusal_of(error: Exception) -> RefusedError | None:
-    """How a failure of environments is told; None for one that is the server's own."""
-    details: dict[str, Any] = {}
+class EnvsFailedError(RefusedError):
+    """A request is refused because environments failed at it, or their process did.
+
+    Args:
+        code: the reason, in one word.
+        message: the reason, for people.
+        details: what else is to be told.
+
+    Attributes:
+        id: what the client and the server's log call it.
+        is_ours: whether the environments failed by themselves, and not at what a client called.
+    """
+
+    def __init__(self, code: str, message: str, **details: Any) -> None:
+        self.id = secrets.token_hex(4)
+        super().__init__(409, code, message, error_id=self.id, **details)
+        self.is_ours = details.get("command") not in _OF_CLIENTS
+
+    def kept(self, text: str, tracebacks: bool) -> str:
+        """Lines about the server's files, or in their stead where they are to be found."""
+        return text if tracebacks or not text else f"the server's log has it, as error {self.id}"
+
+
+def refusal_of(error: Exception, tracebacks: bool = True) -> RefusedError | None:
+    """How a failure of environments is told; None for one that is the server's own.
+
+    Args:
+        error: the failure.
+        tracebacks: whether it is told where in the server's files it happened.
+    """
     if isinstance(error, RefusedError):
         return error
+    details: dict[str, Any] = {}
     if isinstance(error, EnvError):
-        for name in ("env_index", "command", "reason", "env_traceback"):
+        for name in ("env_index", "command", "reason"):
             details[name] = getattr(error, name)
         details["cause"] = _cause_of(error)
         text = f"environment {error.env_index} failed in {error.command!r}: {error.reason}"
-        return RefusedError(409, "env_failed", text, **details)
+        failed = EnvsFailedError("env_failed", text, **details)
+        failed.details["env_traceback"] = failed.kept(error.env_traceback, tracebacks)
+        return failed
     if isinstance(error, WorkerDiedError | WorkerTimeoutError):
-        for name in ("pid", "command", "details"):
+        for name in ("pid", "command"):
             details[name] = getattr(error, name)
         details["env_indices"] = list(error.env_indices)
+        text = str(error) if tracebacks else str(error).partition("\n")[0]
         if isinstance(error, WorkerDiedError):
-            return RefusedError(409, "worker_died", str(error), exitcode=error.exitcode, **details)
-        return RefusedError(409, "worker_timeout", str(error), timeout=error.timeout, **details)
+            failed = EnvsFailedError("worker_died", text, exitcode=error.exitcode, **details)
+        else:
+            failed = EnvsFailedError("worker_timeout", text, timeout=error.timeout, **details)
+        failed.details["details"] = failed.kept(error.details, tracebacks)
+        return failed
     if isinstance(error, ClosedVecEnvError):
         return RefusedError(409, "closed", "these environments failed before, and are closed")
     if isinstance(error, WireError | BadValueError):
@@ -117,7 +168,8 @@ def error_of(status: int, message: Any, server: str) -> Exception:
     """
     error = message.get("error") if isinstance(message, dict) else None
     if not isinstance(error, dict) or not isinstance(error.get("message"), str):
-        error = {"code": "", "message": "the server refused the request without a reason"}
+        text = UNTOLD.get(status, "the request was refused without a reason")
+        error = {"code": "", "message": text}
     code, text, details = error.get("code"), error["message"], error.get("details")
     rebuild = _REBUILDS.get(code) if isinstance(code, str) else None
     if rebuild is not None:

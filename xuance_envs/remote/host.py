@@ -10,34 +10,41 @@ What it guarantees:
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-from collections.abc import Callable, Iterator, Sequence
+import fcntl
+import sys
+import termios
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.space_layout import SpaceLayout
-from xuance_envs.errors import WorkerDiedError
+from xuance_envs.engine.process.processes import Processes
+from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.remote import commands
 from xuance_envs.remote.failures import RefusedError, no_session
-from xuance_envs.remote.hosted_vec_env import HostedVecEnv
+from xuance_envs.remote.hosted_vec_env import HostedVecEnv, Wanted
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.repeating_env import HostedFunction
+from xuance_envs.remote.serving.admission import Tally
+from xuance_envs.remote.serving.sizes import is_picture, sizes_of
+from xuance_envs.remote.serving.turnstile import Turnstile
+from xuance_envs.remote.serving.usage import Usage
 from xuance_envs.remote.settings import Settings
 from xuance_envs.remote.wire.batches import batch_from_wire
+from xuance_envs.remote.wire.bounds import TooLargeError, size_of
 from xuance_envs.remote.wire.forms import Form, dumps
 from xuance_envs.remote.wire.nodes import WireError
-from xuance_envs.remote.wire.values import to_wire
+from xuance_envs.remote.wire.values import from_client, to_wire
 
-__all__ = ["Host", "Wanted"]
+__all__ = ["Host"]
 
 T = TypeVar("T")
+
+LOOK = 0.005
+"""Seconds between two looks whether a command has been done, when the environments are closed."""
 
 PATIENCE = 5.0
 """Seconds that a command has to end when the environments are to be closed."""
@@ -45,25 +52,18 @@ PATIENCE = 5.0
 QUICK = 256 * 2**10
 """Bytes of observations up to which a step's answer is written without a thread."""
 
+QUICK_READ = 16 * 2**10
+"""Bytes of infos up to which it is also read without one."""
 
-@dataclass(frozen=True)
-class Wanted:
-    """The environments a client asks for.
+LONG = 0.01
+"""Seconds after which a step counts as one that takes long."""
 
-    Attributes:
-        functions: what makes them.
-        seed: the first one's ``env_seed``, the others' being counted up; None for none.
-        auto_reset: whether they are stepped together, as a vector environment steps them;
-            otherwise each repeats its action, and is reset when the client says so.
-    """
-
-    functions: Sequence[Callable[..., Any]]
-    seed: int | None
-    auto_reset: bool
+FEW = 16
+"""Environments that are rendered, or read from, at a time: what comes may be large."""
 
 
 class Host:
-    """Environments of one session that were created together, as :meth:`create` makes them.
+    """Environments of one session that were created together, as :meth:`make` makes them.
 
     One command is run at a time; the session sees to that.
 
@@ -71,51 +71,59 @@ class Host:
         wanted: the environments.
         settings: the server's.
         metrics: where steps are counted.
-        thread: of its own; it is in this one, because its worker takes long to start.
+        tallies: where they and their process count from now on until they are closed.
+        turnstile: what each step goes through; None for nothing.
 
     Attributes:
         auto_reset: whether they are stepped together, and reset by themselves.
         num_envs: how many they are.
         description: their spaces and other properties, as part of a message.
         frame: the last picture rendered of one of them; None where there is none.
+        usage: what their processes took when last looked at.
+        busy: whether a command is being done.
+        steps: how many environment steps they have made.
     """
 
+    description: dict[str, Any]
+
     def __init__(
-        self, wanted: Wanted, settings: Settings, metrics: Metrics, thread: ThreadPoolExecutor
+        self,
+        wanted: Wanted,
+        settings: Settings,
+        metrics: Metrics,
+        tallies: Sequence[Tally] = (),
+        turnstile: Turnstile | None = None,
     ) -> None:
         self.auto_reset = wanted.auto_reset
         self.num_envs = len(wanted.functions)
         self.frame: NDArray[np.uint8] | None = None
-        self._limits = limits = settings.limits
+        self.steps = 0
+        self._checks_actions = not settings.permissions.any_action
+        self._unready = set(range(self.num_envs))
+        self._limits = settings.limits
+        self._settings = settings
+        self._wanted = wanted
         self._metrics = metrics
-        self._thread = thread
+        self._tallies = tallies
+        self._turnstile = turnstile
+        self._inside: Turnstile | None = None
+        self._late: asyncio.TimerHandle
+        self._counted = self.num_envs, 1
+        for tally in tallies:
+            tally.add(*self._counted)
+        self._thread = ThreadPoolExecutor(1, "xuance_envs-host")
         self._running: Future[Any] | None = None
-        self._current: asyncio.Future[None] | None = None
+        self.busy = False
         self._closing = False
-        functions = [
-            HostedFunction(function, index, not wanted.auto_reset, limits.memory)
-            for index, function in enumerate(wanted.functions)
-        ]
-        self._vec_env = HostedVecEnv(
-            functions,
-            wanted.seed,
-            settings.context,
-            step_timeout=limits.request,
-            start_timeout=limits.start,
-        )
-        try:
-            self.description = commands.describe(self._vec_env)
-        except WireError as error:
-            self.end()
-            raise RefusedError(409, "space", f"these cannot be hosted: {error}") from None
-        self._observation_bytes = sum(
-            int(np.prod(leaf.shape, dtype=np.int64)) * leaf.dtype.itemsize
-            for leaf in SpaceLayout(self._vec_env.observation_space).leaves
-            if leaf.dtype is not None
-        )
+        self._listening: tuple[int, ...] = ()
+        self._reason: RefusedError | None = None
+        self.usage = Usage(0.0, 0)
+        self._woken: asyncio.Future[bool] | None = None
+        self._making: Future[None] | None = None
+        self._backend: Processes | None = None
+        self._vec_env: HostedVecEnv
 
-    @classmethod
-    async def create(cls, wanted: Wanted, settings: Settings, metrics: Metrics) -> Host:
+    async def make(self) -> None:
         """Starts the worker, and has it make the environments.
 
         Raises:
@@ -125,29 +133,107 @@ class Host:
             RuntimeError: their spaces differ.
             RefusedError: their spaces cannot travel.
         """
-        thread = ThreadPoolExecutor(1, "xuance_envs-host")
-        created = thread.submit(cls, wanted, settings, metrics, thread)
+        making = self._making = self._thread.submit(self._make)
         try:
-            return await asyncio.shield(asyncio.wrap_future(created))
+            await asyncio.shield(asyncio.wrap_future(making))
         except BaseException:
-            thread.submit(_end_unwanted, created)
-            thread.shutdown(wait=False)
+            self._kill()
+            self._thread.submit(self._end_unwanted, making)
+            self._thread.shutdown(wait=False)
+            self._count(0, 0)
             raise
+
+    def _make(self) -> None:
+        limits, wanted = self._limits, self._wanted
+        repeating = not wanted.auto_reset
+        infos = self._settings.permissions.infos_of(repeating)
+        functions = [
+            HostedFunction(function, index, repeating, limits.memory, infos)
+            for index, function in enumerate(wanted.functions)
+        ]
+        self._vec_env = HostedVecEnv(
+            functions,
+            wanted.seed,
+            self._settings.context,
+            step_timeout=limits.request,
+            start_timeout=limits.start,
+            prepared=self._prepared,
+            check_actions=self._checks_actions,
+        )
+        try:
+            self.description = {
+                **commands.describe(self._vec_env),
+                "checks_actions": self._checks_actions,
+            }
+        except WireError as error:
+            self.end()
+            raise RefusedError(409, "space", f"these cannot be hosted: {error}") from None
+        self._sizes = sizes_of(self._vec_env.observation_space)
+
+    def _prepared(self, backend: Processes) -> None:
+        self._backend = backend
+        if self._closing:
+            raise no_session()
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process that all others of theirs come from, as long as it is there."""
+        workers = () if self._backend is None else self._backend.workers
+        return next((driver.worker.pid for driver in workers), None)
+
+    def end_for(self, reason: RefusedError) -> None:
+        """Ends the process; what is being done in it fails for this reason."""
+        self._reason = reason
+        self._kill()
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the environments have been made, or cannot be."""
+        return self._making is not None and self._making.done()
+
+    async def give_up(self) -> None:
+        """Ends the process while it makes the environments, and waits for its end."""
+        self._closing = True
+        while self._making is not None and not self._making.done():
+            self._kill()  # again, because it may have been about to start
+            await asyncio.sleep(0.02)
+
+    def _end_unwanted(self, making: Future[None]) -> None:
+        """Ends what nobody waits for any more, now that it is there, if it ever came to be."""
+        if making.exception() is None:
+            self.end()
+
+    def _count(self, environments: int, processes: int) -> None:
+        """Has that many environments and processes of it be counted, and no more."""
+        before, self._counted = self._counted, (environments, processes)
+        for tally in self._tallies:
+            tally.add(environments - before[0], processes - before[1])
 
     async def close(self) -> None:
         """Closes the environments and ends their process; again, it does nothing."""
         if self._closing:
             return
         self._closing = True
-        if self._current is not None:
-            await asyncio.wait({self._current}, timeout=PATIENCE)
+        self._count(0, self._counted[1])
+        await self._idle(PATIENCE)
         running = self._running is not None and not self._running.done()
         if running or self._vec_env.waiting:
             self._kill()  # also where nobody waits for it any more
-        if self._current is not None:  # descriptors must not be closed while they are waited for
-            await asyncio.wait({self._current}, timeout=self._limits.request)
+        await self._idle(self._limits.request)  # its descriptors are still waited for
+        self._stop_listening()
         await asyncio.get_running_loop().run_in_executor(self._thread, self.end)
         self._thread.shutdown(wait=False)
+        self._count(0, 0)
+        for tally in self._tallies:
+            tally.cpu += self.usage.cpu
+        self.usage = Usage(0.0, 0)
+
+    async def _idle(self, seconds: float) -> None:
+        """Waits until no command is being done, at most so long."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while self.busy and loop.time() < until:
+            await asyncio.sleep(LOOK)
 
     def end(self) -> None:
         """Ends the environments and their process; in its thread, because that takes a while."""
@@ -174,28 +260,47 @@ class Host:
         form: Form,
     ) -> bytes:
         """Resets some environments; the answer as it is sent."""
-        return await self._in_thread(
-            lambda: dumps(commands.reset(self._vec_env, envs, seed, options), form)
-        )
 
-    async def step(self, actions: Any, form: Form) -> bytes:
-        """Steps every environment once; the answer as it is sent."""
+        def act() -> bytes:
+            chosen = None if options is None else from_client(options)
+            answer = commands.reset(self._vec_env, envs, seed, chosen)
+            self._unready.difference_update(envs)
+            return self._written(answer, form)
+
+        return await self._in_thread(act)
+
+    async def step(self, actions: Any, form: Form, large: bool = False) -> bytes:
+        """Steps every environment once; the answer as it is sent.
+
+        Args:
+            actions: a batch of them, as a part of a message.
+            form: of the answer.
+            large: whether it may take long to decode them.
+        """
         vec_env = self._vec_env
+
+        def decoded() -> Any:
+            return batch_from_wire(vec_env.action_space, actions, self.num_envs, from_client)
 
         def written() -> bytes:
             result = vec_env.step_wait()
             space, rewards = vec_env.observation_space, vec_env.full_rewards
             answer = commands.step_answer(space, result, rewards, vec_env.first_observations)
-            return dumps(answer, form)
+            return self._written(answer | commands.masks_of(vec_env), form)
 
-        batch = batch_from_wire(vec_env.action_space, actions, self.num_envs)
-        start = perf_counter()
-        with self._current_command():
-            vec_env.step_async(batch)
-            answered = await self._woken()
-            self._metrics.count_steps(self.num_envs, perf_counter() - start)
-            quick = self.observation_bytes(self.num_envs) <= QUICK and form is Form.MSGPACK
-            if not answered or not quick:
+        with _Current(self):
+            batch = await self._by_thread(decoded) if large else decoded()
+            if self._turnstile is not None and not self._turnstile.enter_at_once():
+                await self._turnstile.enter()
+            self._inside = self._turnstile
+            start = perf_counter()
+            try:
+                vec_env.step_async(batch)
+                answered = await self._answered()
+            finally:
+                self._leave()
+            self._step_took(self.num_envs, perf_counter() - start)
+            if not answered or self._is_large(form):
                 return await self._by_thread(written)
             try:
                 return written()
@@ -204,35 +309,90 @@ class Host:
                 raise
 
     async def repeat(self, envs: Sequence[int], actions: Any, times: int, form: Form) -> bytes:
-        """Has some environments repeat their actions; the answer as it is sent."""
+        """Has some environments repeat their actions; the answer as it is sent.
 
-        def act() -> bytes:
+        Raises:
+            RefusedError: one has not been reset, since it was made or since it failed.
+        """
+        if unready := sorted(self._unready.intersection(envs)):
+            raise RefusedError(
+                409, "reset", f"call reset first: environment {unready[0]} is in no episode"
+            )
+
+        def act() -> tuple[bytes, int, float]:
             start = perf_counter()
-            answer, steps = commands.repeat(self._vec_env, envs, actions, times)
-            self._metrics.count_steps(steps, perf_counter() - start)
-            return dumps(answer, form)
+            try:
+                answer, steps = commands.repeat(
+                    self._vec_env, envs, actions, times, self._checks_actions
+                )
+            except EnvError as error:
+                self._unready.add(error.env_index)
+                raise EnvError(
+                    error.env_index, "step", error.reason, error.env_traceback
+                ) from error.__cause__
+            except (WorkerDiedError, WorkerTimeoutError) as error:
+                error.command = "step"  # the worker knows it as a call
+                raise
+            seconds = perf_counter() - start
+            return self._written(answer, form), steps, seconds
 
-        return await self._in_thread(act)
+        body, steps, seconds = await self._in_thread(act)
+        self._step_took(steps, seconds)
+        return body
 
     async def reach(self, envs: Sequence[int], form: Form, **request: Any) -> bytes:
         """Calls, reads, sets or renders some environments; the answer as it is sent."""
 
         def act() -> bytes:
-            answer, results = commands.reach(self._vec_env, envs, **request)
-            if request["operation"] == "render":
-                self.frame = next(filter(_is_picture, results), self.frame)
-            return dumps(answer, form)
+            at_a_time = len(envs) if request["operation"] in ("call", "set_attr") else FEW
+            answer: dict[str, list[Any]] = {"results": []}
+            size = 0
+            for first in range(0, len(envs), at_a_time):
+                some, results = commands.reach(
+                    self._vec_env, envs[first : first + at_a_time], **request
+                )
+                answer["results"] += some["results"]
+                size += sum(map(size_of, some["results"]))
+                if size > self._limits.reply:
+                    raise RefusedError(413, "reply", str(TooLargeError(self._limits.reply)))
+                if request["operation"] == "render":
+                    self.frame = next(filter(is_picture, results), self.frame)
+            return self._written(answer, form)
 
         return await self._in_thread(act)
 
-    def observation_bytes(self, count: int) -> int:
-        """How large so many observations are, objects among them aside."""
-        return self._observation_bytes * count
+    def answer_bytes(self, count: int, form: Form) -> int:
+        """How large so many observations can be in an answer, objects among them aside."""
+        return self._sizes[form] * count
+
+    def _written(self, answer: Any, form: Form) -> bytes:
+        """An answer as it is sent.
+
+        Raises:
+            RefusedError: it is too large.
+        """
+        try:
+            return dumps(answer, form, self._limits.reply)
+        except TooLargeError as error:
+            raise RefusedError(413, "reply", str(error)) from None
+
+    def _step_took(self, steps: int, seconds: float) -> None:
+        self.steps += steps
+        self._metrics.count_steps(steps, seconds)
+        for tally in self._tallies:
+            tally.steps.charge(steps)
 
     # -- waiting ----------------------------------------------------------------------
 
+    def _is_large(self, form: Form) -> bool:
+        """Whether it takes a while to read the worker's answer, and to write it."""
+        if form is not Form.MSGPACK or self._sizes[form] * self.num_envs > QUICK:
+            return True
+        fcntl.ioctl(self._vec_env.wakers[0], termios.FIONREAD, waiting := bytearray(4))
+        return int.from_bytes(waiting, sys.byteorder) > QUICK_READ
+
     async def _in_thread(self, act: Callable[[], T]) -> T:
-        with self._current_command():
+        with _Current(self):
             return await self._by_thread(act)
 
     async def _by_thread(self, act: Callable[[], T]) -> T:
@@ -242,66 +402,89 @@ class Host:
             finally:
                 self._end_if_closed()
 
+        self._stop_listening()
         running = self._thread.submit(act_and_end)
         self._running = running
-        return await asyncio.wrap_future(running)
+        try:
+            return await asyncio.wrap_future(running)
+        finally:
+            if self._vec_env.closed and running.done():
+                self._count(self._counted[0], 0)
 
     def _end_if_closed(self) -> None:
         if self._vec_env.closed:  # after an error
             self._vec_env.end_worker()
 
-    async def _woken(self) -> bool:
+    async def _answered(self) -> bool:
         """Waits until the worker has answered, or has ended, or should have by now."""
         loop = asyncio.get_running_loop()
-        woken = loop.create_future()
-
-        def wake(answered: bool) -> None:
-            if not woken.done():
-                woken.set_result(answered)
-
-        wakers = self._vec_env.wakers
-        late = loop.call_later(self._limits.request, wake, False)
-        for fd in wakers:
-            loop.add_reader(fd, wake, True)
+        woken = self._woken = loop.create_future()
+        if not self._listening:
+            self._listening = self._vec_env.wakers
+            for fd in self._listening:
+                loop.add_reader(fd, self._wake, True)
+        self._late = loop.call_later(LONG, self._take_long)
         try:
             return bool(await woken)
         finally:
-            late.cancel()
-            for fd in wakers:
-                loop.remove_reader(fd)
+            self._late.cancel()
+            self._woken = None
 
-    @contextmanager
-    def _current_command(self) -> Iterator[None]:
-        """Lets :meth:`close` wait for the end of what is being done."""
-        done = self._current = asyncio.get_running_loop().create_future()
-        try:
-            yield
-        except WorkerDiedError:
-            if self._closing:
-                raise no_session() from None
-            raise
-        finally:
-            done.set_result(None)
-            self._current = None
+    def _take_long(self) -> None:
+        """Whoever takes long may be waiting, and keeps nobody else from stepping."""
+        self._leave()
+        loop = asyncio.get_running_loop()
+        self._late = loop.call_later(self._limits.request - LONG, self._wake, False)
+
+    def _leave(self) -> None:
+        inside, self._inside = self._inside, None
+        if inside is not None:
+            inside.leave()
+
+    def _wake(self, answered: bool) -> None:
+        woken = self._woken
+        if woken is None:  # it has ended while nothing was asked of it
+            self._stop_listening()
+        elif not woken.done():
+            woken.set_result(answered)
+
+    def _stop_listening(self) -> None:
+        """Leaves what the worker says to a thread, or to nobody."""
+        loop = asyncio.get_running_loop()
+        for fd in self._listening:
+            loop.remove_reader(fd)
+        self._listening = ()
+
+    def explain(self) -> None:
+        """Says why the worker died, where it was ended on purpose.
+
+        Raises:
+            RefusedError: that is so.
+        """
+        if self._reason is not None:
+            raise self._reason from None
+        if self._closing:
+            raise no_session() from None
 
     def _kill(self) -> None:
         # The process is ours: whoever waits for its answer is who will notice its end.
-        if (pid := self._vec_env.pid) is not None:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        workers = () if self._backend is None else tuple(self._backend.workers)
+        for driver in workers:
+            driver.worker.kill()
 
 
-def _end_unwanted(created: Future[Host]) -> None:
-    """Ends a host that nobody waits for any more, now that it is there, if it ever came to be."""
-    if created.exception() is None:
-        created.result().end()
+class _Current:
+    """The command that is being done."""
 
+    __slots__ = ("_host",)
 
-def _is_picture(frame: Any) -> bool:
-    return (
-        isinstance(frame, np.ndarray)
-        and frame.dtype == np.uint8
-        and frame.ndim == 3
-        and frame.shape[2] == 3
-        and 0 < frame.size <= 4 * 2**20
-    )
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def __enter__(self) -> None:
+        self._host.busy = True
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._host.busy = False
+        if kind is not None and issubclass(kind, WorkerDiedError):
+            self._host.explain()

@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.group.step_clock import StepTimes
+from xuance_envs.engine.process.processes import Processes
 from xuance_envs.vector_envs.arguments import checked_functions
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
 
-__all__ = ["HostedVecEnv"]
+__all__ = ["HostedVecEnv", "Wanted"]
 
 SPIN = 2e-3
 """The longest a worker spins before it blocks, in seconds.
 
 A client on the same machine has a step's answer and sends the next within about a millisecond.
 """
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The environments a client asks for.
+
+    Attributes:
+        functions: what makes them.
+        seed: the first one's ``env_seed``, the others' being counted up; None for none.
+        auto_reset: whether they are stepped together, as a vector environment steps them;
+            otherwise each repeats its action, and is reset when the client says so.
+    """
+
+    functions: Sequence[Callable[..., Any]]
+    seed: int | None
+    auto_reset: bool
 
 
 class HostedVecEnv(GroupedVecEnv):
@@ -36,6 +54,8 @@ class HostedVecEnv(GroupedVecEnv):
         context: how the worker starts.
         step_timeout: seconds it has to answer anything.
         start_timeout: seconds it has to make the environments.
+        check_actions: whether every action is checked to be in its space.
+        prepared: is given what starts the worker, before it does.
     """
 
     def __init__(
@@ -45,6 +65,8 @@ class HostedVecEnv(GroupedVecEnv):
         context: str,
         step_timeout: float | None,
         start_timeout: float | None,
+        check_actions: bool = False,
+        prepared: Callable[[Processes], None] | None = None,
     ) -> None:
         groups = start_processes(
             *checked_functions(functions, env_seed),
@@ -54,9 +76,11 @@ class HostedVecEnv(GroupedVecEnv):
             start_timeout=start_timeout,
             pin_workers=False,
             spin=SPIN,
+            prepared=prepared,
+            guarded=True,
         )
         self._backend = groups.backend
-        super().__init__(groups, copy=False)
+        super().__init__(groups, copy=False, check_actions=check_actions)
         (self._driver,) = groups.drivers
 
     @property
@@ -82,6 +106,22 @@ class HostedVecEnv(GroupedVecEnv):
     def first_observations(self, envs: NDArray[np.intp]) -> Any:
         """A batch of those that began the next episodes where some ended in the last step."""
         return self._arrays.reset_observations.copy(envs)
+
+    def watch_masks(self, envs: Sequence[int]) -> list[Any]:
+        """The parts of some environments' masks of actions, which are asked for from now on.
+
+        None for an environment that has no method for that.
+        """
+        self._groups.check_idle("action_masks")
+        if self._arrays.masks is None:
+            return [None] * len(envs)
+        return self._groups.masks.watch(envs, self._groups.each)
+
+    @property
+    def watched_masks(self) -> list[Any] | None:
+        """The parts of all masks, if any are asked for; valid until the next step."""
+        rows = self._groups.masks.watched_rows
+        return None if rows is None else rows.parts
 
     def close_extras(self) -> None:
         """Has nothing be asked of the worker any more, and leaves it to :meth:`end_worker`."""

@@ -2,25 +2,73 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from xuance_envs.remote.failures import RefusedError
+from xuance_envs.remote.wire.nodes import shown
 from xuance_envs.remote.wire.protocol import MAX_SEED
 
-__all__ = ["Call", "CreateEpisodes", "CreateSession", "Request", "Reset", "SessionRequest", "Step"]
+__all__ = [
+    "Call",
+    "CreateEpisodes",
+    "CreateSession",
+    "Request",
+    "Reset",
+    "SessionRequest",
+    "Statistics",
+    "Step",
+    "message_of",
+]
 
 MAX_ENVS = 100_000
+MAX_ID = 64
+MAX_NAMES = 1000
+"""The most keyword arguments, options or arguments of one request."""
+
+
+def _at_most(length: int, is_item: Callable[[Any], bool] | None = None) -> BeforeValidator:
+    """Ends at the first thing wrong with a list or dict: pydantic collects the faults of all."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, list | dict):
+            if len(value) > length:
+                raise ValueError(f"expected at most {length}, got {len(value)}")
+            if is_item is not None and isinstance(value, list):
+                for place, item in enumerate(value):
+                    if not is_item(item):
+                        raise ValueError(f"expected a valid item at {place}, got {shown(item)}")
+            if isinstance(value, dict) and not all(type(key) is str for key in value):
+                raise ValueError("expected strings as keys")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _is_id(item: Any) -> bool:
+    return type(item) is str and len(item) <= MAX_ID
+
+
+def _is_seed(item: Any) -> bool:
+    return item is None or (type(item) is int and 0 <= item < MAX_SEED)
+
 
 EpisodeIds = Annotated[
-    list[Annotated[int, Field(ge=0, le=2**53)]] | None,
+    list[Annotated[str, Field(max_length=MAX_ID)]] | None,
     Field(
         min_length=1,
         max_length=MAX_ENVS,
         description="which episodes, all created by one request; null for all there are",
     ),
+    _at_most(MAX_ENVS, _is_id),
 ]
 Seed = Annotated[int, Field(ge=0, lt=MAX_SEED)]
+Seeds = Annotated[Seed | list[Seed | None] | None, _at_most(MAX_ENVS, _is_seed)]
+Values = Annotated[list[Any], _at_most(MAX_ENVS)]
+Arguments = Annotated[list[Any], _at_most(MAX_NAMES)]
+Named = Annotated[dict[str, Any], _at_most(MAX_NAMES)]
 Sequence = Annotated[
     int | None,
     Field(
@@ -44,12 +92,21 @@ class CreateSession(Request):
     share_frames: bool = Field(
         False, description="whether the status page may show what was rendered last"
     )
+    nonce: Annotated[
+        str | None,
+        Field(
+            min_length=16,
+            max_length=MAX_ID,
+            description="any text of the client's own: where an answer was lost, the same again is "
+            "answered with the session that was opened",
+        ),
+    ] = None
 
 
 class SessionRequest(Request):
     """A request within a session."""
 
-    session_id: Annotated[str, Field(max_length=64)]
+    session_id: Annotated[str, Field(max_length=MAX_ID)]
     sequence: Sequence = None
 
 
@@ -59,7 +116,7 @@ class CreateEpisodes(SessionRequest):
     env_id: str | None = Field(None, max_length=200, description="null for the only one served")
     num_envs: Annotated[int, Field(ge=1, le=MAX_ENVS)] = 1
     seed: Seed | None = Field(None, description="of the first; the others' are counted up")
-    kwargs: dict[str, Any] = Field({}, description="keyword arguments the operator allows")
+    kwargs: Named = Field({}, description="keyword arguments the operator allows")
     auto_reset: bool = Field(
         False,
         description="true: all are stepped together, once, and one whose episode ends is reset in "
@@ -71,10 +128,10 @@ class Reset(SessionRequest):
     """Starts new episodes."""
 
     episode_ids: EpisodeIds = None
-    seed: Seed | list[Seed | None] | None = Field(
+    seed: Seeds = Field(
         None, description="an int is counted up by the environment's place; a list has one each"
     )
-    options: dict[str, Any] | None = None
+    options: Named | None = None
 
 
 class Step(SessionRequest):
@@ -94,12 +151,46 @@ class Statistics(SessionRequest):
 
 
 class Call(SessionRequest):
-    """Calls a method, reads or sets an attribute, or renders."""
+    """Calls a method, reads or sets an attribute, renders, or asks for masks of actions.
+
+    Masks of actions then come with the answers to later steps and resets, too.
+    """
 
     episode_ids: EpisodeIds = None
-    operation: Literal["call", "get_attr", "set_attr", "render"]
+    operation: Literal["call", "get_attr", "set_attr", "render", "action_masks"]
     name: str = Field("", max_length=200, description="of the method or attribute")
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    values: list[Any] = Field([], description="one per episode, for set_attr")
+    args: Arguments = []
+    kwargs: Named = {}
+    values: Values = Field([], description="one per episode, for set_attr")
     mode: str | None = Field(None, max_length=200, description="for render")
+
+
+M = TypeVar("M", bound=Request)
+
+
+def message_of(model: type[M], node: Any) -> M:
+    """A decoded message, checked.
+
+    Raises:
+        RefusedError: it is none; says the first few things that are wrong.
+    """
+    if isinstance(node, dict) and len(node) > 2 * len(model.model_fields):
+        raise RefusedError(
+            422,
+            "invalid",
+            f"expected no more than the fields {', '.join(model.model_fields)}, got {len(node)}",
+        )
+    try:
+        return model.model_validate(node)
+    except ValidationError as error:
+        raise RefusedError(422, "invalid", _faults(error)) from None
+
+
+def _faults(error: ValidationError) -> str:
+    """What is wrong with a request, without repeating what it had."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    told = [
+        f"{'.'.join(str(part)[:40] for part in fault['loc']) or 'message'}: {fault['msg']}"
+        for fault in faults[:5]
+    ]
+    return ascii("; ".join(told))[1:-1][:1000]

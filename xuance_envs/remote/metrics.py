@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Mapping
+
+from xuance_envs.remote.serving.logs import dropped_lines
 
 __all__ = ["Metrics"]
 
@@ -14,6 +18,13 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 WINDOW = 10.0
 """Seconds over which steps per second are taken."""
+
+
+_OF_NAMES = (
+    ("sessions", "gauge", "Sessions of each name."),
+    ("environments", "gauge", "Environments of each name."),
+    ("steps", "counter", "Environment steps of each name."),
+)
 
 
 class Metrics:
@@ -43,7 +54,7 @@ class Metrics:
     def count_steps(self, steps: int, seconds: float) -> None:
         """Counts the environment steps of one request, and the time they took."""
         now = time.monotonic()
-        place = next((k for k, bound in enumerate(BUCKETS) if seconds <= bound), len(BUCKETS))
+        place = bisect.bisect_left(BUCKETS, seconds)
         with self._lock:
             self._steps += steps
             self._step_seconds += seconds
@@ -73,14 +84,24 @@ class Metrics:
         """Environment steps so far."""
         return self._steps
 
-    def text(self) -> str:
-        """Everything, as Prometheus reads it."""
+    def text(self, names: Mapping[str, Mapping[str, int]] | None = None) -> str:
+        """Everything, as Prometheus reads it.
+
+        Args:
+            names: by name of a token, what its sessions are and have done; None not to tell.
+        """
         with self._lock:
             counts = list(itertools.accumulate(self._step_requests))
             steps, seconds = self._steps, self._step_seconds
         lines = [
             *_metric("sessions", "gauge", "Sessions there are.", self.sessions),
             *_metric("environments", "gauge", "Environments there are.", self.environments),
+            *_metric(
+                "log_lines_dropped_total",
+                "counter",
+                "Lines of the log that nobody read in time.",
+                dropped_lines(),
+            ),
             *_metric("steps_total", "counter", "Environment steps.", steps),
             *_metric(
                 "failures_total",
@@ -101,6 +122,14 @@ class Metrics:
                 for (method, status), count in sorted(self._requests.items())
             ),
         ]
+        for what, kind, text in _OF_NAMES:
+            if names is not None:
+                suffix = "_total" if kind == "counter" else ""
+                lines += _head(f"name_{what}{suffix}", kind, text)
+                lines += [
+                    f'xuance_envs_name_{what}{suffix}{{name="{name}"}} {own[what]}'
+                    for name, own in sorted(names.items())
+                ]
         return "\n".join(lines) + "\n"
 
 

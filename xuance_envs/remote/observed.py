@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from xuance_envs.remote.metrics import Metrics
 
-__all__ = ["Observed"]
+__all__ = ["OWNER", "Observed", "Observer"]
 
 logger = logging.getLogger("xuance_envs.access")
 
@@ -19,25 +19,81 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+OWNER = "xuance_envs.owner"
+"""Where a request's scope has the name of whose it is, once that is known."""
+
+MANY = "/episode/vectorized_step"
+"""How the path of requests ends of which there are many."""
+
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-class Observed:
-    """An ASGI application whose requests are counted, and logged.
+class Observer:
+    """Counts requests, and logs them.
 
-    The log has the client's address, the method, the path, the status and the time taken: no
-    header and no query, so no token.
+    The log has the client's address, the name of its token, the method, the path, the status and
+    the time taken: no header and no query, so no token. Steps are logged at DEBUG, because they are
+    many, the others at INFO.
 
     Args:
-        app: the application.
         metrics: where requests are counted.
         log: whether they are logged.
     """
 
-    def __init__(self, app: Callable[..., Awaitable[None]], metrics: Metrics, log: bool) -> None:
-        self._app = app
+    def __init__(self, metrics: Metrics, log: bool) -> None:
         self._metrics = metrics
         self._log = log
+
+    def note(
+        self, client: Any, owner: str, method: str, path: str, status: int, start: float
+    ) -> None:
+        """Takes note of a request that was answered.
+
+        Args:
+            client: its address and port, where they are known.
+            owner: the name of whose it is.
+            method: of the request.
+            path: of the request.
+            status: of the answer.
+            start: when it began, as :func:`time.perf_counter` counts.
+        """
+        seconds = perf_counter() - start
+        # Soon: what was sent leaves when this turn of the event loop ends.
+        asyncio.get_running_loop().call_soon(
+            self._note, client, owner, method, path, status, seconds
+        )
+
+    def _note(
+        self, client: Any, owner: str, method: str, path: str, status: int, seconds: float
+    ) -> None:
+        if method not in METHODS:
+            method = "other"
+        self._metrics.count_request(method, status)
+        level = logging.DEBUG if path.endswith(MANY) else logging.INFO
+        if self._log and logger.isEnabledFor(level):
+            logger.log(
+                level,
+                "%s %s %s %s %d %.1f ms",
+                (client or ("-",))[0],
+                owner,
+                method,
+                quote(path.encode(errors="replace"))[:200],
+                status,
+                seconds * 1e3,
+            )
+
+
+class Observed:
+    """An ASGI application whose requests an observer is told of.
+
+    Args:
+        app: the application.
+        observer: the observer.
+    """
+
+    def __init__(self, app: Callable[..., Awaitable[None]], observer: Observer) -> None:
+        self._app = app
+        self._observer = observer
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answers a request, as ASGI has it."""
@@ -53,22 +109,17 @@ class Observed:
                 status = message["status"]
             await send(message)
 
+        method = scope["method"]
+        if method == "HEAD":  # uvicorn leaves out the body
+            scope = {**scope, "method": "GET"}
         try:
             await self._app(scope, receive, watched)
         finally:
-            seconds = perf_counter() - start
-            # Soon: what was sent leaves when this turn of the event loop ends.
-            asyncio.get_running_loop().call_soon(self._note, scope, status, seconds)
-
-    def _note(self, scope: Message, status: int, seconds: float) -> None:
-        method = scope["method"] if scope["method"] in METHODS else "other"
-        self._metrics.count_request(method, status)
-        if self._log:
-            logger.info(
-                "%s %s %s %d %.1f ms",
-                (scope.get("client") or ("-",))[0],
+            self._observer.note(
+                scope.get("client"),
+                scope.get(OWNER, "-"),
                 method,
-                quote(scope["path"].encode(errors="replace"))[:200],
+                scope["path"],
                 status,
-                seconds * 1e3,
+                start,
             )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotDoneError
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -20,13 +21,14 @@ from xuance_envs.engine.data.info_writer import InfoWriter
 from xuance_envs.engine.data.space_rows import EVERY, Index, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
-from xuance_envs.engine.group.outcome import Outcome, OutcomeMaker, Reset
+from xuance_envs.engine.group.outcome import OF_STATES, Outcome, OutcomeMaker, Reset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.groups import Groups
 from xuance_envs.remote.connection import (
     Connection,
     RemoteSession,
+    Verify,
     checked_count,
     checked_seeds,
     understood,
@@ -71,9 +73,12 @@ class RemoteVecEnv(GroupedVecEnv):
         env_kwargs: keyword arguments for each environment, as far as the operator allows them.
         copy: whether the arrays returned belong to the caller; otherwise they are read-only
             views that the next step overwrites.
-        check_actions: whether every action is checked to be in its space.
+        check_actions: whether every action is checked to be in its space; it is in any case where
+            the server does so.
         timeout: seconds within which the server has to answer a request.
         share_frames: whether the server's status page may show what is rendered.
+        verify: how the certificate of an ``https`` server is checked: by the authorities everybody
+            trusts, by those in a file or folder of certificates or an SSL context, or not at all.
 
     Raises:
         ValueError: ``num_envs`` is below 1, or the address is none.
@@ -112,6 +117,7 @@ class RemoteVecEnv(GroupedVecEnv):
         check_actions: bool = False,
         timeout: float = 120.0,
         share_frames: bool = False,
+        verify: Verify = True,
     ) -> None:
         num_envs = checked_count("num_envs", num_envs)
         request = {
@@ -121,22 +127,24 @@ class RemoteVecEnv(GroupedVecEnv):
             "kwargs": _sendable("construct", dict(env_kwargs or {})),
             "auto_reset": True,
         }
-        connection = Connection(base_url, user_token, timeout)
+        connection = Connection(base_url, user_token, timeout, verify)
         try:
             connection.check_version()
-            session = RemoteSession(connection, share_frames)
+            session = RemoteSession(connection, share_frames, type(self).__name__)
         except BaseException:
             connection.close()
             raise
         self._session = session
         try:
-            description = _description(session.request("create", request), session.server)
+            made = session.request("create", request, _Made.of)
+            description = made.description
             arrays = StepArrays.allocate(
                 description.observation_space, description.action_space, num_envs
             )
-            driver = RemoteDriver(session, description.observation_space, arrays, num_envs)
+            driver = RemoteDriver(session, made, arrays)
             self._driver = driver
             groups = RemoteGroups(session, driver, description, arrays)
+            check_actions = check_actions or made.checks_actions
             super().__init__(groups, copy=copy, check_actions=check_actions)
         except BaseException:
             session.close()
@@ -179,14 +187,27 @@ class RemoteGroups(Groups):
         self._driver.close()
 
 
-def _description(answer: Any, server: str) -> EnvDescription:
-    with understood(server):
-        return EnvDescription(
-            space_from_wire(answer["observation_space"]),
-            space_from_wire(answer["action_space"]),
-            dict(from_wire(answer["metadata"])),
-            from_wire(answer["render_mode"]),
-            int(answer["max_episode_steps"]),
+@dataclass(frozen=True)
+class _Made:
+    """The environments a server has made."""
+
+    episode_ids: list[str]
+    description: EnvDescription
+    checks_actions: bool
+
+    @classmethod
+    def of(cls, answer: Any) -> _Made:
+        """As an answer has it."""
+        return cls(
+            list(map(str, answer["episode_ids"])),
+            EnvDescription(
+                space_from_wire(answer["observation_space"]),
+                space_from_wire(answer["action_space"]),
+                dict(from_wire(answer["metadata"])),
+                from_wire(answer["render_mode"]),
+                int(answer["max_episode_steps"]),
+            ),
+            bool(answer["checks_actions"]),
         )
 
 
@@ -210,9 +231,8 @@ class RemoteDriver(Driver):
 
     Args:
         session: in which the environments are.
-        observation_space: of one environment.
+        made: the environments.
         arrays: what the answers are written into.
-        num_envs: how many environments.
 
     Attributes:
         at_once: whether the next step is waited for at once.
@@ -222,16 +242,11 @@ class RemoteDriver(Driver):
     tag = 0
     fds: tuple[int, ...] = ()
 
-    def __init__(
-        self,
-        session: RemoteSession,
-        observation_space: Space[Any],
-        arrays: StepArrays,
-        num_envs: int,
-    ) -> None:
-        super().__init__(0, num_envs)
+    def __init__(self, session: RemoteSession, made: _Made, arrays: StepArrays) -> None:
+        super().__init__(0, len(made.episode_ids))
         self._session = session
-        self._space = observation_space
+        self._episodes = made.episode_ids
+        self._space: Space[Any] = made.description.observation_space
         self._arrays = arrays
         self._infos = InfoWriter(arrays.infos, lambda value: value)
         self._reset_infos = InfoWriter(arrays.reset_infos, lambda value: value)
@@ -262,9 +277,16 @@ class RemoteDriver(Driver):
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         if command == "reset":
             return self._packed_reset(*arguments)
+        if command in OF_STATES:
+            raise NotImplementedError(
+                "environments on a server cannot be saved, loaded or cloned: their states do not "
+                "leave it"
+            )
         places, *rest = arguments
-        message: dict[str, Any] = {"operation": command, "episode_ids": list(places)}
-        if command == "render":
+        message: dict[str, Any] = {"operation": command, "episode_ids": self._named(places)}
+        if command == "watch_masks":
+            message["operation"] = "action_masks"
+        elif command == "render":
             message["mode"] = rest[0]
         else:
             message["name"] = rest[0]
@@ -279,11 +301,16 @@ class RemoteDriver(Driver):
         places = [place for place, *_ in resets]
         options = resets[0][2]
         message = {
-            "episode_ids": places,
+            "episode_ids": self._named(places),
             "seed": checked_seeds([seed for _, seed, _ in resets]),
             "options": None if options is None else _sendable("reset", options),
         }
         return "vectorized_reset", message, lambda answer: self._take_reset(places, answer)
+
+    def _named(self, places: Sequence[int]) -> list[str] | None:
+        """The episodes at some places; None for all of them."""
+        everything = list(places) == list(range(self.hi))
+        return None if everything else [self._episodes[place] for place in places]
 
     def ask(self, tag: int, packed: Any) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
@@ -308,7 +335,7 @@ class RemoteDriver(Driver):
 
     def _actions(self) -> Any:
         actions = self._arrays.actions
-        return batch_to_wire(actions.layout.space, actions.copy())
+        return batch_to_wire(actions.layout.space, actions.view())
 
     def _ring(self, _: Future[Any]) -> None:
         with suppress(OSError):  # closed meanwhile
@@ -350,9 +377,10 @@ class RemoteDriver(Driver):
         arrays.truncated[:] = array_from_wire(answer["truncated"], _BOOL, shape)
         self._write_infos(self._infos, range(self.hi), answer["infos"])
         resets = answer["resets"]
-        ended = resets["episode_ids"]
+        ended = resets["environments"]
         if ended != (arrays.terminated | arrays.truncated).nonzero()[0].tolist():
             raise WireError("resets of other episodes than those that ended")
+        self._take_masks(answer)
         if ended:
             at = np.array(ended)
             self._put(arrays.reset_observations, resets["observations"], at, len(ended))
@@ -364,7 +392,18 @@ class RemoteDriver(Driver):
         at = np.array(places)
         self._put(self._arrays.observations, answer["observations"], at, len(places))
         self._write_infos(self._infos, places, answer["infos"])
+        self._take_masks(answer)
         return self._outcomes.outcome(ended=False)
+
+    def _take_masks(self, answer: Any) -> None:
+        masks = self._arrays.masks
+        if masks is None or "masks" not in answer:
+            return
+        parts = answer["masks"]
+        if not isinstance(parts, list) or len(parts) != len(masks.parts):
+            raise WireError(f"expected masks of actions in {len(masks.parts)} parts")
+        for mine, part in zip(masks.parts, parts, strict=True):
+            mine[:] = array_from_wire(part, _BOOL, mine.shape)
 
     def _begin(self) -> None:
         self._infos.rest = {}

@@ -1,7 +1,11 @@
-"""What lives in the process of a session's environments: they repeat actions, within a limit."""
+"""What lives in the process of a session's environments: they repeat actions, within a limit.
+
+What infos have that clients are not told is left out here already: it never leaves the process.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,13 +15,16 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.engine.data.space_layout import SpaceLayout, fit
+from xuance_envs.engine.group.host import SparingFunction
+from xuance_envs.engine.group.single_env import checked_env
 from xuance_envs.engine.serialization import copy_of
+from xuance_envs.remote.wire.infos import what_travels
 
-__all__ = ["HostedFunction", "Repeated", "RepeatingEnv"]
+__all__ = ["HostedFunction", "Repeated", "RepeatingEnv", "TellingEnv"]
 
 
 @dataclass(frozen=True)
-class HostedFunction:
+class HostedFunction(SparingFunction):
     """Makes one environment of a session, in the process where it will live.
 
     Attributes:
@@ -25,19 +32,65 @@ class HostedFunction:
         index: its place among the session's environments that were made together.
         repeating: whether it is stepped by :meth:`RepeatingEnv.repeat`.
         memory_limit: bytes of data the process may have; None for no limit.
+        infos: what of its infos clients are told; None for all.
     """
 
     make: Callable[..., Any]
     index: int
     repeating: bool
     memory_limit: int | None
+    infos: frozenset[str] | None = None
 
     def __call__(self, **keywords: Any) -> Any:
         """Makes it."""
         if self.index == 0:  # once is enough for the process
             _confine(self.memory_limit)
         env = self.make(**keywords)
-        return RepeatingEnv(env, self.index) if self.repeating else env
+        if self.repeating:
+            return RepeatingEnv(checked_env(env), self.index, self.infos)
+        return env if self.infos is None else TellingEnv(checked_env(env), self.infos)
+
+
+class TellingEnv:
+    """An environment whose infos are what clients are told; all else is as it is.
+
+    Args:
+        env: the environment.
+        infos: the keys of its infos that clients are told; None for all.
+    """
+
+    def __init__(self, env: Any, infos: frozenset[str] | None) -> None:
+        self.env = env
+        self._infos = infos
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "env":  # not there yet: while it is unpickled
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def reset(self, **arguments: Any) -> Any:
+        """Starts a new episode."""
+        result = self.env.reset(**arguments)
+        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
+            return result[0], self._told(result[1])
+        return result
+
+    def step(self, action: Any) -> Any:
+        """Steps the environment once."""
+        result = self.env.step(action)
+        try:
+            observation, reward, terminated, truncated, info = result
+        except (TypeError, ValueError):
+            return result  # whoever asked finds out what is wrong with it
+        if not isinstance(info, dict):
+            return result
+        return observation, reward, terminated, truncated, self._told(info)
+
+    def _told(self, info: dict[Any, Any]) -> dict[Any, Any]:
+        names = self._infos
+        if names is not None:
+            info = {key: value for key, value in info.items() if key in names}
+        return what_travels(info)
 
 
 @dataclass(frozen=True)
@@ -61,23 +114,18 @@ class Repeated:
     info: dict[Any, Any]
 
 
-class RepeatingEnv:
+class RepeatingEnv(TellingEnv):
     """An environment that repeats an action until its episode ends, and is not reset by itself.
 
     Args:
         env: the environment.
         index: its place among those that are asked together.
+        infos: the keys of its infos that clients are told; None for all.
     """
 
-    def __init__(self, env: Any, index: int) -> None:
-        self.env = env
+    def __init__(self, env: Any, index: int, infos: frozenset[str] | None = None) -> None:
+        super().__init__(env, infos)
         self._index = index
-        self.observation_space = env.observation_space
-        self.action_space = env.action_space
-        self.metadata = getattr(env, "metadata", {})
-        self.render_mode = getattr(env, "render_mode", None)
-        self.spec = getattr(env, "spec", None)
-        self.max_episode_steps = getattr(env, "max_episode_steps", None)
         self._layout = SpaceLayout(env.observation_space)
         self._step = -1
         self._ended: Repeated | None = None
@@ -86,13 +134,9 @@ class RepeatingEnv:
     def reset(self, **arguments: Any) -> Any:
         """Starts a new episode."""
         self._fresh = False
-        result = self.env.reset(**arguments)
+        result = super().reset(**arguments)
         self._step, self._ended, self._fresh = -1, None, True
         return result
-
-    def step(self, action: Any) -> Any:
-        """Steps the environment once."""
-        return self.env.step(action)
 
     def repeat(self, actions: Mapping[int, Any], times: int) -> Repeated:
         """Repeats an action up to so many times, and stops early where the episode ends.
@@ -124,21 +168,12 @@ class RepeatingEnv:
         terminated, truncated, self._fresh = bool(terminated), bool(truncated), True
         self._step += len(rows)
         ending = {"step": self._step, "terminated": terminated, "truncated": truncated}
-        info = {**info, **ending}
+        info = {**self._told(info), **ending}
         if terminated or truncated:
             self._ended = Repeated(
                 self._batch(rows[-1:]), 0, 0.0, terminated, truncated, copy_of(info)
             )
         return Repeated(self._batch(rows), len(rows), total, terminated, truncated, info)
-
-    def render(self, *mode: Any) -> Any:
-        """Renders the environment."""
-        return self.env.render(*mode)
-
-    def close(self) -> None:
-        """Closes the environment."""
-        if hasattr(self.env, "close"):
-            self.env.close()
 
     def _leaves(self, observation: Any) -> list[Any]:
         """Copies of an observation's leaves: the environment may use its arrays again."""
@@ -161,6 +196,7 @@ class RepeatingEnv:
 
 def _confine(memory_limit: int | None) -> None:
     """Keeps an environment that allocates without end from taking the server with it."""
+    os.nice(5)  # who asks and who answers goes before those who step
     with suppress(OSError):  # where memory runs out all the same, this process goes first
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     if memory_limit is None:

@@ -4,62 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
+import ssl
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from xuance_envs._version import __version__
+from xuance_envs.remote.access.proxies import BehindProxies, Proxies, unix_socket
 from xuance_envs.remote.settings import TOKENS_VARIABLE, Settings, is_loopback
 
 if TYPE_CHECKING:
     import uvicorn
-    from fastapi import FastAPI
     from starlette.types import ASGIApp
 
-__all__ = ["Server", "create_app"]
+    from xuance_envs.remote.api import Api
+    from xuance_envs.remote.observed import Observer
+    from xuance_envs.remote.serving.protocol import Guard
+
+__all__ = ["Server"]
+
+logger = logging.getLogger("xuance_envs")
 
 GRACE = 5
 """Seconds that requests have to end when the server is told to."""
 
+LOOK = 1.0
+"""Seconds between two looks at all connections."""
 
-def create_app(settings: Settings) -> ASGIApp:
-    """The server as an ASGI application; its sessions live as long as its lifespan.
+PER_PROCESS = 6
+"""Descriptors that a process of environments takes."""
 
-    Args:
-        settings: what it hosts, for whom, and how much of it.
-
-    Raises:
-        ImportError: FastAPI or msgpack is not installed.
-    """
-    _require_packages()
-    from fastapi import FastAPI
-
-    from xuance_envs.remote.api import Api
-    from xuance_envs.remote.observed import Observed
-    from xuance_envs.remote.status_page import add_status_page
-
-    api = Api(settings)
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        expiring = asyncio.create_task(api.sessions.expire())
-        try:
-            yield
-        finally:
-            expiring.cancel()
-            await api.sessions.close_all()
-
-    app = FastAPI(
-        title="xuance_envs",
-        version=__version__,
-        summary="Reinforcement-learning environments behind HTTP.",
-        lifespan=lifespan,
-    )
-    api.add_to(app)
-    add_status_page(app, api.sessions, api.metrics)
-    return Observed(api.short_way(app), api.metrics, settings.access_log)
+SPARE = 64
+"""Descriptors for everything else: libraries, the event loop, a start."""
 
 
 class Server:
@@ -69,13 +49,18 @@ class Server:
         settings: what it hosts, for whom, and how much of it.
         host: the address to listen on.
         port: the port; 0 for any that is free.
+        unix: the path of a unix socket to listen on instead; None for none.
+        certfile: a certificate, with which it speaks TLS; None for plain HTTP.
+        keyfile: its private key; None where that is in the same file.
+        proxies: those in front of it; None for none.
 
     Attributes:
+        settings: what it was told.
         url (str): where it is to be reached.
 
     Raises:
         ValueError: it would listen beyond this machine and has no tokens.
-        OSError: it cannot listen there.
+        OSError: it cannot listen there, or the certificate cannot be read.
         ImportError: a package it needs is not installed.
 
     Example:
@@ -88,33 +73,58 @@ class Server:
         (2, 4)
     """
 
-    def __init__(self, settings: Settings, host: str = "127.0.0.1", port: int = 8001) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        host: str = "127.0.0.1",
+        port: int = 8001,
+        *,
+        unix: Path | None = None,
+        certfile: Path | None = None,
+        keyfile: Path | None = None,
+        proxies: Proxies | None = None,
+    ) -> None:
         _require_packages()
-        if not settings.tokens and not is_loopback(host):
+        if unix is None and not settings.tokens and not is_loopback(host):
             raise ValueError(
                 f"without tokens anybody could use this server: expected a loopback address such "
                 f"as 127.0.0.1, got {host}. Give it --tokens FILE or {TOKENS_VARIABLE}"
             )
-        import uvicorn
+        from xuance_envs.remote.api import Api
+        from xuance_envs.remote.observed import Observer
+        from xuance_envs.remote.serving.protocol import Guard
 
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        self._socket = socket.create_server((host, port), family=family, backlog=128)
-        bound = self._socket.getsockname()
-        shown = f"[{bound[0]}]" if family == socket.AF_INET6 else bound[0]
-        self.url = f"http://{shown}:{bound[1]}"
-        config = uvicorn.Config(
-            create_app(settings),
-            log_config=None,
-            access_log=False,  # it would log query strings
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
-            ws="none",
-            lifespan="on",
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=GRACE,
+        if certfile is not None:  # uvicorn would find out when it runs
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile)
+        self.settings = settings
+        self._unix = unix
+        hosts = None
+        if unix is not None:
+            self._socket = unix_socket(unix)
+            self.url = f"unix:{unix}"
+        else:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            self._socket = socket.create_server((host, port), family=family, backlog=1024)
+            bound = self._socket.getsockname()
+            shown = f"[{bound[0]}]" if family == socket.AF_INET6 else bound[0]
+            self.url = f"{'http' if certfile is None else 'https'}://{shown}:{bound[1]}"
+            if not settings.tokens:
+                hosts = _hosts({host, shown, *settings.allowed_hosts})
+        proxies = proxies or Proxies()
+        api = Api(settings)
+        observer = Observer(api.metrics, settings.access_log)
+        guard = Guard(
+            settings.limits,
+            _room_for_connections(settings),
+            api.answer,
+            api.posts,
+            observer,
+            api.replies,
+            hosts,
+            proxies,
         )
-        self._server: uvicorn.Server = uvicorn.Server(config)
+        app = BehindProxies(_app(api, observer, guard, settings), proxies)
+        self._server = _uvicorn(app, guard, certfile, keyfile)
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
@@ -136,6 +146,8 @@ class Server:
         if self._thread is not None:
             self._thread.join()
         self._socket.close()
+        if self._unix is not None:
+            self._unix.unlink(missing_ok=True)
 
     def __enter__(self) -> Server:
         self.start()
@@ -148,6 +160,104 @@ class Server:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _app(api: Api, observer: Observer, guard: Guard, settings: Settings) -> ASGIApp:
+    """All that connections do not answer themselves; sessions live as long as its lifespan."""
+    from fastapi import FastAPI
+
+    from xuance_envs.remote.access.admin import add_admin_routes
+    from xuance_envs.remote.access.watch import TokenWatch
+    from xuance_envs.remote.observed import Observed
+    from xuance_envs.remote.status_page import add_status_page
+
+    async def look() -> None:
+        while True:
+            await asyncio.sleep(LOOK)
+            guard.look()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        tasks = [
+            asyncio.create_task(act()) for act in (look, api.sessions.expire, api.sessions.watch)
+        ]
+        tokens = TokenWatch(settings.tokens, api.accounts, api.sessions)
+        tokens.obey()
+        if settings.watch_tokens:
+            tasks.append(asyncio.create_task(tokens.watch()))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await api.sessions.close_all()
+            api.close()
+
+    app = FastAPI(
+        title="xuance_envs",
+        version=__version__,
+        summary="Reinforcement-learning environments behind HTTP.",
+        lifespan=lifespan,
+    )
+    api.add_to(app)
+    add_admin_routes(app, api)
+    add_status_page(app, api, settings.pages_need_token)
+    return Observed(app, observer)
+
+
+def _uvicorn(
+    app: ASGIApp, guard: Guard, certfile: Path | None, keyfile: Path | None
+) -> uvicorn.Server:
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,
+        ssl_certfile=certfile,
+        ssl_keyfile=keyfile,
+        http=guard.protocol,  # type: ignore[arg-type]  # what makes one is as good as a class
+        log_config=None,
+        access_log=False,  # it would log query strings
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        ws="none",
+        lifespan="on",
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=GRACE,
+        backlog=1024,
+    )
+    return uvicorn.Server(config)
+
+
+def _hosts(names: Iterable[str]) -> frozenset[bytes]:
+    """What a request for one of these hosts may say, without a port."""
+    loopback = ("localhost", "127.0.0.1", "[::1]")
+    return frozenset(name.lower().encode() for name in (*loopback, *names) if name)
+
+
+def _room_for_connections(settings: Settings) -> int:
+    """How many connections there may be beside the processes; descriptors are for both."""
+    limits = settings.limits
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return limits.connections
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most == resource.RLIM_INFINITY:
+        return limits.connections
+    left = most - SPARE - PER_PROCESS * limits.processes
+    if left < limits.connections:
+        left = max(left, most // 4)
+        logger.warning(
+            "%d connections at most, because this process may have %d descriptors: raise its "
+            "limit (ulimit -n, LimitNOFILE)",
+            left,
+            most,
+        )
+    return min(left, limits.connections)
 
 
 def _require_packages() -> None:

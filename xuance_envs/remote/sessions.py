@@ -3,67 +3,113 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import logging
 import secrets
+import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from time import monotonic
 
+from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.remote.access.tokens import Owner
 from xuance_envs.remote.failures import RefusedError, no_session
-from xuance_envs.remote.host import Host, Wanted
+from xuance_envs.remote.host import Host
+from xuance_envs.remote.hosted_vec_env import Wanted
 from xuance_envs.remote.metrics import Metrics
+from xuance_envs.remote.serving.admission import Account, Tally, slowed
+from xuance_envs.remote.serving.replies import LARGE, Replies
+from xuance_envs.remote.serving.requests import Reply
+from xuance_envs.remote.serving.turnstile import Turnstile
+from xuance_envs.remote.serving.usage import usage_of
 from xuance_envs.remote.settings import Settings
 
-__all__ = ["Reply", "Session", "Sessions"]
+__all__ = ["Session", "Sessions"]
 
 logger = logging.getLogger("xuance_envs")
 
+AT_A_TIME = 4
+"""Sessions that step at the same time, for each CPU."""
 
-@dataclass(frozen=True)
-class Reply:
-    """An answer as it is sent: it can be sent again."""
+FULL = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What the system says where there can be no more processes or descriptors."""
 
-    status: int
-    content_type: str
-    body: bytes
+WATCH = 2.0
+"""Seconds between two looks at what processes take."""
 
 
 class Session:
     """The environments of one client, and the order of its requests.
 
     Args:
-        owner: the token's digest.
+        account: of its token.
         number: counted up by the server; unlike the id it may be shown to anybody.
         share_frames: whether the status page may show what was rendered.
-        waiting: requests that may wait for their turn.
+        replies: keeps its last answer, where it is large.
+        nonce: what the client calls its opening; None where it does not.
 
     Attributes:
         id: what the client calls it by.
+        account: see above.
+        nonce: see above.
+        tally: what it has.
         hosts: the environments, by creation.
+        making: those that are being made.
         closed: whether it has been closed.
-        used: when it was last used, as :func:`time.monotonic` counts.
+        over: why nothing can be done in it any more, where it took too much.
+        opened: when it was opened, as :func:`time.monotonic` counts.
+        used: when it was last used.
     """
 
-    def __init__(self, owner: bytes, number: int, share_frames: bool, waiting: int) -> None:
+    def __init__(
+        self,
+        account: Account,
+        number: int,
+        share_frames: bool,
+        replies: Replies,
+        nonce: str | None = None,
+    ) -> None:
+        limits = account.limits
         self.id = secrets.token_urlsafe(18)
-        self.owner = owner
+        self.account = account
+        self.nonce = nonce
+        self.tally = Tally(
+            "in a session",
+            environments=limits.environments_per_session,
+            processes=limits.processes_per_session,
+            memory=limits.memory_per_session,
+            cpu=limits.cpu_per_session,
+            requests=limits.requests_rate_per_session,
+            steps=limits.steps_rate_per_session,
+        )
         self.number = number
         self.share_frames = share_frames
         self.hosts: list[Host] = []
+        self.making: Host | None = None
         self.closed = False
-        self.used = monotonic()
+        self.over: RefusedError | None = None
+        self.opened = self.used = monotonic()
+        self._places: dict[str, tuple[Host, int]] = {}
+        self._replies = replies
+        rates = self.tally.requests, self.tally.steps, account.tally.steps
+        self._rates = [rate for rate in rates if rate.is_limited]
         self._waiting = 0
-        self._may_wait = waiting
+        self._may_wait = limits.requests_per_session
         self._turn = asyncio.Lock()
         self._sequence = 0
         self._digest = b""
-        self._reply: Reply | None = None
+        self._reply: Reply | None = None  # unless it is large
 
     @property
     def environments(self) -> int:
         """How many there are."""
         return sum(host.num_envs for host in self.hosts)
+
+    @property
+    def steps(self) -> int:
+        """How many environment steps were made in it."""
+        return sum(host.steps for host in self.hosts)
 
     @property
     def idle_since(self) -> float | None:
@@ -92,6 +138,8 @@ class Session:
             async with self._turn:
                 if self.closed:
                     raise no_session()
+                if self.over is not None:
+                    raise self.over
                 if sequence is not None and sequence == self._sequence:
                     return self._again(digest)
                 if sequence is not None and sequence < self._sequence:
@@ -101,22 +149,46 @@ class Session:
                         f"expected a sequence number of {self._sequence} or more, got {sequence}: "
                         "only the last request can be repeated",
                     )
+                if self._rates:
+                    await slowed(self._rates)
+                self.tally.requests.charge()
                 reply = await act()
                 if sequence is not None:
-                    self._sequence, self._digest, self._reply = sequence, digest, reply
+                    self._sequence, self._digest = sequence, digest
+                    self._keep(reply)
                 return reply
         finally:
             self._waiting -= 1
             self.used = monotonic()
 
+    def _keep(self, reply: Reply) -> None:
+        self._replies.forget(self.id)
+        if len(reply.body) < LARGE:
+            self._reply = reply
+        elif not self.closed:
+            self._reply = None
+            self._replies.keep(self.id, reply)
+
     def _again(self, digest: bytes) -> Reply:
-        if self._reply is None or digest != self._digest:
+        if digest != self._digest:
             raise RefusedError(
                 409, "sequence", "this sequence number was given to another request before"
             )
-        return self._reply
+        reply = self._reply or self._replies.kept(self.id)
+        if reply is None:
+            raise RefusedError(
+                409, "gone", "the answer to this request was sent, and is not kept any more"
+            )
+        return reply
 
-    def find(self, episode_ids: Sequence[int] | None) -> tuple[Host, Sequence[int]]:
+    def add(self, host: Host) -> list[str]:
+        """Takes note of environments that were made; the ids of their episodes."""
+        ids = [str(uuid.uuid4()) for _ in range(host.num_envs)]
+        self.hosts.append(host)
+        self._places.update((episode, (host, place)) for place, episode in enumerate(ids))
+        return ids
+
+    def find(self, episode_ids: Sequence[str] | None) -> tuple[Host, Sequence[int]]:
         """The host of some episodes, and their places in it.
 
         Raises:
@@ -130,27 +202,35 @@ class Session:
             raise RefusedError(
                 422, "episodes", "say which episodes: they were created by several requests"
             )
-        bounds = [0, *itertools.accumulate(host.num_envs for host in self.hosts)]
-        for episode in episode_ids:
-            if not 0 <= episode < bounds[-1]:
-                raise RefusedError(
-                    404, "episodes", f"no episode {episode}: this session has {bounds[-1]}"
-                )
         if len(set(episode_ids)) != len(episode_ids):
             raise RefusedError(422, "episodes", "expected each episode at most once")
-        for host, (first, end) in zip(self.hosts, itertools.pairwise(bounds), strict=True):
-            if first <= episode_ids[0] < end:
-                places = [episode - first for episode in episode_ids]
-                if all(0 <= place < host.num_envs for place in places):
-                    return host, places
-        raise RefusedError(
-            422, "episodes", "expected episodes that were created by one and the same request"
-        )
+        found = []
+        for episode in episode_ids:
+            if episode not in self._places:
+                raise RefusedError(404, "episodes", f"this session has no episode {episode!a}")
+            found.append(self._places[episode])
+        host = found[0][0]
+        if any(other is not host for other, _ in found):
+            raise RefusedError(
+                422, "episodes", "expected episodes that were created by one and the same request"
+            )
+        return host, [place for _, place in found]
+
+    def end_for(self, reason: RefusedError) -> None:
+        """Ends its processes; every request is told the reason."""
+        self.over = reason
+        for host in self.hosts:
+            host.end_for(reason)
 
     async def close(self) -> None:
         """Closes its environments; again, it does nothing."""
         self.closed = True
+        self._replies.forget(self.id)
+        self._reply = None
         hosts, self.hosts = self.hosts, []
+        self._places = {}
+        if self.making is not None:
+            await self.making.give_up()
         await asyncio.gather(*(host.close() for host in hosts))
 
 
@@ -160,29 +240,39 @@ class Sessions:
     Args:
         settings: the server's.
         metrics: where they are counted.
+        replies: keeps their last answers, where these are large.
     """
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, replies: Replies) -> None:
         self._settings = settings
         self._limits = settings.limits
         self._metrics = metrics
         self._sessions: dict[str, Session] = {}
         self._numbers = itertools.count(1)
-        self._starting = 0
+        self._replies = replies
+        self._turnstile = Turnstile(AT_A_TIME * available_cpus())
+        limits = settings.limits
+        self._tally = Tally(
+            "at the same time", environments=limits.environments, processes=limits.processes
+        )
+        self._past: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
 
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._sessions.values()))
 
-    def open(self, owner: bytes, share_frames: bool) -> Session:
-        """Opens a session.
+    def open(self, account: Account, share_frames: bool, nonce: str | None = None) -> Session:
+        """Opens a session, or returns the one that was opened with the same nonce.
 
         Raises:
             RefusedError: there are too many.
         """
-        mine = sum(session.owner == owner for session in self._sessions.values())
+        if nonce is not None:
+            for session in self._sessions.values():
+                if session.nonce == nonce and session.account is account:
+                    return session
         for count, limit, whose in (
-            (mine, self._limits.sessions_per_token, "of one token"),
+            (account.sessions, account.limits.sessions_per_token, "of one token"),
             (len(self._sessions), self._limits.sessions, "at the same time"),
         ):
             if count >= limit:
@@ -192,63 +282,112 @@ class Sessions:
                     f"this server allows {limit} sessions {whose}: close one first; unused ones "
                     f"are closed after {self._limits.idle:g} s",
                 )
-        session = Session(
-            owner, next(self._numbers), share_frames, self._limits.requests_per_session
-        )
+        session = Session(account, next(self._numbers), share_frames, self._replies, nonce)
+        account.sessions += 1
         self._sessions[session.id] = session
         self._count()
-        logger.info("session %d opened", session.number)
+        logger.info("session %d of %s opened", session.number, account.owner.name)
         return session
 
-    def get(self, session_id: str, owner: bytes) -> Session:
+    def by_name(self) -> dict[str, dict[str, int]]:
+        """By name of a token: how many sessions and environments there are, and steps so far."""
+        names = {
+            name: {"sessions": 0, "environments": 0, "steps": n} for name, n in self._past.items()
+        }
+        for session in self._sessions.values():
+            own = names.setdefault(
+                session.account.owner.name, {"sessions": 0, "environments": 0, "steps": 0}
+            )
+            own["sessions"] += 1
+            own["environments"] += session.environments
+            own["steps"] += session.steps
+        return names
+
+    def get(self, session_id: str, owner: Owner) -> Session:
         """A session, for its owner only.
 
         Raises:
             RefusedError: there is none of that id, or it is another token's, which nobody tells.
         """
         session = self._sessions.get(session_id)
-        if session is None or session.owner != owner:
+        if session is None or session.account.owner != owner:
             raise no_session(self._limits.idle)
         return session
 
-    async def create_host(self, session: Session, wanted: Wanted) -> Host:
-        """Makes environments for a session.
+    async def create_host(self, session: Session, wanted: Wanted) -> tuple[Host, list[str]]:
+        """Makes environments for a session; their host, and the ids of their episodes.
 
         Raises:
             RefusedError: there are too many.
-            Exception: as :meth:`~xuance_envs.remote.host.Host.create` does.
+            Exception: as :meth:`~xuance_envs.remote.host.Host.make` does.
         """
-        count = len(wanted.functions)
-        existing = sum(each.environments for each in self._sessions.values()) + self._starting
-        for have, limit, whose in (
-            (session.environments, self._limits.environments_per_session, "in a session"),
-            (existing, self._limits.environments, "at the same time"),
-        ):
-            if have + count > limit:
-                raise RefusedError(
-                    429,
-                    "environments",
-                    f"this server allows {limit} environments {whose}: there are {have}, "
-                    f"and {count} more were asked for",
-                )
-        self._starting += count
+        more = {"environments": len(wanted.functions), "processes": 1}
+        tallies = session.tally, session.account.tally, self._tally
+        for tally in tallies:
+            tally.check(**more)
+        host = Host(wanted, self._settings, self._metrics, tallies, self._turnstile)
+        session.making = host
         try:
-            host = await Host.create(wanted, self._settings, self._metrics)
+            await host.make()
+        except Exception as error:
+            if session.closed:
+                raise no_session(self._limits.idle) from None
+            if isinstance(error, OSError) and error.errno in FULL:
+                logger.warning("no environments for session %d: %s", session.number, error)
+                raise RefusedError(
+                    429, "full", "the server has no room for more processes: try again later"
+                ) from None
+            raise
         finally:
-            self._starting -= count
+            if host.is_made:  # otherwise the session's end sees to it
+                session.making = None
         if session.closed:  # while the environments were being made
             await host.close()
             raise no_session(self._limits.idle)
-        session.hosts.append(host)
+        ids = session.add(host)
         self._count()
-        return host
+        return host, ids
 
     async def close(self, session: Session, why: str) -> None:
         """Closes a session, and waits until its processes have ended."""
         if self._sessions.pop(session.id, None) is not None:
-            logger.info("session %d closed: %s", session.number, why)
+            session.account.sessions -= 1
+            name = session.account.owner.name
+            if session.steps and self._settings.tokens:  # without, there is no end of names
+                self._past[name] += session.steps
+            logger.info("session %d of %s closed: %s", session.number, name, why)
         await session.close()
         self._count()
+
+    async def watch(self) -> None:
+        """Ends sessions whose processes take too much together, whoever started them; for ever."""
+        while True:
+            await asyncio.sleep(WATCH)
+            pids = {pid: host for each in self for host in each.hosts if (pid := host.pid)}
+            if not pids:
+                continue
+            for pid, usage in (await asyncio.to_thread(usage_of, list(pids))).items():
+                pids[pid].usage = usage
+            for session in self:
+                self._check_usage(session)
+
+    def _check_usage(self, session: Session) -> None:
+        account = session.account
+        for tally, sessions in (
+            (session.tally, [session]),
+            (account.tally, [each for each in self if each.account is account]),
+        ):
+            usages = [host.usage for each in sessions for host in each.hosts]
+            cpu = tally.cpu + sum(usage.cpu for usage in usages)
+            memory = sum(usage.memory for usage in usages)
+            for took, most, what in (
+                (cpu, tally.most_cpu, "seconds of CPU"),
+                (memory, tally.most_memory, "bytes of memory"),
+            ):
+                if most is not None and took > most and not session.over:
+                    text = f"this server allows {most:g} {what} {tally.whose}, they took {took:g}"
+                    logger.warning("session %d ended: %s", session.number, text)
+                    session.end_for(RefusedError(429, "usage", text))
 
     async def expire(self) -> None:
         """Closes sessions as they fall idle, for ever."""

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 import multiprocessing
-import os
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from xuance_envs.gym.gym_env import Gym_Env
+from xuance_envs.remote.access.permissions import Permissions, check_keyword
+from xuance_envs.remote.access.tokens import TOKENS_VARIABLE, Owner, Tokens
 from xuance_envs.remote.failures import RefusedError
 
-__all__ = ["TOKENS_VARIABLE", "Catalogue", "Limits", "Settings", "Tokens", "is_loopback"]
-
-TOKENS_VARIABLE = "XUANCE_ENVS_TOKENS"
+__all__ = [
+    "TOKENS_VARIABLE",
+    "Catalogue",
+    "Limits",
+    "Permissions",
+    "Settings",
+    "Tokens",
+    "is_loopback",
+]
 
 MIB = 2**20
 
@@ -28,35 +32,75 @@ MIB = 2**20
 class Limits:
     """What clients may ask for. A request for more is refused with a 4xx that says so.
 
+    Rates are an exception: who is faster is slowed, and refused only where it would wait too long.
+
     Attributes:
         sessions: sessions at the same time.
         sessions_per_token: of these, of one token.
         environments: environments at the same time.
+        environments_per_token: of these, of one token; None for any number, here and below.
         environments_per_session: of these, in one session.
+        processes: processes for environments at the same time.
+        processes_per_token: of these, of one token.
+        processes_per_session: of these, of one session, where each creation of episodes takes one.
         requests_per_session: requests of one session that wait for their turn.
+        requests_rate_per_token: requests per second.
+        requests_rate_per_session: requests per second.
+        steps_rate_per_token: environment steps per second.
+        steps_rate_per_session: environment steps per second.
+        memory: bytes of data one process of environments may have.
+        memory_per_token: bytes that all processes of a token's sessions may have together.
+        memory_per_session: bytes that all processes of a session may have together.
+        cpu_per_token: seconds of CPU that a token's sessions may take in all.
+        cpu_per_session: seconds of CPU that one session may take.
+        connections: connections at the same time, as far as descriptors allow.
         body: bytes of a request.
-        reply: bytes of the observations in one reply.
+        bodies: bytes that all large requests under way may take, decoded.
+        nodes: values, lists and dicts in a request.
+        reply: bytes of one answer, in the form it is asked for.
+        replies: bytes of large answers under way.
+        kept: bytes of large answers that are kept in case they are asked for again.
         repeats: steps of one environment per request.
         idle: seconds after which a session that is not used is closed.
         request: seconds the environments may take for one request before their process is killed.
         start: seconds they may take to be made.
+        head: seconds the head of a request may take to arrive.
         upload: seconds the body of a request may take to arrive.
-        memory: bytes of data the process of a session's environments may have; None for no limit.
+        write: seconds a client may take for a MiB of its answer, or all that is left of it.
     """
 
     sessions: int = 64
     sessions_per_token: int = 8
     environments: int = 1024
+    environments_per_token: int | None = 512
     environments_per_session: int = 256
+    processes: int = 256
+    processes_per_token: int | None = 64
+    processes_per_session: int = 16
     requests_per_session: int = 8
+    requests_rate_per_token: float | None = None
+    requests_rate_per_session: float | None = None
+    steps_rate_per_token: float | None = None
+    steps_rate_per_session: float | None = None
+    memory: int | None = 4096 * MIB
+    memory_per_token: int | None = None
+    memory_per_session: int | None = 8192 * MIB
+    cpu_per_token: float | None = None
+    cpu_per_session: float | None = None
+    connections: int = 1024
     body: int = 16 * MIB
-    reply: int = 256 * MIB
+    bodies: int = 128 * MIB
+    nodes: int = 500_000
+    reply: int = 64 * MIB
+    replies: int = 64 * MIB
+    kept: int = 64 * MIB
     repeats: int = 1000
     idle: float = 600.0
     request: float = 60.0
     start: float = 60.0
+    head: float = 10.0
     upload: float = 30.0
-    memory: int | None = 4096 * MIB
+    write: float = 30.0
 
 
 class Catalogue:
@@ -65,19 +109,30 @@ class Catalogue:
     Args:
         environments: by the id that clients use, what makes one environment. It is called with
             the keyword arguments a client gave, and with ``env_seed`` if it gave a seed.
-        allowed_kwargs: the keyword arguments a client may give.
+        allowed_kwargs: the keyword arguments a client may give; as a mapping, with the values that
+            each may have, None for any.
     """
 
     def __init__(
-        self, environments: Mapping[str, Callable[..., Any]], allowed_kwargs: Iterable[str] = ()
+        self,
+        environments: Mapping[str, Callable[..., Any]],
+        allowed_kwargs: Iterable[str] | Mapping[str, tuple[Any, ...] | None] = (),
     ) -> None:
         if not environments:
             raise ValueError("expected at least one environment to serve, got none")
         self._environments = dict(environments)
-        self._allowed_kwargs = frozenset(allowed_kwargs)
+        self._allowed_kwargs: dict[str, tuple[Any, ...] | None] = (
+            dict(allowed_kwargs)
+            if isinstance(allowed_kwargs, Mapping)
+            else dict.fromkeys(allowed_kwargs)
+        )
 
     @classmethod
-    def of_ids(cls, ids: Iterable[str], allowed_kwargs: Iterable[str] = ()) -> Catalogue:
+    def of_ids(
+        cls,
+        ids: Iterable[str],
+        allowed_kwargs: Iterable[str] | Mapping[str, tuple[Any, ...] | None] = (),
+    ) -> Catalogue:
         """A catalogue of Gymnasium's ids, each made as a ``Gym_Env``."""
         return cls({env_id: partial(_make_gym_env, env_id) for env_id in ids}, allowed_kwargs)
 
@@ -92,7 +147,7 @@ class Catalogue:
         """What makes so many environments of an id; None stands for the only one there is.
 
         Raises:
-            RefusedError: there is no such id, or a keyword argument is not allowed.
+            RefusedError: there is no such id, or a keyword argument or its value is not allowed.
         """
         if env_id is None:
             if len(self._environments) > 1:
@@ -104,13 +159,8 @@ class Catalogue:
             raise RefusedError(
                 404, "env_id", f"no environment {env_id!a}: this server has {self._listed()}"
             )
-        if refused := sorted(kwargs.keys() - self._allowed_kwargs):
-            raise RefusedError(
-                403,
-                "kwargs",
-                f"the keyword argument {refused[0]!a} is not allowed; the server's operator "
-                "allows one with --allow-kwarg NAME",
-            )
+        for name in sorted(kwargs):
+            check_keyword(name, kwargs[name], self._allowed_kwargs)
         return [partial(self._environments[env_id], **kwargs)] * num_envs
 
     def _listed(self) -> str:
@@ -121,71 +171,6 @@ def _make_gym_env(env_id: str, *, env_seed: int | None = None, **kwargs: Any) ->
     return Gym_Env(env_id, seed=env_seed, **kwargs)
 
 
-class Tokens:
-    """Who may use a server.
-
-    Args:
-        tokens: the tokens that are accepted; with none, everybody is.
-
-    Raises:
-        ValueError: one is empty, or has characters that do not fit an HTTP header.
-    """
-
-    def __init__(self, tokens: Iterable[str] = ()) -> None:
-        tokens = list(tokens)
-        for number, token in enumerate(tokens, start=1):
-            if not token or not token.isascii() or not token.isprintable() or " " in token:
-                raise ValueError(
-                    f"token {number} of {len(tokens)}: expected visible ASCII characters only"
-                )
-        # Digests are of one length, so that comparing takes the same time for any token.
-        self._digests = [_digest(token.encode()) for token in tokens]
-
-    @classmethod
-    def load(cls, file: Path | None = None) -> Tokens:
-        """The tokens of a file, one a line, and of the variable ``XUANCE_ENVS_TOKENS``.
-
-        Raises:
-            OSError: the file cannot be read.
-            ValueError: there is no token in it.
-        """
-        listed = os.environ.get(TOKENS_VARIABLE, "").split(",")
-        tokens = [token.strip() for token in listed if token.strip()]
-        if file is not None:
-            lines = file.read_text(encoding="utf-8").splitlines()
-            found = [line.strip() for line in lines if line.strip()]
-            if not found:
-                raise ValueError(f"{file}: expected one token a line, got none")
-            tokens += found
-        return cls(tokens)
-
-    def __len__(self) -> int:
-        return len(self._digests)
-
-    def owner(self, authorization: bytes | None) -> bytes:
-        """Whom a request belongs to, by its ``Authorization`` header.
-
-        Raises:
-            RefusedError: it has no token, or not one of these.
-        """
-        scheme, _, token = (authorization or b"").strip().partition(b" ")
-        given = _digest(token.strip() if scheme.lower() == b"bearer" else b"")
-        known = [hmac.compare_digest(given, digest) for digest in self._digests]
-        if self._digests and not any(known):
-            raise RefusedError(
-                401,
-                "token",
-                "this server wants a token: send one of its own as 'Authorization: Bearer TOKEN'"
-                if authorization is None
-                else "this token is not one of the server's",
-            )
-        return given
-
-
-def _digest(token: bytes) -> bytes:
-    return hashlib.sha256(token).digest()
-
-
 @dataclass(frozen=True)
 class Settings:
     """All that a server is told.
@@ -194,17 +179,29 @@ class Settings:
         catalogue: the environments it makes.
         tokens: who may use it.
         limits: how much they may ask for.
-        allowed_calls: names of the methods and attributes that clients may reach.
+        permissions: what clients may do with the environments, and are told of them.
         context: how the processes of environments start.
         access_log: whether requests are logged.
+        allowed_hosts: names it may be asked by, besides its own, where it has no tokens.
+        pages_need_token: whether the pages for people and monitors ask for a token.
+        watch_tokens: whether the file of tokens is read again when it changes; it is at SIGHUP in
+            any case.
     """
 
     catalogue: Catalogue
     tokens: Tokens = field(default_factory=Tokens)
     limits: Limits = field(default_factory=Limits)
-    allowed_calls: frozenset[str] = frozenset()
+    permissions: Permissions = field(default_factory=Permissions)
     context: str = field(default_factory=lambda: quickest_context())
     access_log: bool = True
+    allowed_hosts: frozenset[str] = frozenset()
+    pages_need_token: bool = False
+    watch_tokens: bool = False
+
+    def limits_of(self, owner: Owner) -> Limits:
+        """The limits of one owner."""
+        own: dict[str, Any] = dict(owner.limits)
+        return replace(self.limits, **own) if own else self.limits
 
 
 def quickest_context() -> str:

@@ -2,39 +2,56 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.resources
 import struct
 import zlib
 from typing import Any
 
 import numpy as np
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from numpy.typing import NDArray
 
 from xuance_envs._version import __version__
+from xuance_envs.remote.api import Api
 from xuance_envs.remote.failures import RefusedError
-from xuance_envs.remote.metrics import Metrics
-from xuance_envs.remote.sessions import Session, Sessions
+from xuance_envs.remote.sessions import Session
 
 __all__ = ["add_status_page", "png"]
 
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'"
+    "img-src blob:; connect-src 'self'; base-uri 'none'; form-action 'none'"
 )
 
 
-def add_status_page(app: FastAPI, sessions: Sessions, metrics: Metrics) -> None:
-    """Adds the routes that need no token: none of them tells whose a session is, or its id."""
+KEPT = 16
+"""Pictures that are kept."""
+
+
+def add_status_page(app: FastAPI, api: Api, need_token: bool) -> None:
+    """Adds the pages: none of them tells whose a session is, or its id.
+
+    Args:
+        app: the application.
+        api: whose sessions they show.
+        need_token: whether they ask for a token, all but the page itself and ``/healthz``.
+    """
+    sessions, metrics, pictures = api.sessions, api.metrics, Pictures()
     page = importlib.resources.files(__package__).joinpath("status.html").read_text("utf-8")
     headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff"}
+
+    def known(request: Request) -> None:
+        if need_token:
+            api.owner(request)
 
     @app.get("/", include_in_schema=False)
     async def status_page() -> Response:
         return Response(page, 200, headers, "text/html; charset=utf-8")
 
     @app.get("/status.json", summary="What the status page shows.")
-    async def status() -> dict[str, Any]:
+    async def status(request: Request) -> dict[str, Any]:
+        known(request)
         return {
             "version": __version__,
             "sessions": metrics.sessions,
@@ -46,6 +63,7 @@ def add_status_page(app: FastAPI, sessions: Sessions, metrics: Metrics) -> None:
                 for session in sessions
                 if _shared_frame(session) is not None
             ],
+            **({"names": sessions.by_name()} if api.is_admin(request) else {}),
         }
 
     @app.get(
@@ -53,11 +71,13 @@ def add_status_page(app: FastAPI, sessions: Sessions, metrics: Metrics) -> None:
         summary="The last picture rendered in a session whose owner shares it.",
         responses={404: {"description": "none is shared"}, 422: {"description": "no number"}},
     )
-    async def frame(number: int) -> Response:
+    async def frame(number: int, request: Request) -> Response:
+        known(request)
         for session in sessions:
             shared = _shared_frame(session)
             if session.number == number and shared is not None:
-                return Response(png(shared), 200, {"Cache-Control": "no-store"}, "image/png")
+                picture = await pictures.of(number, shared)
+                return Response(picture, 200, {"Cache-Control": "no-store"}, "image/png")
         raise RefusedError(404, "frame", "no picture is shared under this number")
 
     @app.get("/healthz", summary="Whether the server works.")
@@ -65,14 +85,40 @@ def add_status_page(app: FastAPI, sessions: Sessions, metrics: Metrics) -> None:
         return {"status": "ok"}
 
     @app.get("/metrics", summary="What the server counts, for Prometheus.")
-    async def counts() -> Response:
-        return Response(metrics.text(), 200, None, "text/plain; version=0.0.4; charset=utf-8")
+    async def counts(request: Request) -> Response:
+        known(request)
+        names = sessions.by_name() if api.is_admin(request) else None
+        return Response(metrics.text(names), 200, None, "text/plain; version=0.0.4; charset=utf-8")
 
 
 def _shared_frame(session: Session) -> NDArray[np.uint8] | None:
     if not session.share_frames:
         return None
     return next((host.frame for host in session.hosts if host.frame is not None), None)
+
+
+class Pictures:
+    """Pictures as PNG files: each is made once, one at a time, and by a thread."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[NDArray[np.uint8], bytes]] = {}
+        self._making = asyncio.Lock()
+
+    async def of(self, number: int, frame: NDArray[np.uint8]) -> bytes:
+        """The picture of a frame.
+
+        Args:
+            number: of the session whose it is; only its last one is kept.
+            frame: ``(height, width, 3)`` red, green and blue.
+        """
+        async with self._making:
+            made = self._made.pop(number, None)
+            if made is None or made[0] is not frame:
+                made = frame, await asyncio.to_thread(png, frame)
+            self._made[number] = made
+            while len(self._made) > KEPT:
+                del self._made[next(iter(self._made))]
+            return made[1]
 
 
 def png(frame: NDArray[np.uint8]) -> bytes:

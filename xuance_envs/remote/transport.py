@@ -6,31 +6,126 @@ is a transport for httpx that leaves parsing to the parser uvicorn has, llhttp.
 
 from __future__ import annotations
 
+import re
 import socket
+import ssl
 import urllib.request
 from contextlib import suppress
+from pathlib import Path
 from time import monotonic
 
 import httptools
 import httpx
 
-__all__ = ["PlainTransport", "transport_to"]
+__all__ = [
+    "BODY",
+    "HEAD",
+    "PlainTransport",
+    "UnfitResponseError",
+    "Verify",
+    "body_of",
+    "redacted",
+    "transport_to",
+]
+
+HEAD = 1 << 16
+"""Bytes that a response may have besides its body."""
+
+BODY = 1 << 30
+"""Bytes that the body of a response may have."""
+
+FRAME = 32
+"""Bytes that frame each piece of a body whose length nobody knew, at most."""
 
 _CHUNK = 1 << 18
 
+Verify = bool | str | Path | ssl.SSLContext
+"""Whether a server's certificate is checked, or by what: a file or folder of authorities' own."""
 
-def transport_to(url: httpx.URL) -> httpx.BaseTransport:
-    """What sends requests to a server, through the proxy that the environment variables name."""
+
+class UnfitResponseError(httpx.TransportError):
+    """There was a response, but not one that can be used; another attempt would not mend it."""
+
+
+def transport_to(url: httpx.URL, verify: Verify = True) -> httpx.BaseTransport:
+    """What sends requests to a server, through the proxy that the environment variables name.
+
+    Args:
+        url: of the server.
+        verify: how its certificate is checked, where it has one.
+
+    Raises:
+        ValueError: the proxy has no address, or the authorities cannot be read.
+    """
     proxy = _proxy_for(url)
     if url.scheme == "http" and proxy is None:
         return PlainTransport(url)
-    return httpx.HTTPTransport(proxy=proxy)
+    return httpx.HTTPTransport(verify=_checking(verify), proxy=proxy)
 
 
-def _proxy_for(url: httpx.URL) -> str | None:
+def redacted(url: str) -> str:
+    """An address without the user and password that it may have, to be shown."""
+    return re.sub(r"^([a-z][a-z0-9+.-]*://)?.*@", r"\1", url, flags=re.DOTALL | re.IGNORECASE)
+
+
+def _checking(verify: Verify) -> bool | ssl.SSLContext:
+    if isinstance(verify, bool | ssl.SSLContext):
+        return verify
+    path = Path(verify)
+    try:
+        if path.is_dir():
+            return ssl.create_default_context(capath=path)
+        return ssl.create_default_context(cafile=path)
+    except OSError as error:
+        raise ValueError(
+            f"verify: expected a bool, or a file or folder with certificates of authorities, "
+            f"got {str(verify)!r}: {error}"
+        ) from None
+
+
+def _proxy_for(url: httpx.URL) -> httpx.URL | None:
     if urllib.request.proxy_bypass(f"{url.host}:{url.port}" if url.port else url.host):
         return None
-    return urllib.request.getproxies().get(url.scheme)
+    address = urllib.request.getproxies().get(url.scheme)
+    if not address:
+        return None
+    try:
+        proxy = httpx.URL(address if "://" in address else f"http://{address}")
+        if proxy.scheme in ("http", "https", "socks5", "socks5h") and proxy.host:
+            return proxy
+    except (httpx.InvalidURL, UnicodeError):
+        pass
+    raise ValueError(
+        f"{url.scheme}_proxy: expected an address such as http://host:3128 in this variable, got "
+        f"{redacted(address)!r}"
+    )
+
+
+def body_of(response: httpx.Response, deadline: float) -> bytes:
+    """Reads a response's body as it is.
+
+    Raises:
+        UnfitResponseError: it is compressed, which nobody has asked for, or too large.
+        httpx.ReadTimeout: it did not come in time.
+        httpx.TransportError: it broke off.
+    """
+    encoding = response.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise UnfitResponseError(f"expected an answer that is not encoded, got one in {encoding!a}")
+    pieces: list[bytes] = []
+    size = 0
+    for piece in response.iter_raw():
+        size += len(piece)
+        if size > BODY:
+            raise _too_large("answer", BODY)
+        pieces.append(piece)
+        if monotonic() > deadline:
+            raise httpx.ReadTimeout("there was no whole response in time")
+    return b"".join(pieces)
+
+
+def _too_large(what: str, limit: int) -> UnfitResponseError:
+    return UnfitResponseError(f"expected an {what} of at most {limit >> 10} KiB, got more")
 
 
 class _Connection(socket.socket):
@@ -43,7 +138,8 @@ class _Connection(socket.socket):
 class PlainTransport(httpx.BaseTransport):
     """HTTP/1.1 without TLS to one server, over connections that are kept.
 
-    Responses are read whole. Requests may come from several threads.
+    Responses are read whole, one for each request and no more, and within bounds. Requests may
+    come from several threads.
 
     Args:
         url: of the server; its path is not looked at.
@@ -57,6 +153,7 @@ class PlainTransport(httpx.BaseTransport):
         """Sends a request and waits for the response, within its timeouts in all.
 
         Raises:
+            UnfitResponseError: it is too large, or is followed by something.
             httpx.TransportError: there was none in time, or none at all.
         """
         limits = request.extensions["timeout"]
@@ -167,7 +264,9 @@ class _Incoming:
         self.is_whole = False
         self._has_head = self._keeps_alive = False
         self._headers: list[tuple[bytes, bytes]] = []
-        self._pieces: list[bytes] = []
+        self._body = bytearray()
+        self._fed = self._chunks = 0
+        self._fault: UnfitResponseError | None = None
         self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> None:
@@ -175,11 +274,18 @@ class _Incoming:
 
         Raises:
             httpx.RemoteProtocolError: they are not HTTP.
+            UnfitResponseError: they are too many, or belong to another response.
         """
+        self._fed += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             raise httpx.RemoteProtocolError(f"this is not HTTP: {error}") from error
+        # Whatever is no body: heads, also interim ones, what frames chunks, and trailers.
+        if self._fed - len(self._body) > HEAD + FRAME * self._chunks:
+            self._fault = _too_large("answer's head", HEAD)
+        if self._fault is not None:
+            raise self._fault
 
     def end(self) -> None:
         """Takes note that nothing more comes.
@@ -195,8 +301,13 @@ class _Incoming:
     def response(self) -> tuple[httpx.Response, bool]:
         """The response, and whether another may follow."""
         status = self._parser.get_status_code()
-        response = httpx.Response(status, headers=self._headers, content=b"".join(self._pieces))
-        return response, self._keeps_alive
+        stream = httpx.ByteStream(bytes(self._body))
+        return httpx.Response(status, headers=self._headers, stream=stream), self._keeps_alive
+
+    def on_message_begin(self) -> None:
+        """A response's beginning."""
+        if self.is_whole:
+            self._fault = UnfitResponseError("expected one answer to a request, got another one")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header."""
@@ -209,7 +320,14 @@ class _Incoming:
 
     def on_body(self, piece: bytes) -> None:
         """A piece of the body."""
-        self._pieces.append(piece)
+        if len(self._body) + len(piece) > BODY:
+            self._fault = _too_large("answer", BODY)
+        else:
+            self._body += piece
+
+    def on_chunk_header(self) -> None:
+        """The beginning of a piece of a body whose length nobody knew."""
+        self._chunks += 1
 
     def on_message_complete(self) -> None:
         """The end; of an interim response, after which the real one comes, its own end only."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,11 +11,21 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
-from xuance_envs.rollout.agents import ActionLayout, Agent, checked_answer, device_of, squeezed
+from xuance_envs.rollout.agents import (
+    ActionLayout,
+    Agent,
+    checked_answer,
+    device_of,
+    squeezed,
+    takes_masks,
+)
 from xuance_envs.rollout.episode_statistics import EpisodeStatistics
 from xuance_envs.rollout.recorder import GifRecorder, render_folder
+from xuance_envs.rollout.saved import check_state, generators, loop_of, set_generators
 from xuance_envs.rollout.states import StateLayout, StateRow
 from xuance_envs.rollout.transfer import Transfer
+from xuance_envs.state.env_states import EnvStates
+from xuance_envs.state.pickling import dumps_plain
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["RENDER_MODE", "AgentLoop"]
@@ -87,6 +97,8 @@ class AgentLoop:
         self._layout = StateLayout(self.state_space, state_dtype, channels_first, self._transfer)
         self._action_layout = ActionLayout(self.action_space)
         self._statistics = EpisodeStatistics(self.num_envs, window)
+        self._gives_masks, self._needs_masks = takes_masks(agent)
+        self._masks: torch.Tensor | None = None
         self._must_reset = False
         self._fresh = np.zeros(self.num_envs, np.bool_)
         self.state_shape: Any = self._layout.shape
@@ -170,9 +182,26 @@ class AgentLoop:
         done, truncated = (torch.from_numpy(f.astype(np.int32)).to(self.device) for f in flags)
         return last.states, torch.from_numpy(rewards.copy()).to(self.device), done, truncated
 
-    def _ask_agent(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        answer = self.agent.get_actions_and_values(self.t_states, actions=None)
-        return checked_answer(answer, self.num_envs, self._action_layout.shape, self.device)
+    def _ask_agent(
+        self, states: Any, count: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        self._masks = self._masks_to_give()
+        given = {} if self._masks is None else {"masks": self._masks}
+        answer = self.agent.get_actions_and_values(states, actions=None, **given)
+        return checked_answer(answer, count, self._action_layout.shape, self.device)
+
+    def _masks_to_give(self) -> torch.Tensor | None:
+        """The masks of the next actions on the device, if the agent takes them."""
+        if not self._gives_masks:
+            return None
+        try:
+            masks = self.vec_env.action_masks()
+        except (AttributeError, NotImplementedError):
+            if self._needs_masks:
+                raise
+            self._gives_masks = False
+            return None
+        return torch.from_numpy(masks).to(self.device)
 
     def _start_step(self, actions: NDArray[Any]) -> None:
         actions = self._action_layout.for_envs(actions)
@@ -193,29 +222,117 @@ class AgentLoop:
         """
         observations, rewards, terminated, truncated, infos = self.vec_env.step_wait()
         parts = self._layout.parts(observations)
-        self._statistics.add_step(rewards)
         self._fresh = terminated | truncated
-        self.global_steps += self.num_envs
-        (ended,) = self._fresh.nonzero()
-        envs = ended.tolist()
-        firsts = []
-        first_finished = False
-        for i in envs:
-            info = infos[i]
-            firsts.append(self._layout.parts(info["reset_obs"]))
-            finished = self._statistics.add_end(i, info, bool(truncated[i]))
-            first_finished = first_finished or (finished and i == 0)
-        row.write(parts, envs, firsts)
+        ended, finished = self._take_in(0, row, parts, rewards, truncated, infos)
         self.t_states = row.states
         self._must_reset = False
         if self.recorder is not None:
-            self.recorder.after_step(float(rewards[0]), first_finished, self.global_steps)
+            self.recorder.after_step(float(rewards[0]), 0 in finished, self.global_steps)
         return parts, ended, rewards, terminated, truncated
+
+    def _take_in(
+        self,
+        first: int,
+        row: StateRow,
+        parts: list[Any],
+        rewards: NDArray[np.float32],
+        truncated: NDArray[np.bool_],
+        infos: Any,
+    ) -> tuple[NDArray[np.intp], list[int]]:
+        """Takes in what came of a step of some environments; whose episodes ended is noted.
+
+        Args:
+            first: index of the first of them.
+            row: where the states go that the next step starts from.
+            parts: of the last observations.
+            rewards: theirs, here and below.
+            truncated: whether that is how an episode ended.
+            infos: by their places.
+
+        Returns:
+            The places of those whose episodes ended, and those of them whose episodes finished.
+        """
+        last = first + len(rewards)
+        self._statistics.add_step(rewards, first)
+        self.global_steps += len(rewards)
+        (ended,) = self._fresh[first:last].nonzero()
+        places = ended.tolist()
+        firsts = []
+        finished = []
+        for i in places:
+            info = infos[i]
+            firsts.append(self._layout.parts(info["reset_obs"]))
+            if self._statistics.add_end(first + i, info, bool(truncated[i])):
+                finished.append(i)
+        row.write(parts, places, firsts)
+        return ended, finished
 
     def _settle(self) -> None:
         """Gets over what was interrupted in a step or a test, by a reset that throws it away."""
         if self._must_reset or self.vec_env.waiting:
             self.vec_reset()
+
+    # -- states -------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that what comes next depends on, but for the agent and what teaches it.
+
+        That is the environments' states, what the next step starts from, the statistics, the
+        recording, and torch's random generators, which an agent draws from. Between two rollouts
+        there is nothing of a rollout to keep.
+
+        Returns:
+            A dict of bytes and numbers, which ``torch.save`` writes and
+            ``torch.load(weights_only=True)`` reads.
+
+        Raises:
+            StateError: an environment cannot be saved.
+        """
+        self._settle()
+        content = {
+            "states": [part.detach().cpu().numpy() for part in self._layout.parts(self.t_states)],
+            "fresh": self._fresh,
+            "statistics": self._statistics.state(),
+            "recorder": None if self.recorder is None else self.recorder.state(),
+        }
+        return {
+            "version": 1,
+            "num_envs": self.num_envs,
+            "global_steps": self.global_steps,
+            "envs": self.vec_env.save_state().to_bytes(),
+            "loop": dumps_plain(content),
+            **generators(self.device),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], *, trusted: bool = False) -> None:
+        """Goes on from where :meth:`state_dict` was taken, with whatever backend.
+
+        Args:
+            state: what it returned.
+            trusted: whether the environments' states may name classes of any module; see
+                :meth:`~xuance_envs.state.env_states.EnvStates.from_bytes`.
+
+        Raises:
+            ValueError: it is of another version, or of another number of environments.
+            StateError: it cannot be read; nothing has changed then.
+            StateMismatchError: its environments are not like these; nothing has changed then.
+        """
+        check_state(state, self.num_envs)
+        envs = EnvStates.from_bytes(state["envs"], trusted)
+        content = loop_of(state["loop"], [p.shape for p in self._layout.parts(self.t_states)])
+        if self.vec_env.waiting:
+            self.vec_env.step_wait()
+        self.vec_env.load_state(envs)
+        row = self._layout.parts(self._layout.new_row(self.num_envs).states)
+        for part, saved in zip(row, content["states"], strict=True):
+            part.copy_(torch.from_numpy(saved))
+        self.t_states = self._layout.whole(row)
+        self._must_reset, self._fresh = False, content["fresh"]
+        self.global_steps = state["global_steps"]
+        self._statistics.set_state(content["statistics"])
+        if self.recorder is not None and content["recorder"] is not None:
+            self.recorder.set_state(content["recorder"])
+        set_generators(state, self.device)
 
     # -- what else there is to ask ----------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -10,7 +11,15 @@ import torch
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-__all__ = ["ActionLayout", "Agent", "checked_answer", "checked_numbers", "device_of", "squeezed"]
+__all__ = [
+    "ActionLayout",
+    "Agent",
+    "checked_answer",
+    "checked_numbers",
+    "device_of",
+    "squeezed",
+    "takes_masks",
+]
 
 ASKED = "agent.get_actions_and_values"
 ANSWER = ("actions", "log_probs", "values", "entropy")
@@ -20,7 +29,10 @@ class Agent(Protocol):
     """Chooses actions and estimates values.
 
     It may have an attribute ``device``, or be a :class:`torch.nn.Module`, whose first parameter
-    then tells the device.
+    then tells the device. Where its ``get_actions_and_values`` takes ``masks``, too, it is given
+    those of the actions, ``(n, m)`` bools as
+    :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.action_masks` has them; if it has a default
+    for them, only where the environments have some.
     """
 
     def get_actions_and_values(
@@ -37,6 +49,16 @@ class Agent(Protocol):
             Discrete space also ``(n, 1)``, their log-probabilities ``(n,)`` and the values of the
             states ``(n,)``. The entropy, in whatever form, is for the agent's training only.
         """
+
+
+def takes_masks(agent: Any) -> tuple[bool, bool]:
+    """Whether an agent takes masks of actions, and whether it insists on them."""
+    try:
+        parameters = inspect.signature(agent.get_actions_and_values).parameters
+    except (AttributeError, TypeError, ValueError):  # without a signature
+        return False, False
+    masks = parameters.get("masks")
+    return masks is not None, masks is not None and masks.default is inspect.Parameter.empty
 
 
 def device_of(agent: Any, device: torch.device | str | None) -> torch.device:

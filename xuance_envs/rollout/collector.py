@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from tqdm import tqdm
 
 from xuance_envs.rollout.advantages import generalized_advantages
 from xuance_envs.rollout.agent_loop import RENDER_MODE, AgentLoop
 from xuance_envs.rollout.agents import Agent, checked_answer, checked_numbers
+from xuance_envs.rollout.halves import TURN, Half, HalvesTrial, checked_halves, halves_of
 from xuance_envs.rollout.recorder import GifRecorder, image_of
 from xuance_envs.rollout.storage import Rollout, RolloutStorage, SegmentEnds
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -21,7 +25,7 @@ __all__ = ["RolloutCollector"]
 
 _RESULTS = (
     *("states", "actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags"),
-    *("end_states", "ep_counts", "total_return"),
+    *("end_states", "ep_counts", "total_return", "action_masks"),
 )
 """The attributes that a rollout leaves behind."""
 
@@ -55,6 +59,10 @@ class RolloutCollector(AgentLoop):
         window: how many finished episodes of each environment the statistics are about.
         seed: of the first reset, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset` takes
             it.
+        halves: 2 lets one half of the workers step while the agent thinks about the other half's
+            environments, which pays where the two do not need the same cores. The agent is then
+            asked about the halves in turn: one that draws draws in that order. ``"auto"`` tries
+            both in the first steps, and goes on with what is quicker.
 
     Raises:
         ValueError: an argument is out of its range, observations cannot become tensors, or the
@@ -77,7 +85,10 @@ class RolloutCollector(AgentLoop):
             is what a rollout has of an episode.
         ep_counts (torch.Tensor): ``(N,)`` int32, segments per environment.
         total_return (numpy.float32): the sum of all rewards.
+        action_masks (torch.Tensor | None): ``(T, N, n)`` bool, those that the agent was given; None
+            where it was given none.
         images (list[list[PIL.Image.Image]]): by environment, from :meth:`test_agent`.
+        halves: 1 or 2, as is done; ``"auto"`` as long as it is being tried.
 
     Example:
         >>> import torch
@@ -108,6 +119,7 @@ class RolloutCollector(AgentLoop):
     end_states: Any
     ep_counts: torch.Tensor
     total_return: np.float32
+    action_masks: torch.Tensor | None
     images: list[list[Image.Image]]
 
     def __init__(
@@ -123,6 +135,7 @@ class RolloutCollector(AgentLoop):
         recorder: GifRecorder | None = None,
         window: int = 10,
         seed: int | Sequence[int | None] | None = None,
+        halves: int | str = 1,
     ) -> None:
         if steps_per_env < 1:
             raise ValueError(f"steps_per_env: expected at least 1, got {steps_per_env}")
@@ -136,7 +149,11 @@ class RolloutCollector(AgentLoop):
             window=window,
             seed=seed,
         )
+        self.halves = checked_halves(halves, vec_env, recorder is not None)
+        self._bounds = halves_of(vec_env) if self.halves != 1 else []
+        self._trial = HalvesTrial()
         self.steps_per_env = steps_per_env
+        self._kept_masks: list[torch.Tensor] = []
         self.progress = progress
         self._storage = RolloutStorage(
             steps_per_env, self.num_envs, self._layout, self._action_layout, self._transfer
@@ -161,23 +178,109 @@ class RolloutCollector(AgentLoop):
         rows[0].copy_from(self._layout.parts(self.t_states))
         self.t_states = rows[0].states
         ends = SegmentEnds(self._layout, self.num_envs)
+        self._kept_masks = []
         with torch.no_grad():
-            for t in self._progress_bar():
-                actions, log_probs, values = self._ask_agent()
-                self._start_step(self._transfer.receive(actions))
-                # Subprocesses are at work meanwhile.
-                rollout.put_answer(t, actions, log_probs, values)
-                parts, ended, rewards, terminated, truncated = self._finish_step(rows[t + 1])
-                rollout.put_results(t, rewards, terminated, truncated)
-                if len(ended):
-                    ends.add(ended, parts)
-        (unfinished,) = np.nonzero(~self._fresh)
-        rollout.host_truncated[-1, unfinished] = 1
-        ends.add(unfinished, parts)
+            self._play(rollout, ends)
         checked_numbers("values", rollout.values)
         checked_numbers("log_probs", rollout.log_probs)
         self._storage.send(rollout)
         self._show(rollout, ends)
+        self.action_masks = torch.stack(self._kept_masks) if self._kept_masks else None
+        self._kept_masks = []
+
+    def _play(self, rollout: Rollout, ends: SegmentEnds) -> None:
+        steps = iter(self._progress_bar())
+        done = 0
+        while (left := self.steps_per_env - done) > 0:
+            # Where masks are given, the agent thinks of all at once.
+            tried = self.halves == "auto" and not self._gives_masks
+            count = min(left, TURN) if tried else left
+            start = perf_counter()
+            if self._gives_masks or (self._trial.halves if tried else self.halves) == 1:
+                self._play_at_once(rollout, islice(steps, count), ends)
+            else:
+                self._play_in_halves(rollout, islice(steps, count), done, done + count, ends)
+            if tried:
+                self.halves = self._trial.note(perf_counter() - start, count)
+            done += count
+        for _ in steps:  # of which there are none: it ends the progress bar
+            pass
+
+    def _play_at_once(self, rollout: Rollout, steps: Iterable[int], ends: SegmentEnds) -> None:
+        rows = rollout.state_rows
+        for t in steps:
+            actions, log_probs, values = self._ask_agent(self.t_states, self.num_envs)
+            self._start_step(self._transfer.receive(actions))
+            # Subprocesses are at work meanwhile.
+            if self._masks is not None:
+                self._kept_masks.append(self._masks)
+            rollout.put_answer(t, actions, log_probs, values)
+            parts, ended, *results = self._finish_step(rows[t + 1])
+            rollout.put_results(t, *results)
+            self._put_ends(rollout, t, 0, ended, parts, ends)
+
+    def _play_in_halves(
+        self, rollout: Rollout, steps: Iterable[int], start: int, stop: int, ends: SegmentEnds
+    ) -> None:
+        """Lets the halves take turns; between two calls nothing is under way.
+
+        Args:
+            rollout: what comes of it.
+            steps: the numbers of the steps.
+            start: the first of them.
+            stop: the number after the last one.
+            ends: of its segments.
+        """
+        halves = [Half(lo, hi, self._layout) for lo, hi in self._bounds]
+        parts = [self._storage.part(rollout, lo, hi) for lo, hi in self._bounds]
+        turns = list(zip(halves, parts, strict=True))
+        self._fresh = np.zeros(self.num_envs, np.bool_)
+        self._must_reset = True
+        for half, part in turns:
+            self._send(half, part, start)
+        for t in steps:
+            for half, part in turns:
+                while half.missing:
+                    batch = self.vec_env.recv(min_envs=half.missing)
+                    for each in halves:
+                        each.take(batch)
+                self._finish_turn(half, part, t, ends)
+                if t + 1 < stop:
+                    self._send(half, part, t + 1)
+        self.t_states = rollout.state_rows[stop].states
+        self._must_reset = False
+
+    def _send(self, half: Half, part: Rollout, t: int) -> None:
+        states = part.state_rows[t].states
+        actions, log_probs, values = self._ask_agent(states, len(half.env_ids))
+        for_envs = self._action_layout.for_envs(self._transfer.receive(actions))
+        self.vec_env.send(for_envs, half.env_ids)
+        part.put_answer(t, actions, log_probs, values)
+
+    def _finish_turn(self, half: Half, part: Rollout, t: int, ends: SegmentEnds) -> None:
+        step = half.step()
+        self._fresh[half.lo : half.hi] = step.terminated | step.truncated
+        row = part.state_rows[t + 1]
+        ended, _ = self._take_in(half.lo, row, step.parts, step.rewards, step.truncated, step.infos)
+        part.put_results(t, step.rewards, step.terminated, step.truncated)
+        self._put_ends(part, t, half.lo, ended, step.parts, ends)
+
+    def _put_ends(
+        self,
+        rollout: Rollout,
+        t: int,
+        first: int,
+        ended: NDArray[np.intp],
+        parts: Sequence[NDArray[Any]],
+        ends: SegmentEnds,
+    ) -> None:
+        """Keeps the last observations of the segments that end with a step of some environments."""
+        if len(ended):
+            ends.add(first, ended, parts)
+        if t == self.steps_per_env - 1:
+            (unfinished,) = np.nonzero(~self._fresh[first : first + len(parts[0])])
+            rollout.cut(unfinished)
+            ends.add(first, unfinished, parts)
 
     def _let_go(self) -> None:
         """Holds on to nothing of the last rollout, so that its memory can be used again."""
@@ -201,7 +304,7 @@ class RolloutCollector(AgentLoop):
         )
         self.end_states = ends.states()
         self.ep_counts = torch.from_numpy(ends.counts()).to(self.device)
-        self.total_return = np.float32(rollout.host_rewards.sum(dtype=np.float64))
+        self.total_return = np.float32(rollout.hosts[0].sum(dtype=np.float64))
 
     def advantages(self, gamma: float, gae_lambda: float) -> torch.Tensor:
         """Generalized advantage estimates of the last rollout's actions.
@@ -225,7 +328,10 @@ class RolloutCollector(AgentLoop):
             raise RuntimeError("advantages are those of a rollout: call rollout first")
         count = int(self.ep_counts.sum())
         with torch.no_grad():
-            answer = self.agent.get_actions_and_values(self.end_states, actions=None)
+            given = {}
+            if self.action_masks is not None:  # only values are wanted, so that all is allowed
+                given["masks"] = self.action_masks.new_ones(count, self.action_masks.shape[2])
+            answer = self.agent.get_actions_and_values(self.end_states, actions=None, **given)
             values = checked_answer(answer, count, self._action_layout.shape, self.device)[2]
             if torch.isnan(values).any():
                 raise ValueError("agent.get_actions_and_values: values of end_states: got NaN")
@@ -276,7 +382,7 @@ class RolloutCollector(AgentLoop):
                     frames = self.vec_env.render(RENDER_MODE)
                     for images, frame in zip(self.images, frames, strict=True):
                         images.append(image_of(frame))
-                self.vec_step(self._ask_agent()[0])
+                self.vec_step(self._ask_agent(self.t_states, self.num_envs)[0])
 
     def _progress_bar(self) -> Iterable[int]:
         steps = range(self.steps_per_env)

@@ -45,10 +45,16 @@ class EpisodeStatistics:
         self._steps = 0
         self._begun = [0] * num_envs  # which of the steps each environment's episode began after
 
-    def add_step(self, rewards: NDArray[Any]) -> None:
-        """Counts one step of every environment."""
-        self._scores += rewards
-        self._steps += 1
+    def add_step(self, rewards: NDArray[Any], first: int = 0) -> None:
+        """Counts one step of every environment, or of some in a row.
+
+        Args:
+            rewards: theirs.
+            first: index of the first of them. Environment 0 is the first that counts a step, and
+                the others follow before it counts the next.
+        """
+        self._scores[first : first + len(rewards)] += rewards
+        self._steps += not first
 
     def add_end(self, env: int, info: Mapping[Any, Any], truncated: bool) -> bool:
         """Notes that an environment's episode ended with the step counted last.
@@ -79,6 +85,26 @@ class EpisodeStatistics:
         for which in range(len(self._begun)) if env is None else (env,):
             self._scores[which] = 0
             self._begun[which] = self._steps
+
+    def state(self) -> dict[str, Any]:
+        """All of it."""
+        return {
+            "returns": [list(each) for each in self.returns],
+            "lengths": [list(each) for each in self.lengths],
+            "finished": list(self.finished),
+            "max_return": self.max_return,
+            "scores": self._scores.copy(),
+            "steps": self._steps,
+            "begun": list(self._begun),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there; as many of the last episodes are kept as it keeps."""
+        self.returns = [list(each)[-self._window :] for each in state["returns"]]
+        self.lengths = [list(each)[-self._window :] for each in state["lengths"]]
+        self.finished, self.max_return = list(state["finished"]), state["max_return"]
+        self._scores, self._steps = state["scores"].copy(), state["steps"]
+        self._begun = list(state["begun"])
 
     def forget(self) -> None:
         """Begins a new list of what has finished."""

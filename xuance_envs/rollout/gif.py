@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import weakref
 from pathlib import Path
+from typing import Any
 
 from PIL import Image, ImageChops
 from PIL.GifImagePlugin import getdata, getheader
@@ -45,6 +46,23 @@ class GifWriter:
         self._last: Image.Image | None = None
         self._file = tempfile.SpooledTemporaryFile(MOST_IN_MEMORY)  # noqa: SIM115  # see close
         self.close = weakref.finalize(self, self._file.close)
+
+    def state(self) -> tuple[Any, ...]:
+        """All that has been written, for :meth:`restored`."""
+        place = self._file.tell()
+        self._file.seek(0)
+        written = self._file.read(place)
+        last = None if self._last is None else (self._last.size, self._last.tobytes())
+        return self.count, self._duration, last, written
+
+    @classmethod
+    def restored(cls, state: tuple[Any, ...]) -> GifWriter:
+        """One that goes on where another was."""
+        film = cls(1)
+        film.count, film._duration, last, written = state
+        film._last = None if last is None else Image.frombytes("RGB", *last)
+        film._file.write(written)
+        return film
 
     def add(self, image: Image.Image) -> None:
         """Adds a frame, of the size of the first."""

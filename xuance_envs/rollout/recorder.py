@@ -169,6 +169,23 @@ class GifRecorder:
                 self._save(film)
             self.begin(global_steps)
 
+    def state(self) -> dict[str, Any]:
+        """What it goes on from, an episode that is being recorded included."""
+        return {
+            "paths": [str(path) for path in self.paths],
+            "due": self._due,
+            "reward": float(self._reward),
+            "film": None if self._film is None else self._film.state(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on from there."""
+        if self._film is not None:
+            self._film.close()
+        self.paths = [Path(path) for path in state["paths"]]
+        self._due, self._reward = state["due"], state["reward"]
+        self._film = None if state["film"] is None else GifWriter.restored(state["film"])
+
     def _frame(self, rendered: Any) -> Image.Image:
         image = image_of(rendered)
         size = max(10, image.height // 20)

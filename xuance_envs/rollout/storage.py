@@ -40,7 +40,7 @@ class RolloutStorage:
         results = [(shape, torch.float32), *[(shape, torch.int32)] * 2]
         self._layout = layout
         self._transfer = transfer
-        self._stage = layout.stage(num_envs)
+        self._stages: dict[tuple[int, int], Any] = {}
         self._make_states = layout.makers(steps + 1, num_envs)
         self._make_answers = [transfer.maker(*kind) for kind in answers]
         self._make_results = [transfer.maker(*kind) for kind in results]
@@ -59,11 +59,35 @@ class RolloutStorage:
         self._transfer.wait(self._mark)
         return Rollout(
             states,
-            self._layout.rows(states, self._stage),
+            self._rows(states, 0, states[0].shape[1]),
             [make() for make in self._make_answers],
             results,
             [host.numpy() for host in self._hosts or results],
         )
+
+    def part(self, rollout: Rollout, lo: int, hi: int) -> Rollout:
+        """What some environments have of a rollout: the same memory.
+
+        Args:
+            rollout: of all.
+            lo: index of the first of them.
+            hi: index after the last.
+        """
+        states = [part[:, lo:hi] for part in rollout.states]
+        answers = rollout.actions, rollout.log_probs, rollout.values
+        results = rollout.rewards, rollout.terminated, rollout.truncated
+        return Rollout(
+            states,
+            self._rows(states, lo, hi),
+            [tensor[:, lo:hi] for tensor in answers],
+            [tensor[:, lo:hi] for tensor in results],
+            [host[:, lo:hi] for host in rollout.hosts],
+        )
+
+    def _rows(self, states: list[torch.Tensor], lo: int, hi: int) -> list[StateRow]:
+        if (lo, hi) not in self._stages:
+            self._stages[lo, hi] = self._layout.stage(hi - lo)
+        return self._layout.rows(states, self._stages[lo, hi])
 
     def send(self, rollout: Rollout) -> None:
         """Starts to bring the rewards and flags to the device, unless they are there."""
@@ -93,8 +117,7 @@ class Rollout:
         rewards (torch.Tensor): ``(steps, num_envs)`` float32.
         terminated (torch.Tensor): ``(steps, num_envs)`` int32.
         truncated (torch.Tensor): ``(steps, num_envs)`` int32.
-        host_rewards (numpy.ndarray): the rewards here.
-        host_truncated (numpy.ndarray): the truncated ones here.
+        hosts (list[numpy.ndarray]): as given.
     """
 
     def __init__(
@@ -109,7 +132,7 @@ class Rollout:
         self.state_rows = state_rows
         self.actions, self.log_probs, self.values = answers
         self.rewards, self.terminated, self.truncated = results
-        self.host_rewards, _, self.host_truncated = hosts
+        self.hosts = hosts
         self._answer_rows = list(zip(*(answer.unbind() for answer in answers), strict=True))
         self._result_rows = list(zip(*hosts, strict=True))
 
@@ -135,6 +158,11 @@ class Rollout:
         terminated_row[:] = terminated
         truncated_row[:] = truncated
 
+    def cut(self, places: NDArray[np.intp]) -> None:
+        """Marks the last step of episodes that are not over as truncated."""
+        _, _, truncated = self.hosts
+        truncated[-1, places] = 1
+
 
 class SegmentEnds:
     """The last observations of a rollout's segments, collected as they come.
@@ -150,10 +178,16 @@ class SegmentEnds:
         self._envs: list[NDArray[np.intp]] = []
         self._parts: list[list[NDArray[Any]]] = []
 
-    def add(self, envs: NDArray[np.intp], parts: Sequence[NDArray[Any]]) -> None:
-        """Takes a copy of some environments' observations out of a batch of all."""
-        self._envs.append(envs)
-        self._parts.append([part.take(envs, axis=0) for part in parts])
+    def add(self, first: int, places: NDArray[np.intp], parts: Sequence[NDArray[Any]]) -> None:
+        """Takes a copy of some observations out of a batch.
+
+        Args:
+            first: index of the batch's first environment.
+            places: which of the batch.
+            parts: of the observations.
+        """
+        self._envs.append(first + places)
+        self._parts.append([part.take(places, axis=0) for part in parts])
 
     def states(self) -> Any:
         """The last states, environment by environment, in time order within each."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from numbers import Real
@@ -9,6 +10,7 @@ from typing import Any, overload
 
 import torch
 
+from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.rollout.agents import Agent
 from xuance_envs.rollout.collector import RolloutCollector
 from xuance_envs.rollout.recorder import GifRecorder
@@ -48,6 +50,8 @@ class SyncVecEnv(RolloutCollector):
         progress: whether a progress bar is shown during a rollout.
         window: how many finished episodes of each environment the statistics are about.
         seed: of the first reset: environment i gets ``seed + i``.
+        halves: whether half of the workers steps while the agent thinks about the other half. With
+            2 and the backend ``"subproc"`` there are by default two workers for each CPU.
         **backend_options: given to the backend.
 
     Raises:
@@ -90,6 +94,7 @@ class SyncVecEnv(RolloutCollector):
         progress: bool = False,
         window: int = 10,
         seed: int | Sequence[int | None] | None = None,
+        halves: int | str = 1,
         **backend_options: Any,
     ) -> None: ...
 
@@ -118,6 +123,7 @@ class SyncVecEnv(RolloutCollector):
         progress: bool = False,
         window: int = 10,
         seed: int | Sequence[int | None] | None = None,
+        halves: int | str = 1,
         **by_name: Any,
     ) -> None:
         names = ("agent", "render_every", "render_fps")
@@ -133,6 +139,8 @@ class SyncVecEnv(RolloutCollector):
                 )
             # All that is read of an observation is read before the next step.
             by_name.setdefault("copy", False)
+            if halves == 2 and backend == "subproc":
+                by_name.setdefault("in_series", math.ceil(num_envs / (2 * available_cpus())))
             backend = BACKENDS[backend]
         recorder = GifRecorder(render_every, render_fps) if render_every > 0 else None
         self.render_every = render_every if render_every > 0 else 1
@@ -150,6 +158,7 @@ class SyncVecEnv(RolloutCollector):
                 recorder=recorder,
                 window=window,
                 seed=seed,
+                halves=halves,
             )
         except BaseException:
             vec_env.close()

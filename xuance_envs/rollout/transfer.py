@@ -38,7 +38,7 @@ class Transfer:
         self.device = device
         self.direct = device.type == "cpu"
         self._is_cuda = device.type == "cuda"
-        self._received: torch.Tensor | None = None
+        self._received: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
 
     def maker(self, shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
         """A function that makes tensors on the device, whose values are whatever was there.
@@ -82,9 +82,10 @@ class Transfer:
         """
         if self.direct:
             return (tensor.detach() if tensor.requires_grad else tensor).numpy()
-        received = self._received
-        if received is None or (received.shape, received.dtype) != (tensor.shape, tensor.dtype):
-            received = self._received = self.host_tensor(tuple(tensor.shape), tensor.dtype)
+        kind = tensor.shape, tensor.dtype
+        received = self._received.get(kind)
+        if received is None:
+            received = self._received[kind] = self.host_tensor(tuple(tensor.shape), tensor.dtype)
         received.copy_(tensor.detach(), non_blocking=True)
         self.wait(self.mark())
         return received.numpy()

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import Space
+from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
 from xuance_envs.engine.driver import Driver
 
-__all__ = ["ActionIntake"]
+__all__ = ["ActionIntake", "check_in_space"]
 
 
 class ActionIntake:
@@ -58,14 +58,7 @@ class ActionIntake:
         except BadValueError as error:
             raise ValueError(f"actions for {len(ids)} environments: {error}") from None
         if self._check:
-            space: Space[Any] = rows.layout.space
-            values = rows.reader()()
-            for i in ids:
-                if not space.contains(values[i]):
-                    raise ValueError(
-                        f"the action for environment {i}: expected one in {space}, "
-                        f"got {values[i]!r}"
-                    )
+            check_in_space(rows, range(len(rows)), None if envs is None else ids)
 
     def packed(self, groups: Iterable[int] | None = None) -> dict[int, Any]:
         """By group, or by all, what of its actions does not travel in arrays, if anything does not.
@@ -87,3 +80,39 @@ class ActionIntake:
                 f"the actions for environments {driver.lo} to {driver.hi - 1} cannot be sent to "
                 f"their process, because they cannot be pickled: {error}"
             ) from error
+
+
+def check_in_space(
+    rows: SpaceRows, envs: Sequence[int], positions: Sequence[int] | None = None
+) -> None:
+    """Raises unless actions are in their space.
+
+    Args:
+        rows: the actions.
+        envs: the environment of each.
+        positions: which of them are checked; None for all.
+
+    Raises:
+        ValueError: one is not; it names its environment.
+    """
+    space = rows.layout.space
+    if positions is None and _are_all_inside(space, rows.flat):
+        return
+    values = rows.reader()()
+    for position in range(len(rows)) if positions is None else positions:
+        if not space.contains(values[position]):
+            raise ValueError(
+                f"the action for environment {envs[position]}: expected one in {space}, "
+                f"got {values[position]!r}"
+            )
+
+
+def _are_all_inside(space: Space[Any], batch: NDArray[Any] | None) -> bool:
+    """Whether a batch is known to be in its space, for the spaces that most environments have."""
+    if batch is None:
+        return False
+    if type(space) is spaces.Discrete:
+        return bool(((batch >= space.start) & (batch - space.start < space.n)).all())
+    if type(space) is spaces.Box:
+        return bool(((batch >= space.low) & (batch <= space.high)).all())
+    return False

@@ -16,6 +16,7 @@ from xuance_envs.engine.restarts import Restarts
 __all__ = [
     "checked_env_ids",
     "checked_functions",
+    "checked_info_bytes",
     "checked_positive",
     "checked_restarts",
     "checked_seed",
@@ -155,29 +156,40 @@ def shares(num_envs: int, in_series: int | str, cpus: int) -> list[tuple[int, in
 
 
 def checked_restarts(
-    on_worker_failure: str, max_restarts: int | None, on_exception: bool
+    on_worker_failure: str, max_restarts: int | None, on_exception: bool, *, resumes: bool = True
 ) -> Restarts | None:
     """How workers that fail are replaced; None if they are not.
 
     Args:
-        on_worker_failure: ``"raise"`` or ``"restart"``.
+        on_worker_failure: ``"raise"``, ``"restart"`` or ``"resume"``.
         max_restarts: how many there may be; None for any number.
         on_exception: whether an exception in an environment is a failure, too.
+        resumes: whether there is ``"resume"``.
 
     Raises:
         ValueError: they are not these, or do not go together.
     """
-    if on_worker_failure not in ("raise", "restart"):
-        raise ValueError(
-            f"on_worker_failure: expected 'raise' or 'restart', got {on_worker_failure!r}"
-        )
+    if on_worker_failure not in ("raise", "restart", *["resume"] * resumes):
+        ways = "'raise', 'restart' or 'resume'" if resumes else "'raise' or 'restart'"
+        raise ValueError(f"on_worker_failure: expected {ways}, got {on_worker_failure!r}")
     if max_restarts is not None and max_restarts < 0:
         raise ValueError(f"max_restarts: expected at least 0, or None, got {max_restarts!r}")
-    if on_worker_failure == "restart":
-        return Restarts(max_restarts, on_exception)
+    if on_worker_failure != "raise":
+        return Restarts(max_restarts, on_exception, on_worker_failure == "resume")
     if on_exception:
-        raise ValueError("restart_on_exception=True needs on_worker_failure='restart'")
+        raise ValueError("restart_on_exception=True needs on_worker_failure='restart', or 'resume'")
     return None
+
+
+def checked_info_bytes(info_bytes: int) -> int:
+    """How much room there is for the arrays in each environment's info.
+
+    Raises:
+        ValueError: it is no int from 0 on.
+    """
+    if isinstance(info_bytes, bool) or not hasattr(info_bytes, "__index__") or info_bytes < 0:
+        raise ValueError(f"info_bytes: expected an int from 0 on, got {info_bytes!r}")
+    return operator.index(info_bytes)
 
 
 def checked_positive(**values: float | None) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.groups import LocalGroups
-from xuance_envs.vector_envs.arguments import checked_functions
+from xuance_envs.vector_envs.arguments import checked_functions, checked_info_bytes
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 
 __all__ = ["DummyVecEnv"]
@@ -25,10 +26,13 @@ class DummyVecEnv(GroupedVecEnv):
         copy: whether the arrays returned belong to the caller; otherwise they are read-only
             views that the next step overwrites.
         check_actions: whether every action is checked to be in its space.
+        info_bytes: room for the arrays in each environment's info, in bytes; what does not find
+            any is copied by itself, at every step.
 
     Raises:
         EnvError: a callable raised, or what it returned is no environment.
-        ValueError: there is no callable, or two of them returned the same object.
+        ValueError: there is no callable, two of them returned the same object, or an argument is
+            out of its range.
         RuntimeError: the environments' spaces differ.
 
     Attributes:
@@ -51,8 +55,11 @@ class DummyVecEnv(GroupedVecEnv):
         *,
         copy: bool = True,
         check_actions: bool = False,
+        info_bytes: int = INFO_BYTES,
     ) -> None:
-        groups = self._local = LocalGroups(*checked_functions(env_fns, env_seed))
+        functions, keywords = checked_functions(env_fns, env_seed)
+        room = checked_info_bytes(info_bytes)
+        groups = self._local = LocalGroups(functions, keywords, info_bytes=room)
         super().__init__(groups, copy=copy, check_actions=check_actions)
 
     @property

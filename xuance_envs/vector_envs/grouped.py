@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.engine import saving
 from xuance_envs.engine.data.space_rows import read_only
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.groups import Groups
 from xuance_envs.engine.ledger import ends_all
 from xuance_envs.errors import (
+    EnvError,
     NotSteppingError,
+    StateError,
     WorkerDiedError,
     WorkerTimeoutError,
 )
+from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.actions import ActionIntake
 from xuance_envs.vector_envs.arguments import checked_env_ids, env_indices, seeds_of
 from xuance_envs.vector_envs.last_observations import LastObservations
+from xuance_envs.vector_envs.seen import SEEN, Seen, checked_clones, checked_seen, put_in
 from xuance_envs.vector_envs.statistics import WorkerStatistics
 from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 
 __all__ = ["GroupedVecEnv"]
+
+_T = TypeVar("_T")
 
 
 class GroupedVecEnv(VecEnv):
@@ -52,6 +59,7 @@ class GroupedVecEnv(VecEnv):
         self._ledger = groups.ledger
         self._arrays = arrays
         self._intake = ActionIntake(arrays.actions, groups.drivers, check_actions)
+        self._checks_masks = check_actions
         self._last = LastObservations(arrays.observations, copy)
         self._copy = copy
         self._copy_observations = arrays.observations.copy_flat or arrays.observations.copy
@@ -90,6 +98,10 @@ class GroupedVecEnv(VecEnv):
         An action of a space without a fixed shape is None before the first.
         """
         return self._arrays.actions.copy()
+
+    def batch_of_actions(self, leaves: Sequence[Any]) -> Any:
+        """A batch of actions of its leaves' batches, as a recorded failure has them."""
+        return self._arrays.actions.layout.unflatten(leaves)
 
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
@@ -138,6 +150,8 @@ class GroupedVecEnv(VecEnv):
         if ledger.stepping or ledger.owing or ledger.sending or self._groups.closed:
             self._groups.check_idle("step_async")
         self._intake.put(actions)
+        if self._checks_masks and self._groups.masks.wanted:
+            self._groups.masks.check()
         packed = self._intake.packed()
         self._last.are_in_arrays = False
         ledger.start_step(packed)
@@ -199,6 +213,8 @@ class GroupedVecEnv(VecEnv):
         envs = env_indices(env_ids, self.num_envs)
         groups = ledger.completed_by(envs)
         self._intake.put(actions, envs)
+        if self._checks_masks and self._groups.masks.wanted:
+            self._groups.masks.check(envs)
         packed = self._intake.packed(groups)
         self._last.are_in_arrays = False
         ledger.send_step(envs, groups, packed)
@@ -219,6 +235,7 @@ class GroupedVecEnv(VecEnv):
             raise WorkerTimeoutError(ledger.started(), None, timeout, "recv")
         envs = ledger.envs_of(ready)
         infos = self._groups.results.infos(ready.items(), envs)
+        infos.masks = self._groups.masks.later(envs)
         batch = StepBatch(
             arrays.observations.copy(envs),
             as_float32(arrays.rewards[envs]),
@@ -232,7 +249,19 @@ class GroupedVecEnv(VecEnv):
 
     def _recall(self) -> None:
         if self._ledger.sending:
-            self._groups.results.forget(self._ledger.recall().items())
+            outcomes = self._ledger.recall()
+            if outcomes:  # not wanted, but for the masks of the states they led to
+                self._groups.results.infos(outcomes.items(), self._ledger.envs_of(outcomes))
+
+    def action_masks(self) -> Any:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.action_masks`."""
+        self._groups.check_idle("action_masks")
+        try:
+            return self._groups.masks.now(self._groups.each)
+        except (WorkerDiedError, WorkerTimeoutError) as error:
+            if ends_all(error):
+                self.close()
+            raise
 
     def statistics(self) -> tuple[WorkerStatistics, ...]:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.statistics`."""
@@ -284,6 +313,83 @@ class GroupedVecEnv(VecEnv):
             return self._groups.each(command, ids, arguments)
         except (WorkerDiedError, WorkerTimeoutError) as error:
             if ends_all(error):
+                self.close()
+            raise
+
+    # -- states -----------------------------------------------------------------------
+
+    def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`."""
+        self._groups.check_idle("save_state")
+        ids = checked_env_ids(env_ids, self.num_envs)
+        state = self._closing_if_lost(lambda: saving.save(self._groups, ids))
+        return state.adding(SEEN, [tuple(seen) for seen in self._seen(ids)])
+
+    def load_state(
+        self, state: EnvStates, env_ids: Sequence[int] | None = None
+    ) -> tuple[Any, StepInfos]:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state`."""
+        self._groups.check_idle("load_state")
+        ids = checked_env_ids(env_ids, self.num_envs)
+        seen = checked_seen(state, len(ids), self._arrays.observations)
+        return self._loaded(ids, seen, lambda: saving.load(self._groups, state, ids))
+
+    def clone_state(
+        self,
+        src_ids: int | Sequence[int],
+        dst_ids: int | Sequence[int],
+        *,
+        fork_rng: bool = False,
+    ) -> tuple[Any, StepInfos]:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state`."""
+        self._groups.check_idle("clone_state")
+        sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
+        needed = sorted(set(sources))
+        seen_of = dict(zip(needed, self._seen(needed), strict=True))
+        seen = [seen_of[source] for source in sources]
+        return self._loaded(
+            targets, seen, lambda: saving.clone(self._groups, sources, targets, fork_rng)
+        )
+
+    def _seen(self, ids: Sequence[int]) -> list[Seen]:
+        rewards = self._arrays.rewards
+        return [
+            Seen(
+                observation,
+                float(rewards[i]),
+                self.buf_rews[i],
+                bool(self.buf_dones[i]),
+                bool(self.buf_truncations[i]),
+                dict(self.buf_infos[i]),
+            )
+            for i, observation in zip(ids, self._last.rows(ids), strict=True)
+        ]
+
+    def _loaded(
+        self, ids: Sequence[int], seen: Sequence[Seen] | None, load: Callable[[], StepInfos]
+    ) -> tuple[Any, StepInfos]:
+        """Has environments loaded, and takes in what was last seen of them."""
+        before, arrays = self._last.get(), self._arrays
+        infos = self._closing_if_lost(load)
+        envs = np.array(ids, dtype=np.intp)
+        self._last.are_in_arrays = False
+        obs = arrays.observations.copy(envs)
+        if seen is None:
+            self._last.update(before, envs)
+            return obs, infos
+        self._last.put(before, ids, [one.observation for one in seen])
+        arrays.rewards[envs] = [one.exact_reward for one in seen]
+        put_in(self, ids, seen)
+        return obs, infos
+
+    def _closing_if_lost(self, do: Callable[[], _T]) -> _T:
+        """Does something; closes where an error leaves nothing to go on with."""
+        try:
+            return do()
+        except StateError:
+            raise
+        except Exception as error:
+            if isinstance(error, EnvError) or ends_all(error):
                 self.close()
             raise
 

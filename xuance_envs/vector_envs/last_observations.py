@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_rows import SpaceRows
+from xuance_envs.engine.serialization import copy_of
 
 __all__ = ["LastObservations"]
 
@@ -60,6 +62,26 @@ class LastObservations:
     def set(self, batch: Any) -> None:
         """Keeps another batch in its place."""
         self._batch = batch
+
+    def rows(self, envs: Sequence[int]) -> list[list[Any]]:
+        """Those of some environments, each as a list of its leaves, without keeping the batch."""
+        in_arrays = self._batch is None and self.are_in_arrays
+        batch = self._returned if self._batch is None else self._batch
+        parts = self._rows.parts if in_arrays else self._rows.layout.flatten(batch)
+        return [
+            [part[i].copy() if isinstance(part, np.ndarray) else copy_of(part[i]) for part in parts]
+            for i in envs
+        ]
+
+    def put(self, before: Any, envs: Sequence[int], rows: Sequence[Sequence[Any]]) -> None:
+        """Makes the batch a copy of another one, with these observations of some environments."""
+        parts = []
+        for k, old in enumerate(self._rows.layout.flatten(before)):
+            new = list(old) if isinstance(self._rows.parts[k], list) else old.copy()
+            for i, row in zip(envs, rows, strict=True):
+                new[i] = row[k]
+            parts.append(new)
+        self._batch = self._rows.layout.unflatten(parts)
 
     def update(self, before: Any, envs: NDArray[np.intp]) -> None:
         """Makes the batch a copy of another one, with the new observations of some environments."""

@@ -6,12 +6,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.groups import WorkerGroups
 from xuance_envs.engine.ray.actors import Actors
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 from xuance_envs.engine.ray.worker_actor import ActorSettings
 from xuance_envs.vector_envs.arguments import (
     checked_functions,
+    checked_info_bytes,
     checked_positive,
     checked_restarts,
     shares,
@@ -27,7 +29,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
     """Many environments on the machines of a Ray cluster.
 
     Each actor steps a group of environments. A vector step is one call and one reply per actor,
-    with the actions, observations, rewards, flags and numeric infos as raw arrays. Trajectories
+    with the actions, observations, rewards, flags and infos as raw arrays. Trajectories
     are the same, bit for bit, as those of
     :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv`, for environments that keep to
     their own random generators.
@@ -68,6 +70,8 @@ class RayVecEnv_Gym(GroupedVecEnv):
         worker_threads: threads torch and OpenCV may use in each actor; None leaves them alone.
             Those of BLAS and OpenMP are limited by Ray, to ``num_cpus_per_worker``.
         check_actions: whether every action is checked to be in its space.
+        info_bytes: room for the arrays in each environment's info, in bytes; what does not find
+            any is pickled, at every step.
 
     Raises:
         ImportError: Ray is not installed.
@@ -111,12 +115,16 @@ class RayVecEnv_Gym(GroupedVecEnv):
         restart_on_exception: bool = False,
         worker_threads: int | None = 1,
         check_actions: bool = False,
+        info_bytes: int = INFO_BYTES,
     ) -> None:
         functions, keywords = checked_functions(env_fns, env_seed)
         checked_positive(
             worker_threads=worker_threads, step_timeout=step_timeout, start_timeout=start_timeout
         )
-        restarts = checked_restarts(on_worker_failure, max_restarts, restart_on_exception)
+        info_bytes = checked_info_bytes(info_bytes)
+        restarts = checked_restarts(
+            on_worker_failure, max_restarts, restart_on_exception, resumes=False
+        )
         if not num_cpus_per_worker >= 0:
             raise ValueError(
                 f"num_cpus_per_worker: expected at least 0, got {num_cpus_per_worker!r}"
@@ -136,7 +144,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
         settings = ActorSettings(
             cluster, options, len(split), worker_threads, step_timeout, start_timeout
         )
-        actors = Actors(settings, split, functions, keywords)
+        actors = Actors(settings, split, functions, keywords, info_bytes)
         groups = WorkerGroups(actors, restarts=restarts)
         super().__init__(groups, copy=copy, check_actions=check_actions)
         places = [driver.actor.place for driver in actors.workers]

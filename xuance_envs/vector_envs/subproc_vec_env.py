@@ -9,9 +9,11 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import common_description
 from xuance_envs.engine.groups import Describe, WorkerGroups
@@ -22,6 +24,7 @@ from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.process.worker_process import StartSettings
 from xuance_envs.vector_envs.arguments import (
     checked_functions,
+    checked_info_bytes,
     checked_positive,
     checked_restarts,
     shares,
@@ -68,8 +71,11 @@ class SubprocVecEnv(GroupedVecEnv):
         on_worker_failure: what happens when a worker ends by itself or takes too long.
             ``"raise"`` raises an error and closes; with ``"restart"`` another worker takes its
             place, and the step in which it was lost truncates the episodes of its environments:
-            reward 0, the last known observation, ``infos[i]["worker_restarted"]``. The
-            caller's own share with ``caller_steps`` is not covered.
+            reward 0, the last known observation, ``infos[i]["worker_restarted"]``. With
+            ``"resume"`` nothing is lost: the states of environments are saved now and then, and
+            the other worker loads them, repeats the steps since, and does the one that was lost;
+            only where that comes to something else, it is as with ``"restart"``. The caller's own
+            share with ``caller_steps`` is not covered.
         max_restarts: how many restarts there may be in all, before a failure raises; None for
             any number.
         restart_on_exception: whether an exception in an environment's ``step`` or ``reset`` is
@@ -79,6 +85,12 @@ class SubprocVecEnv(GroupedVecEnv):
         check_actions: whether every action is checked to be in its space.
         pin_workers: workers may be kept on a CPU each, which is done where there is one CPU
             per process that steps, and only while steps take less than a millisecond.
+        record_failures: a folder. An exception in a step, the end of a worker in one, one that
+            takes longer than ``step_timeout``, or a NaN in an observation or reward then leaves a
+            file in it, which ``python -m xuance_envs replay FILE`` makes happen again. The caller's
+            own share with ``caller_steps`` is not covered.
+        info_bytes: room for the arrays in each environment's info, in bytes; what does not find
+            any is pickled, at every step.
 
     Attributes:
         n_remotes (int): number of workers.
@@ -121,6 +133,8 @@ class SubprocVecEnv(GroupedVecEnv):
         worker_threads: int | None = 1,
         check_actions: bool = False,
         pin_workers: bool = True,
+        record_failures: str | Path | None = None,
+        info_bytes: int = INFO_BYTES,
     ) -> None:
         functions, keywords = checked_functions(env_fns, env_seed)
         groups = start_processes(
@@ -136,6 +150,8 @@ class SubprocVecEnv(GroupedVecEnv):
             restart_on_exception=restart_on_exception,
             worker_threads=worker_threads,
             pin_workers=pin_workers,
+            record_failures=record_failures,
+            info_bytes=info_bytes,
         )
         self._backend = groups.backend
         self.in_series = max(driver.hi - driver.lo for driver in groups.drivers)
@@ -162,9 +178,13 @@ def start_processes(
     restart_on_exception: bool = False,
     worker_threads: int | None = 1,
     pin_workers: bool = True,
+    record_failures: str | Path | None = None,
+    info_bytes: int = INFO_BYTES,
     spin: float = SPIN,
     autoreset: Autoreset = Autoreset.SAME_STEP,
     describe: Describe = common_description,
+    prepared: Callable[[Processes], None] | None = None,
+    guarded: bool = False,
 ) -> WorkerGroups:
     """Starts worker processes, which make their environments.
 
@@ -183,9 +203,13 @@ def start_processes(
         restart_on_exception: see above.
         worker_threads: see above.
         pin_workers: see above.
+        record_failures: see above.
+        info_bytes: see above.
         spin: the longest a worker spins before it blocks, in seconds, where there are CPUs for it.
         autoreset: when an environment whose episode ended is reset.
         describe: makes one description of the environments'.
+        prepared: is given the workers' backend before it starts them.
+        guarded: whether all that the environments start ends with them, where the system can.
     """
     if not hasattr(select, "poll"):
         raise RuntimeError(
@@ -194,6 +218,7 @@ def start_processes(
     checked_positive(
         worker_threads=worker_threads, step_timeout=step_timeout, start_timeout=start_timeout
     )
+    info_bytes = checked_info_bytes(info_bytes)
     restarts = checked_restarts(on_worker_failure, max_restarts, restart_on_exception)
     _check_context(context)
     if multiprocessing.current_process().daemon:
@@ -213,9 +238,12 @@ def start_processes(
         timeout=step_timeout,
         start_timeout=start_timeout,
         autoreset=autoreset,
+        guarded=guarded,
     )
-    backend = Processes(settings, split, functions, keywords, pin_workers, caller_steps)
-    groups = WorkerGroups(backend, own, describe, restarts)
+    backend = Processes(settings, split, functions, keywords, pin_workers, caller_steps, info_bytes)
+    if prepared is not None:
+        prepared(backend)
+    groups = WorkerGroups(backend, own, describe, restarts, record_failures)
     where = " and in this process" if own else ""
     pids = [driver.worker.pid for driver in backend.workers]
     logger.info(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.errors import AlreadySteppingError, NotSteppingError
+from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.statistics import WorkerStatistics
 
 __all__ = ["AlreadySteppingError", "NotSteppingError", "StepBatch", "VecEnv"]
@@ -52,6 +53,19 @@ class StepBatch(NamedTuple):
     truncated: NDArray[np.bool_]
     infos: StepInfos
     env_ids: NDArray[np.intp]
+
+    @property
+    def action_masks(self) -> Any:
+        """The masks of the actions that come next, ``(k, n)``: see :meth:`VecEnv.action_masks`.
+
+        A new array each time. Environments that give masks by their method are asked from the first
+        call of :meth:`VecEnv.action_masks` on.
+
+        Raises:
+            AttributeError: an environment has none.
+            EnvError: an environment gave something else.
+        """
+        return self.infos.masks(self.infos)
 
 
 def _also(name: str) -> property:
@@ -301,6 +315,37 @@ class VecEnv(ABC):
         """
         self._lacks("recv")
 
+    def action_masks(self) -> Any:
+        """Which actions are allowed in the states that the next ones are chosen in.
+
+        Where an episode ended, that is the first state of the next. An environment gives its mask
+        in the info under ``"action_mask"`` or, where there is none, ``"avail_actions"``, or else by
+        its method ``action_masks()``. The method is called where the environment lives, after each
+        step and reset from the first call of this one on.
+
+        Returns:
+            A new array of bools each time, ``(num_envs, n)``: for Discrete one for each action, for
+            MultiDiscrete ``sum(nvec)``, part by part, for MultiBinary two for each bit. For a Dict
+            or Tuple of such spaces a dict or tuple of such arrays.
+
+        Raises:
+            AttributeError: an environment has no mask; says what was looked for.
+            EnvError: an environment raised, or its mask has another length. The vector environment
+                stays usable.
+            AlreadySteppingError: a step is pending.
+            ClosedVecEnvError: it is closed.
+
+        Example:
+            >>> import gymnasium
+            >>> from xuance_envs import DummyVecEnv_Gym
+            >>> with DummyVecEnv_Gym([lambda: gymnasium.make("Taxi-v4")] * 2) as envs:
+            ...     _ = envs.reset(seed=0)
+            ...     masks = envs.action_masks()
+            >>> masks.shape, masks.dtype
+            ((2, 6), dtype('bool'))
+        """
+        self._lacks("action_masks")
+
     def statistics(self) -> tuple[WorkerStatistics, ...]:
         """How long the steps of each worker's environments take; can be asked for at any time.
 
@@ -364,6 +409,78 @@ class VecEnv(ABC):
             ClosedVecEnvError: it is closed.
         """
         self._lacks("set_attr")
+
+    def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
+        """The state of every environment, or of some: all that what comes next depends on.
+
+        Args:
+            env_ids: the environments; None for all.
+
+        Returns:
+            A value that never changes, with one state for each, in the order of ``env_ids``.
+
+        Raises:
+            StateError: one cannot be saved; says which, what in it, and what to do.
+            AlreadySteppingError: a step is pending.
+            ClosedVecEnvError: it is closed.
+        """
+        self._lacks("save_state")
+
+    def load_state(
+        self, state: EnvStates, env_ids: Sequence[int] | None = None
+    ) -> tuple[Any, StepInfos]:
+        """Makes every environment, or some, be in a state that was saved.
+
+        From then on the same actions give the same observations, rewards, flags, infos and resets,
+        bit for bit, as they did or would have there. ``buf_obs`` and its like are as they were.
+
+        Args:
+            state: of as many environments; of this vector environment or another one, of whatever
+                backend, whose environments are made alike.
+            env_ids: the environments to put them into, in that order; None for all.
+
+        Returns:
+            ``(obs, infos)`` as :meth:`reset` does: what their next actions are chosen from, which
+            after the end of an episode is the first observation of the next, and the infos that
+            belong to it.
+
+        Raises:
+            StateError: a state cannot be read. Nothing has changed then.
+            StateMismatchError: one is of an environment that is not like the one it is for: says
+                in what they differ. Nothing has changed then.
+            ValueError: it has another number of states.
+            AlreadySteppingError: a step is pending.
+            ClosedVecEnvError: it is closed.
+        """
+        self._lacks("load_state")
+
+    def clone_state(
+        self,
+        src_ids: int | Sequence[int],
+        dst_ids: int | Sequence[int],
+        *,
+        fork_rng: bool = False,
+    ) -> tuple[Any, StepInfos]:
+        """Makes some environments be in the state that others are in.
+
+        All states are read before any is written, so environments can change places.
+
+        Args:
+            src_ids: whose state: one environment for all, or one for each of ``dst_ids``.
+            dst_ids: the environments that become like them, none of them twice.
+            fork_rng: whether each goes on with random streams of its own, derived from its source's
+                and from its index; otherwise all draw what their source draws.
+
+        Returns:
+            As :meth:`load_state`, in the order of ``dst_ids``.
+
+        Raises:
+            StateError: a state cannot be saved. Nothing has changed then.
+            StateMismatchError: two environments are not alike. Nothing has changed then.
+            AlreadySteppingError: a step is pending.
+            ClosedVecEnvError: it is closed.
+        """
+        self._lacks("clone_state")
 
     def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
         """Renders every environment, or some.

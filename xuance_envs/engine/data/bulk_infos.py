@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.info_columns import MAX_COLUMNS, Frozen, InfoArrays, kind_of
+from xuance_envs.engine.data.column_table import ColumnTable
+from xuance_envs.engine.data.info_columns import (
+    NUMBERS,
+    Frozen,
+    InfoArrays,
+    Kind,
+)
 
 __all__ = ["BulkInfoWriter", "RowRests"]
 
@@ -22,19 +28,15 @@ class BulkInfoWriter:
         arrays: of all environments.
 
     Attributes:
-        keys (list[str]): the key of each column in use, in order; only ever grows.
-        changes (int): how often it has grown.
+        table (ColumnTable): the columns.
         rest (dict): nothing: what does not fit columns is not written.
     """
 
     def __init__(self, arrays: InfoArrays) -> None:
-        self.keys: list[str] = []
-        self.changes = 0
         self.rest: dict[int, Any] = {}
+        self.table = ColumnTable(arrays)
         self._arrays = arrays
-        self._integers = arrays.cells.view(np.int64)
-        self._slots: dict[str, int] = {}
-        self._full: dict[int, int] = {}
+        self._full: dict[str, int] = {}
 
     def clear(self, at: Any = _ALL) -> None:
         """Removes all keys of some environments."""
@@ -44,7 +46,7 @@ class BulkInfoWriter:
     def write(
         self,
         key: str,
-        kind: type,
+        kind: Kind | None,
         values: Any,
         at: Any = _ALL,
         mask: NDArray[np.bool_] | None = None,
@@ -53,31 +55,32 @@ class BulkInfoWriter:
 
         Args:
             key: the key.
-            kind: the type its values have in the dicts.
-            values: a number, or one for each environment.
+            kind: what its values are in the dicts; None for what may not be in a column.
+            values: a value, or one for each environment.
             at: the environments.
             mask: which of them have the key; None for all.
 
         Returns:
             Whether there is a column for it.
         """
-        found = kind_of(kind)
-        slot = self._slots.get(key)
-        if found is None or (slot is None and len(self.keys) == MAX_COLUMNS):
+        table = self.table
+        if kind is None or not table.fits(kind):
             return False
-        if slot is None:
-            slot = self._slots[key] = len(self.keys)
-            self.keys.append(key)
-            self.changes += 1
-        code, is_integer = found
-        (self._integers if is_integer else self._arrays.cells)[slot, at] = values
+        code = table.code(key, kind)
+        if not code:
+            table.learn({**dict.fromkeys(table.keys, NUMBERS[int]), key: kind})
+            code = table.code(key, kind)
+            if not code:
+                return False
+        slot = table.slots[key]
+        kind.stored(self._arrays, slot, table.start(key))[at] = values
         if mask is not None:
-            self._full.pop(slot, None)
+            self._full.pop(key, None)
             self._arrays.kinds[slot, at] = np.where(mask, code, 0)
-        elif self._full.get(slot) != code:
+        elif self._full.get(key) != code:
             self._arrays.kinds[slot, at] = code
             if at is _ALL:
-                self._full[slot] = code
+                self._full[key] = code
         return True
 
 

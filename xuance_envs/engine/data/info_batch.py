@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_columns import (
-    CODES,
-    RESTORE,
+    NO_COLUMNS,
+    NUMBERS,
+    ArrayKind,
+    ColumnLayout,
+    Columns,
     Frozen,
     InfoArrays,
     KeyOrder,
-    as_stored,
-    scalars,
-    type_of,
+    Kind,
+    NumberKind,
 )
 
 __all__ = ["InfoBatch", "InfoColumns"]
@@ -26,34 +29,35 @@ class InfoBatch:
     """Everything the infos of some environments are built from, taken out of the arrays for good.
 
     Args:
-        numbers: a copy of the numbers, one column of the arrays per environment of the batch.
-        keys: by group, the key of each column.
+        arrays: a copy of the columns, one place per environment of the batch.
+        layouts: by group, its columns.
         group_of: by environment of the vector environment, its group.
         rest: by environment of the vector environment, how to thaw its rest, and the frozen rest.
     """
 
-    __slots__ = ("group_of", "keys", "numbers", "rest")
+    __slots__ = ("arrays", "group_of", "layouts", "rest")
 
     def __init__(
         self,
-        numbers: InfoArrays,
-        keys: Sequence[Sequence[str]],
+        arrays: InfoArrays,
+        layouts: Sequence[ColumnLayout],
         group_of: NDArray[np.intp],
         rest: Mapping[int, Frozen],
     ) -> None:
-        self.numbers = numbers
-        self.keys = keys
+        self.arrays = arrays
+        self.layouts = layouts
         self.group_of = group_of
         self.rest = rest
 
     def build(self, position: int, env: int) -> dict[Any, Any]:
         """The info dict of environment ``env``, which is at ``position`` in this batch."""
         info: dict[Any, Any] = {}
-        kinds = self.numbers.kinds[:, position].tolist() if len(self.numbers.kinds) else []
-        for slot, (key, code) in enumerate(zip(self.keys[self.group_of[env]], kinds, strict=False)):
+        layout = self.layouts[self.group_of[env]]
+        codes = self.arrays.kinds[:, position].tolist() if len(self.arrays.kinds) else []
+        for slot, (key, code) in enumerate(zip(layout.keys, codes, strict=False)):
             if code:
-                cell = as_stored(self.numbers.cells, code)[slot, position]
-                info[key] = RESTORE[code](cell)
+                start = layout.starts[slot]
+                info[key] = layout.kind(code).at(self.arrays, slot, start, position)
         if env in self.rest:
             thaw, frozen = self.rest[env]
             info.update(thaw(frozen))
@@ -62,70 +66,119 @@ class InfoBatch:
                 info = {key: info[key] for key in order if key in info}
         return info
 
+    def with_values(self, key: str, values: Mapping[int, Callable[[], Any]]) -> InfoBatch:
+        """The same infos, some of them with one key more, whatever they had under it.
+
+        Args:
+            key: the key.
+            values: by environment, what makes the value when its info is looked at.
+        """
+        rest = dict(self.rest)
+        for env, value in values.items():
+            rest[env] = partial(_thawed_with, key, value), rest.get(env)
+        return InfoBatch(self.arrays, self.layouts, self.group_of, rest)
+
     def column(self, key: str, envs: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """One key of all infos; ``envs`` are the environments at the batch's positions."""
-        cells, kinds = self._gather(key, envs)
-        mask = kinds != 0
-        codes = np.unique(kinds[mask]).tolist()
+        if (whole := self.whole_column(key)) is not None:
+            return whole, np.ones(len(envs), np.bool_)
+        parts = self._parts(key, envs)
         others = self._others(key, envs)
-        if others or CODES[type(None)] in codes:
-            objects = np.full(len(envs), None, dtype=object)
-            for position in np.flatnonzero(mask).tolist():
-                objects[position] = self.build(position, int(envs[position]))[key]
-            for position, value in others.items():
-                objects[position] = value
-                mask[position] = True
-            return objects, mask
-        if len(codes) == 1:
-            kind = type_of(codes[0])
-            return as_stored(cells, codes[0]).astype(kind), mask
-        values = np.zeros(len(envs))
-        for code in codes:
-            mine = kinds == code
-            values[mine] = as_stored(cells, code)[mine]
+        mask = np.zeros(len(envs), np.bool_)
+        for _, at, _ in parts:
+            mask[at] = True
+        kinds = {kind for kind, _, _ in parts}
+        if not others and len(kinds) == 1:
+            (kind,) = kinds
+            if kind is not NUMBERS[type(None)]:
+                values = np.zeros((len(envs), *kind.shape), kind.dtype)
+                for _, at, stored in parts:
+                    values[at] = stored
+                return values, mask
+        if not others and all([isinstance(k, NumberKind) and k.storage for k in kinds]):
+            values = np.zeros(len(envs))
+            for _, at, stored in parts:
+                values[at] = stored
+            return values, mask
+        values = np.full(len(envs), None, dtype=object)
+        for position in mask.nonzero()[0].tolist():
+            values[position] = self.build(position, int(envs[position]))[key]
+        for position, value in others.items():
+            values[position] = value
+            mask[position] = True
         return values, mask
 
-    def columns(
-        self, envs: NDArray[np.intp]
-    ) -> dict[str, tuple[type, NDArray[Any], NDArray[np.bool_]]] | None:
-        """Every key of all infos: its values' type, the values, and where there are any.
+    def may_have(self, key: str) -> bool:
+        """Whether one of the infos may have a key."""
+        return bool(self.rest) or any([key in layout.keys for layout in self.layouts])
+
+    def whole_column(self, key: str) -> NDArray[Any] | None:
+        """The quick way to a column that has a value of one kind in each info; None if not."""
+        first = self.layouts[0]
+        if self.rest or key not in first.keys or not self._groups_are_alike():
+            return None
+        slot = first.keys.index(key)
+        codes = self.arrays.kinds[slot]
+        code = int(codes[0]) if len(codes) else 0
+        if not code or not (codes == code).all():
+            return None
+        kind = first.kind(code)
+        if kind is NUMBERS[type(None)]:
+            return None
+        values = kind.values(kind.stored(self.arrays, slot, first.starts[slot]))
+        return values.copy() if isinstance(kind, ArrayKind) else values
+
+    def columns(self, envs: NDArray[np.intp]) -> Columns | None:
+        """Every key of all infos: what its values are, the values, and where there are any.
 
         Args:
             envs: the environments at the batch's positions.
 
         Returns:
-            None if values are not numbers, or not all of one type: then it takes the dicts.
+            None if something is not in columns, or a key's values are not all of one kind: then it
+            takes the dicts. Values that are arrays may share memory with this batch.
         """
         if self.rest:
             return None
-        found: dict[str, tuple[type, NDArray[Any], NDArray[np.bool_]]] = {}
+        found: dict[str, tuple[Kind, NDArray[Any], NDArray[np.bool_]]] = {}
+        first = self.layouts[0]
         alike = self._groups_are_alike()
-        for slot, key in enumerate(self.keys[0] if alike else self._all_keys()):
+        for slot, key in enumerate(first.keys if alike else self._all_keys()):
             if not alike:
-                cells, kinds = self._gather(key, envs)
-            elif slot < len(self.numbers.kinds):
-                cells, kinds = self.numbers.cells[slot], self.numbers.kinds[slot]
+                parts = self._parts(key, envs)
+                if len({kind for kind, _, _ in parts}) > 1:
+                    return None
+                if not parts:
+                    continue
+                kind = parts[0][0]
+                values, mask = self.column(key, envs)
+            elif slot < len(self.arrays.kinds):
+                codes = self.arrays.kinds[slot]
+                code = int(codes.max(initial=0))
+                if code == 0:
+                    continue
+                kind = first.kind(code)
+                values = kind.stored(self.arrays, slot, first.starts[slot])
+                mask = codes == code
+                if not mask.all():
+                    if (codes[~mask] != 0).any():
+                        return None
+                    values = values.copy("K")
+                    values[~mask] = np.zeros((), values.dtype)
+                values = kind.values(values)
             else:
                 continue
-            code = int(kinds.max(initial=0))
-            if code == 0:
-                continue
-            mask = kinds == code
-            if not mask.all():
-                if (kinds[~mask] != 0).any():
-                    return None
-                cells = np.where(mask, cells, 0.0)
-            kind = type_of(code)
-            if kind is type(None):
+            if kind is NUMBERS[type(None)]:
                 return None
-            found[key] = kind, as_stored(cells, code).astype(kind), mask
+            found[key] = kind, values, mask
         return found
 
     def _groups_are_alike(self) -> bool:
-        return all([keys == self.keys[0] for keys in self.keys])
+        first = self.layouts[0]
+        return all([layout is first or layout == first for layout in self.layouts])
 
     def _all_keys(self) -> dict[str, None]:
-        return dict.fromkeys(key for keys in self.keys for key in keys)
+        return dict.fromkeys(key for layout in self.layouts for key in layout.keys)
 
     def dicts(
         self, envs: NDArray[np.intp], extra: Mapping[str, Sequence[Any]]
@@ -143,30 +196,38 @@ class InfoBatch:
                 for info, value in zip(dicts, values, strict=True):
                     info[key] = value
             return dicts
-        keys = (*columns, *extra)
-        if len(keys) == 1 and extra:
-            (key,) = keys
-            return [{key: value} for value in extra[key]]
+        keys = [*columns, *extra]
         if not keys:
             return [{} for _ in range(len(envs))]
         rows = zip(
-            *[scalars(*column[:2]) for column in columns.values()], *extra.values(), strict=True
+            *[kind.each(values) for kind, values, _ in columns.values()],
+            *extra.values(),
+            strict=True,
         )
         return [dict(zip(keys, row, strict=True)) for row in rows]
 
-    def _gather(
+    def _parts(
         self, key: str, envs: NDArray[np.intp]
-    ) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
-        """The cells and kinds of one key, whichever column each group keeps it in."""
-        cells = np.zeros(len(envs))
-        kinds = np.zeros(len(envs), np.uint8)
-        for group, keys in enumerate(self.keys):
-            if key in keys[: len(self.numbers.kinds)]:
-                slot = keys.index(key)
-                present = (self.group_of[envs] == group) & (self.numbers.kinds[slot] != 0)
-                cells[present] = self.numbers.cells[slot, present]
-                kinds[present] = self.numbers.kinds[slot, present]
-        return cells, kinds
+    ) -> list[tuple[Kind, NDArray[np.intp], NDArray[Any]]]:
+        """The values of one key by kind: the kind, their positions, and they as they are stored.
+
+        Each group may keep the key in another column, and count its kinds otherwise.
+        """
+        parts = []
+        arrays, layouts = self.arrays, self.layouts
+        alike = self._groups_are_alike()
+        for group, layout in enumerate(layouts[:1] if alike else layouts):
+            if key not in layout.keys[: len(arrays.kinds)]:
+                continue
+            slot = layout.keys.index(key)
+            codes = arrays.kinds[slot]
+            if not alike:
+                codes = np.where(self.group_of[envs] == group, codes, 0)
+            for code in set(codes.tolist()) - {0}:
+                kind = layout.kind(code)
+                (at,) = (codes == code).nonzero()
+                parts.append((kind, at, kind.stored(arrays, slot, layout.starts[slot])[at]))
+        return parts
 
     def _others(self, key: str, envs: NDArray[np.intp]) -> dict[int, Any]:
         """By position, the values of a key that did not fit its column."""
@@ -180,6 +241,18 @@ class InfoBatch:
         return others
 
 
+def _thawed_with(key: str, value: Callable[[], Any], frozen: Frozen | None) -> dict[Any, Any]:
+    """A rest with one key more."""
+    rest: dict[Any, Any] = {}
+    if frozen is not None:
+        thaw, inner = frozen
+        rest = dict(thaw(inner))
+    order = rest.get(KeyOrder)
+    if order is not None and key not in order:
+        rest[KeyOrder] = (*order, key)
+    return {**rest, key: value()}
+
+
 class InfoColumns:
     """The columns of infos that are in use, and whose they are.
 
@@ -190,15 +263,21 @@ class InfoColumns:
 
     def __init__(self, arrays: InfoArrays, groups: int) -> None:
         self._arrays = arrays
-        self._keys: tuple[tuple[str, ...], ...] = ((),) * groups
-        self._used = arrays.first(0)
+        self._layouts: tuple[ColumnLayout, ...] = (NO_COLUMNS,) * groups
+        self._used = arrays.first(0, 0)
         self._unused = self._used.copy()
+        self._copy_used = self._used.copy
 
-    def set_keys(self, group: int, keys: tuple[str, ...] | None) -> None:
-        """Takes note of the keys of a group's columns, if there are new ones."""
-        if keys is not None:
-            self._keys = (*self._keys[:group], keys, *self._keys[group + 1 :])
-            self._used = self._arrays.first(max(map(len, self._keys)))
+    def set_layout(self, group: int, layout: ColumnLayout | None) -> None:
+        """Takes note of a group's columns, if they have changed."""
+        if layout is not None:
+            self._layouts = (*self._layouts[:group], layout, *self._layouts[group + 1 :])
+            self._used = self._arrays.first(
+                max([len(layout.keys) for layout in self._layouts]),
+                max([layout.nbytes for layout in self._layouts]),
+            )
+            used = self._used
+            self._copy_used = used.copy if used.bytes.size else used.copy_numbers
 
     def batch(
         self,
@@ -209,9 +288,9 @@ class InfoColumns:
         """What the infos of some environments, or all, are built from."""
         used = self._used
         if not len(used.kinds):
-            numbers = self._unused
+            arrays = self._unused
         elif envs is None:
-            numbers = used.copy()
+            arrays = self._copy_used()
         else:
-            numbers = used.take(envs)
-        return InfoBatch(numbers, self._keys, group_of, rests)
+            arrays = used.take(envs)
+        return InfoBatch(arrays, self._layouts, group_of, rests)

@@ -1,34 +1,46 @@
-"""The columns that numbers of infos lie in, one row per key and one cell per environment.
+"""What may be a column of infos, and where columns lie: one row per key, one cell per environment.
 
-Of an info dict, numbers under string keys go into columns, together with their exact type.
-Whatever does not fit a column is the *rest*, which travels by itself, for that step only.
+Of an info dict, numbers and arrays under string keys go into columns, together with their exact
+kind; a number is to a column what an array without axes is. Whatever does not fit a column is the
+*rest*, which travels by itself, for that step only.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    "CODES",
+    "ALIGNMENT",
+    "INFO_BYTES",
+    "MAX_ARRAY_KINDS",
     "MAX_COLUMNS",
-    "RESTORE",
-    "STORAGE",
+    "NO_COLUMNS",
+    "NUMBERS",
+    "ArrayKind",
+    "ColumnLayout",
     "Columns",
     "Frozen",
     "InfoArrays",
     "KeyOrder",
-    "as_stored",
+    "Kind",
+    "NumberKind",
     "kind_of",
-    "scalars",
-    "type_of",
 ]
 
 MAX_COLUMNS = 64
 """Columns the arrays have room for; further keys travel as part of the rest."""
+
+INFO_BYTES = 1 << 14
+"""Bytes for the arrays in one environment's info, unless told otherwise."""
+
+ALIGNMENT = 16
+"""Bytes that each column of arrays begins at a multiple of: what any dtype is content with."""
 
 
 class KeyOrder:
@@ -39,9 +51,49 @@ def _exactly_none(_: Any) -> None:
     return None
 
 
-# A cell's kind is its place in this table, from 1; 0 marks an absent one. A float64 holds every
-# value of the types marked "d", an int64 of those marked "q".
-_KINDS: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
+@dataclass(frozen=True, eq=False)
+class NumberKind:
+    """Numbers of one type.
+
+    Attributes:
+        type: their type.
+        storage: ``"q"`` if an int64 holds every value of it, ``"d"`` if a float64 does, and
+            nothing where the type says it all.
+        restore: makes such a number of what is stored.
+        code: marks a cell of this kind.
+    """
+
+    type: type
+    storage: str
+    restore: Callable[[Any], Any]
+    code: int
+    shape: tuple[int, ...] = ()
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of an array of such numbers."""
+        return np.dtype(np.int64 if self.type is int else self.type)
+
+    def stored(self, arrays: InfoArrays, slot: int, start: int) -> NDArray[Any]:
+        """A column's cells, as values of this kind are stored in them, ``(n,)``."""
+        cells: NDArray[Any] = arrays.cells[slot]
+        return cells.view(np.int64) if self.storage == "q" else cells
+
+    def at(self, arrays: InfoArrays, slot: int, start: int, place: int) -> Any:
+        """The value in one cell of a column."""
+        cells = arrays.cells.view(np.int64) if self.storage == "q" else arrays.cells
+        return self.restore(cells[slot, place])
+
+    def values(self, stored: NDArray[Any]) -> NDArray[Any]:
+        """What is stored as an array of these numbers."""
+        return stored.astype(self.dtype)
+
+    def each(self, values: NDArray[Any]) -> list[Any]:
+        """The values of an array, as dicts have them."""
+        return values.tolist() if self.type in (int, float, bool) else list(values)
+
+
+_TYPES: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     (int, "q", int),
     (float, "d", float),
     (bool, "q", bool),
@@ -53,69 +105,159 @@ _KINDS: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     *((kind, "q", kind) for kind in (np.int64, np.int32, np.int16, np.int8)),
     *((kind, "q", kind) for kind in (np.uint64, np.uint32, np.uint16, np.uint8)),
 )
-CODES = {kind: code for code, (kind, _, _) in enumerate(_KINDS, start=1)}
-STORAGE = {code: storage for code, (_, storage, _) in enumerate(_KINDS, start=1)}
-RESTORE = {code: restore for code, (_, _, restore) in enumerate(_KINDS, start=1)}
+NUMBERS = {
+    kind: NumberKind(kind, storage, restore, code)
+    for code, (kind, storage, restore) in enumerate(_TYPES, start=1)
+}
+"""The kinds of numbers, by their types. In an array of codes, 0 is a cell without a value."""
+
+_NUMBER_OF = {kind.code: kind for kind in NUMBERS.values()}
+MAX_ARRAY_KINDS = 255 - len(NUMBERS)
+"""Kinds of arrays that a group may have at the same time; their codes follow those of numbers."""
 
 
-def kind_of(kind: type) -> tuple[int, bool] | None:
-    """The code of a type of numbers, and whether they are kept as integers; None if it has none."""
-    code = CODES.get(kind)
-    return None if code is None else (code, STORAGE[code] == "q")
+@dataclass(frozen=True)
+class ArrayKind:
+    """Arrays of one dtype, shape and order.
+
+    Attributes:
+        dtype: of the arrays.
+        shape: of the arrays.
+        fortran: whether the first axis is the one that runs quickest, and not the last.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Of one array."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def stored(self, arrays: InfoArrays, slot: int, start: int) -> NDArray[Any]:
+        """A column's cells, ``(n, *shape)``: as of :class:`NumberKind`."""
+        shape = self.shape[::-1] if self.fortran else self.shape
+        cells = arrays.bytes[:, start : start + self.nbytes].view(self.dtype)
+        cells = cells.reshape(len(cells), *shape)
+        return cells.transpose(0, *range(len(shape), 0, -1)) if self.fortran else cells
+
+    def at(self, arrays: InfoArrays, slot: int, start: int, place: int) -> NDArray[Any]:
+        """The value in one cell of a column, in memory of its own."""
+        row = arrays.bytes[place, start : start + self.nbytes]
+        order = "F" if self.fortran else "C"
+        return np.ndarray(self.shape, self.dtype, row, order=order).copy(order)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
+
+    def values(self, stored: NDArray[Any]) -> NDArray[Any]:
+        """What is stored, as it is: it shares memory with the columns."""
+        return stored
+
+    def each(self, values: NDArray[Any]) -> list[Any]:
+        """The values of an array, as dicts have them: in memory of their own."""
+        return [values[i, ...].copy("K") for i in range(len(values))]
+
+
+Kind = NumberKind | ArrayKind
+"""What the value in a cell is, exactly."""
+
+
+def kind_of(value: Any) -> Kind | None:
+    """What a value of an info is where it may be in a column; None if it may not.
+
+    Numbers may, Python's and NumPy's, and arrays whose bytes are all there is of them: not those of
+    objects, and none of a class that derives from NumPy's.
+    """
+    number = NUMBERS.get(type(value))
+    if number is not None or type(value) is not np.ndarray:
+        return number
+    dtype = value.dtype
+    if dtype.hasobject or dtype.metadata is not None:
+        return None
+    return ArrayKind(dtype, value.shape, value.flags.fnc)
+
+
+@dataclass(frozen=True)
+class ColumnLayout:
+    """The columns of a group that are in use.
+
+    Attributes:
+        keys: of each column.
+        starts: of each column, where its arrays begin in each environment's bytes.
+        kinds: the kinds of arrays, by code from that after the numbers' on; None for one that is
+            not in use.
+        nbytes: how many of each environment's bytes are in use.
+    """
+
+    keys: tuple[str, ...] = ()
+    starts: tuple[int, ...] = ()
+    kinds: tuple[ArrayKind | None, ...] = ()
+    nbytes: int = 0
+
+    def kind(self, code: int) -> Kind:
+        """What a code stands for."""
+        number = _NUMBER_OF.get(code)
+        if number is not None:
+            return number
+        kind = self.kinds[code - len(NUMBERS) - 1]
+        assert kind is not None
+        return kind
+
+
+NO_COLUMNS = ColumnLayout()
 
 
 class InfoArrays:
-    """The numbers of one step's infos.
+    """The columns of one step's infos.
 
     Args:
-        cells: ``(MAX_COLUMNS, n)`` float64: the values, integers as the same bits of an int64.
-        kinds: ``(MAX_COLUMNS, n)`` uint8: the type of each cell's value, 0 where there is none.
+        cells: ``(MAX_COLUMNS, n)`` float64: numbers, integers as the same bits of an int64.
+        kinds: ``(MAX_COLUMNS, n)`` uint8: the code of each cell's kind, 0 where there is no value.
+        bytes: ``(n, info_bytes)`` uint8: of each environment the arrays, one after the other.
     """
 
-    def __init__(self, cells: NDArray[np.float64], kinds: NDArray[np.uint8]) -> None:
+    __slots__ = ("bytes", "cells", "kinds")
+
+    def __init__(
+        self, cells: NDArray[np.float64], kinds: NDArray[np.uint8], bytes: NDArray[np.uint8]
+    ) -> None:
         self.cells = cells
         self.kinds = kinds
+        self.bytes = bytes
 
     @staticmethod
-    def shapes(num_envs: int) -> Iterator[tuple[np.dtype[Any], tuple[int, ...]]]:
-        """Dtype and shape of the two arrays."""
+    def shapes(num_envs: int, info_bytes: int) -> Iterator[tuple[np.dtype[Any], tuple[int, ...]]]:
+        """Dtype and shape of the arrays."""
         yield np.dtype(np.float64), (MAX_COLUMNS, num_envs)
         yield np.dtype(np.uint8), (MAX_COLUMNS, num_envs)
+        yield np.dtype(np.uint8), (num_envs, -(-info_bytes // ALIGNMENT) * ALIGNMENT)
 
     def slice(self, lo: int, hi: int) -> InfoArrays:
         """The same arrays for environments ``lo`` to ``hi - 1`` only."""
-        return InfoArrays(self.cells[:, lo:hi], self.kinds[:, lo:hi])
+        return InfoArrays(self.cells[:, lo:hi], self.kinds[:, lo:hi], self.bytes[lo:hi])
 
-    def first(self, columns: int) -> InfoArrays:
-        """The first columns of the same arrays."""
-        return InfoArrays(self.cells[:columns], self.kinds[:columns])
+    def first(self, columns: int, nbytes: int) -> InfoArrays:
+        """The first columns of the same arrays, and the first bytes."""
+        return InfoArrays(self.cells[:columns], self.kinds[:columns], self.bytes[:, :nbytes])
 
     def copy(self) -> InfoArrays:
-        """The same numbers in arrays of their own."""
-        return InfoArrays(self.cells.copy(), self.kinds.copy())
+        """The same values in arrays of their own."""
+        return InfoArrays(self.cells.copy(), self.kinds.copy(), self.bytes.copy())
+
+    def copy_numbers(self) -> InfoArrays:
+        """As :meth:`copy`, where no bytes are in use."""
+        return InfoArrays(self.cells.copy(), self.kinds.copy(), self.bytes)
 
     def take(self, envs: NDArray[np.intp]) -> InfoArrays:
-        """A copy of some environments' numbers."""
-        return InfoArrays(self.cells.take(envs, axis=1), self.kinds.take(envs, axis=1))
+        """A copy of some environments' values."""
+        return InfoArrays(
+            self.cells.take(envs, axis=1),
+            self.kinds.take(envs, axis=1),
+            self.bytes.take(envs, axis=0),
+        )
 
 
-Columns = Mapping[str, tuple[type, NDArray[Any], NDArray[np.bool_]]]
-"""By key, the type of some infos' values, the values, and where there are any."""
+Columns = Mapping[str, tuple[Kind, NDArray[Any], NDArray[np.bool_]]]
+"""By key, what some infos' values are, the values, and where there are any."""
 
 Frozen = tuple[Callable[[Any], Any], Any]
 """How to thaw what does not fit the columns of an info, and that, frozen."""
-
-
-def type_of(code: int) -> type:
-    """The type of numbers that a code stands for."""
-    return _KINDS[code - 1][0]
-
-
-def as_stored(cells: NDArray[np.float64], code: int) -> NDArray[Any]:
-    """The cells as what values of this kind are stored as."""
-    return cells.view(np.int64) if STORAGE[code] == "q" else cells
-
-
-def scalars(kind: type, array: NDArray[Any]) -> list[Any]:
-    """The values of an array, as scalars of a type."""
-    return array.tolist() if kind in (int, float, bool) else list(array)

@@ -2,35 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from xuance_envs.engine.data.column_table import ColumnTable, is_ascending
 from xuance_envs.engine.data.info_columns import (
-    CODES,
     MAX_COLUMNS,
-    STORAGE,
+    ArrayKind,
     Columns,
     InfoArrays,
     KeyOrder,
-    as_stored,
-    scalars,
+    Kind,
+    NumberKind,
+    kind_of,
 )
 from xuance_envs.engine.data.space_layout import BadValueError
+from xuance_envs.engine.data.space_rows import quick_view
 
 __all__ = ["InfoWriter"]
-
-MAX_REORDERINGS = 8
-"""How often columns are put into another order; infos that differ from then on state theirs."""
-
 
 _Layout = Sequence[tuple[Any, type, Any]]
 """The keys of an info, in its order, and each one's type and column."""
 
 _EMPTY: _Layout = ()
 _WRITE_ANEW: _Layout = ((KeyOrder, KeyOrder, ()),)  # no info is laid out like it
+
+_ALL = slice(None)
+
+# What tells that a column does not take a value.
+_NOT_TAKEN = (LookupError, TypeError, ValueError, NotImplementedError, BufferError)
+
+
+class _Vectors:
+    """The cells of a column of vectors, ``cells[i] = vector``; they refuse any other kind."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Sequence[memoryview]) -> None:
+        self._rows = rows  # which check and copy by themselves
+
+    def __setitem__(self, i: int, value: NDArray[Any]) -> None:
+        self._rows[i][_ALL] = value  # type: ignore[call-overload]  # NumPy's stubs lack Buffer
+
+
+class _Arrays:
+    """The cells of a column of arrays of a kind; they refuse any other."""
+
+    __slots__ = ("_dtype", "_fortran", "_shape", "_stored")
+
+    def __init__(self, kind: ArrayKind, stored: NDArray[Any]) -> None:
+        self._dtype = kind.dtype
+        self._shape = kind.shape
+        self._fortran = kind.fortran
+        self._stored = stored
+
+    def __setitem__(self, i: int, value: NDArray[Any]) -> None:
+        if (
+            value.dtype != self._dtype
+            or value.shape != self._shape
+            or value.flags.fnc != self._fortran
+        ):
+            raise TypeError
+        self._stored[i] = value
 
 
 class InfoWriter:
@@ -39,37 +75,39 @@ class InfoWriter:
     Columns are in the order that infos have their keys in, and what does not fit them comes after;
     an info of another order has it in its rest.
 
+    An array gets a column the first time that its key has one. From then on one of another dtype,
+    shape or order is left to the rest until it has come twice in a row, so that what changes all
+    the time is not given one over and over again.
+
     Args:
         arrays: the group's slice of them.
         freeze: makes a copy of what does not fit the arrays, such that the environment cannot
             change it any more.
 
     Attributes:
-        keys (list[str]): the key of each column in use, in order.
-        changes (int): how often the keys have changed.
+        table (ColumnTable): the columns.
         rest (dict[int, Any]): by environment, a frozen dict of what did not fit its columns.
     """
 
     def __init__(self, arrays: InfoArrays, freeze: Callable[[Any], Any]) -> None:
-        self.keys: list[str] = []
-        self.changes = 0
-        self._reorderings = 0
-        self._arranging: tuple[Sequence[str], InfoArrays, int] | None = None
+        n = arrays.cells.shape[1]
         self.rest: dict[int, Any] = {}
+        self.table = ColumnTable(arrays, self._forget_layouts)
         self._freeze = freeze
-        self._slots: dict[str, int] = {}
         self._arrays = arrays
-        self._kinds = arrays.kinds
         integers = arrays.cells.view(np.int64)
         # One row of the arrays each, as what an int or a float is most quickly stored into.
         self._columns: dict[str, list[Any]] = {
             "d": [memoryview(row) for row in arrays.cells],
             "q": [memoryview(row) for row in integers],
-            "": [[None] * arrays.cells.shape[1]] * MAX_COLUMNS,
+            "": [[None] * n] * MAX_COLUMNS,
         }
-        self._layouts: list[_Layout] = [_EMPTY] * arrays.cells.shape[1]
+        self._array_columns: dict[tuple[str, ArrayKind], Any] = {}
+        self._layouts: list[_Layout] = [_EMPTY] * n
         # By environment, the keys of its info that are in columns and whose order these imply.
-        self._implied: list[Sequence[str]] = [()] * arrays.cells.shape[1]
+        self._implied: list[Sequence[str]] = [()] * n
+        # By environment and key, a kind of arrays without a column, and how often in a row it came.
+        self._unsettled: list[dict[Any, tuple[Kind, int]]] = [{}] * n
 
     def write(self, i: int, info: dict[str, Any]) -> None:
         """Stores the info of the group's environment i.
@@ -90,32 +128,37 @@ class InfoWriter:
             else:
                 if place == len(layout) and (place or type(info) is dict):
                     return
-        except (LookupError, TypeError, ValueError):
+        except _NOT_TAKEN:
             pass  # not laid out as this environment's last info was
         self._write_anew(i, info)
 
     def _write_anew(self, i: int, info: dict[str, Any]) -> None:
         if not isinstance(info, dict):
             raise BadValueError(f"expected an info that is a dict, got a {type(info).__name__}")
+        table = self.table
         self._implied[i] = ()
-        self._learn([key for key, value in info.items() if type(value) in CODES])
+        kinds = {key: kind for key, value in info.items() if (kind := kind_of(value)) is not None}
+        table.learn(self._wanted(i, kinds), self._implied)
         layout: list[tuple[str, type, Any]] = []
         rest: dict[Any, Any] = {}
         last, in_order = -1, True
-        self._kinds[:, i] = 0
+        self._arrays.kinds[:, i] = 0
         for key, value in info.items():
-            code = CODES.get(type(value), 0)
-            slot = self._slots.get(key) if code else None
-            if slot is None:
+            code = table.code(key, kinds[key]) if key in kinds else 0
+            if not code:
                 rest[key] = value
                 continue
-            column = self._columns[STORAGE[code]][slot]
+            slot, kind = table.slots[key], kinds[key]
+            column = self._column(key, kind)
             try:
-                column[i] = value
+                if isinstance(kind, NumberKind):
+                    column[i] = value
+                else:
+                    kind.stored(self._arrays, slot, table.start(key))[i] = value
             except (ValueError, OverflowError):  # an integer beyond 64 bits
                 rest[key] = value
                 continue
-            self._kinds[slot, i] = code
+            self._arrays.kinds[slot, i] = code
             layout.append((key, type(value), column))
             in_order = in_order and slot > last and not rest
             last = slot
@@ -127,87 +170,75 @@ class InfoWriter:
         if rest:
             self.rest[i] = self._freeze(rest)
 
+    def _wanted(self, i: int, kinds: Mapping[Any, Kind]) -> dict[Any, Kind]:
+        """What of an info has columns, or is to be given one."""
+        table, before = self.table, self._unsettled[i]
+        wanted: dict[Any, Kind] = {}
+        unsettled: dict[Any, tuple[Kind, int]] = {}
+        for key, kind in kinds.items():
+            if isinstance(kind, NumberKind) or table.code(key, kind):
+                wanted[key] = kind
+            elif table.fits(kind):
+                seen, count = before.get(key, (None, 0))
+                count = count + 1 if seen == kind else 1
+                unsettled[key] = kind, count
+                # Tried less and less often, because there may be no room for it.
+                if count & (count - 1) == 0 and (count > 1 or key not in table.slots):
+                    wanted[key] = kind
+        self._unsettled[i] = unsettled
+        return wanted
+
+    def _column(self, key: str, kind: Kind) -> Any:
+        """The cells that values of a kind are most quickly stored into."""
+        if isinstance(kind, NumberKind):
+            return self._columns[kind.storage][self.table.slots[key]]
+        column = self._array_columns.get((key, kind))
+        if column is None:
+            stored = kind.stored(self._arrays, self.table.slots[key], self.table.start(key))
+            rows = [quick_view(row) for row in stored] if stored.ndim == 2 else []
+            vectors = [row for row in rows if row is not None]
+            column = _Vectors(vectors) if vectors else _Arrays(kind, stored)
+            self._array_columns[key, kind] = column
+        return column
+
+    def _forget_layouts(self) -> None:
+        self._layouts[:] = [_WRITE_ANEW] * len(self._layouts)
+        self._array_columns = {}
+
     def write_columns(self, places: Sequence[int], columns: Columns) -> None:
-        """Stores the infos of some environments, which are numbers of one type by key.
+        """Stores the infos of some environments, which are of one kind by key.
 
         Args:
             places: the environments.
             columns: as :class:`~xuance_envs.engine.data.info_batch.InfoBatch` gives them, in that
                 order.
         """
+        table = self.table
         at = np.asarray(places)
         for i in places:
             self._layouts[i], self._implied[i] = _WRITE_ANEW, ()
-        self._learn(list(columns))
-        self._kinds[:, at] = 0
+        table.learn({key: kind for key, (kind, _, _) in columns.items()}, self._implied)
+        self._arrays.kinds[:, at] = 0
         rests: dict[int, dict[Any, Any]] = {}
-        slots = [self._slots.get(key, MAX_COLUMNS) for key in columns]
-        if _is_ascending(slots):
-            keys = [key for key in columns if key in self._slots]
+        codes = [table.code(key, kind) for key, (kind, _, _) in columns.items()]
+        slots = [
+            table.slots[key] if code else MAX_COLUMNS
+            for key, code in zip(columns, codes, strict=True)
+        ]
+        if is_ascending(slots):
+            keys = [key for key, code in zip(columns, codes, strict=True) if code]
             for i in places:
                 self._implied[i] = keys
         else:
             rests = {i: {KeyOrder: tuple(columns)} for i in places}
-        for slot, (key, (kind, values, mask)) in zip(slots, columns.items(), strict=True):
-            if slot == MAX_COLUMNS:
+        for slot, code, (key, (kind, values, mask)) in zip(
+            slots, codes, columns.items(), strict=True
+        ):
+            if not code:
                 for position in mask.nonzero()[0].tolist():
-                    (value,) = scalars(kind, values[position : position + 1])
+                    (value,) = kind.each(values[position : position + 1])
                     rests.setdefault(places[position], {})[key] = value
                 continue
-            cells = as_stored(self._arrays.cells, CODES[kind])
-            cells[slot, at] = values
-            self._kinds[slot, at] = mask * np.uint8(CODES[kind])
+            kind.stored(self._arrays, slot, table.start(key))[at] = values
+            self._arrays.kinds[slot, at] = mask * np.uint8(code)
         self.rest.update((i, self._freeze(rest)) for i, rest in rests.items())
-
-    def _learn(self, numbers: Sequence[Any]) -> None:
-        """Makes columns for the keys of an info's numbers, as long as there are any, in its order.
-
-        Columns of another order are put into this one, a few times, unless an info needs theirs.
-        """
-        self._finish_arranging()
-        slots = self._slots
-        known = [slots[key] for key in numbers if key in slots]
-        agrees = _is_ascending(known)
-        if agrees and len(known) == len(numbers):
-            return
-        room = MAX_COLUMNS - len(self.keys)
-        new = [key for key in numbers if key not in slots and type(key) is str][:room]
-        order = self.keys.copy()
-        if not agrees and self._reorderings < MAX_REORDERINGS:
-            for slot, other in zip(sorted(known), known, strict=True):
-                order[slot] = self.keys[other]
-            if all([_is_ascending(map(order.index, keys)) for keys in self._implied]):
-                self._reorderings += 1
-            else:
-                order = self.keys.copy()
-        place = len(order)
-        for key in reversed(numbers):
-            if key in slots:
-                place = order.index(key)
-            elif key in new:
-                order.insert(place, key)
-        if order != self.keys:
-            self._arrange(order)
-
-    def _arrange(self, order: Sequence[str]) -> None:
-        """Puts the columns in use into another order, with new ones among them."""
-        unused = iter(range(len(self.keys), MAX_COLUMNS))
-        sources = [self._slots[key] if key in self._slots else next(unused) for key in order]
-        self._layouts[:] = [_WRITE_ANEW] * len(self._layouts)
-        arranged = InfoArrays(self._arrays.cells[sources], self._kinds[sources])
-        self._arranging = order, arranged, self.changes + 1
-        self._finish_arranging()
-
-    def _finish_arranging(self) -> None:
-        """Does so, or goes on where an interrupt came."""
-        if self._arranging is not None:
-            order, arranged, self.changes = self._arranging
-            self._arrays.cells[: len(order)] = arranged.cells
-            self._kinds[: len(order)] = arranged.kinds
-            self.keys[:] = order
-            self._slots = {key: slot for slot, key in enumerate(order)}
-            self._arranging = None
-
-
-def _is_ascending(slots: Iterable[int]) -> bool:
-    return all([one <= other for one, other in pairwise(slots)])

@@ -13,7 +13,7 @@ from xuance_envs.engine.data.recycling import LEAST_BYTES, copier_of
 from xuance_envs.engine.data.space_layout import BadValueError, Leaf, SpaceLayout, fit
 from xuance_envs.engine.serialization import copy_of
 
-__all__ = ["EVERY", "Index", "Row", "SpaceRows", "read_only"]
+__all__ = ["EVERY", "Index", "Row", "SpaceRows", "quick_view", "read_only"]
 
 Index = NDArray[np.intp] | slice
 """Which environments: their indices, or :data:`EVERY`."""
@@ -175,9 +175,9 @@ class SpaceRows:
         if leaf.shape == () and leaf.dtype.char in _INTEGER_FORMATS and leaf.dtype.isnative:
             return _IntegerRow(part, i, leaf)
         if strict and self.layout.flat and len(leaf.shape) == 1:
-            view = memoryview(part[i])
-            if view.format in _MEMORYVIEW_FORMATS:
-                return view
+            quick = quick_view(part[i])
+            if quick is not None:
+                return quick
         return _ArrayRow(part[i, ...], leaf)
 
     def reader(self) -> Callable[[], list[Any]]:
@@ -346,6 +346,14 @@ def _has_shape(value: Any, shape: tuple[int, ...]) -> bool:
         return bool(np.shape(value) == shape)
     except ValueError:  # ragged
         return False
+
+
+def quick_view(vector: NDArray[Any]) -> memoryview | None:
+    """A view of a vector that refuses a wrong dtype or length by itself; None if it could not."""
+    dtype = vector.dtype
+    if dtype.char not in _MEMORYVIEW_FORMATS or not dtype.isnative:
+        return None
+    return memoryview(vector)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:

@@ -5,6 +5,7 @@ A worker sees its slice of the same arrays, so nothing has to be sent on an ordi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,8 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.info_columns import InfoArrays
+from xuance_envs.engine.data.info_columns import INFO_BYTES, InfoArrays
+from xuance_envs.engine.data.masks import mask_layout
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
 
@@ -35,8 +37,10 @@ class StepArrays:
         terminated: ``(n,)`` bool.
         truncated: ``(n,)`` bool.
         pending: ``(n,)`` bool: where an episode ended and the environment has not been reset yet.
-        infos: the numbers in the infos.
-        reset_infos: the numbers in the infos of the resets, where an episode ended.
+        infos: the columns of the infos.
+        reset_infos: the columns of the infos of the resets, where an episode ended.
+        masks: those of actions that environments give by their method, once they are asked for
+            them; None where actions have no masks, or wider ones than an info has room for.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class StepArrays:
         pending: NDArray[np.bool_],
         infos: InfoArrays,
         reset_infos: InfoArrays,
+        masks: SpaceRows | None,
     ) -> None:
         self.observations = observations
         self.reset_observations = reset_observations
@@ -60,12 +65,18 @@ class StepArrays:
         self.pending = pending
         self.infos = infos
         self.reset_infos = reset_infos
+        self.masks = masks
 
     @staticmethod
-    def nbytes(observation_space: Space[Any], action_space: Space[Any], num_envs: int) -> int:
+    def nbytes(
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        num_envs: int,
+        info_bytes: int = INFO_BYTES,
+    ) -> int:
         """Bytes of memory the arrays for so many environments take."""
         layouts = SpaceLayout(observation_space), SpaceLayout(action_space)
-        ends = [end for *_, end in _places(*layouts, num_envs)]
+        ends = [end for *_, end in _places(*layouts, num_envs, info_bytes)]
         return ends[-1]
 
     @classmethod
@@ -75,6 +86,7 @@ class StepArrays:
         action_space: Space[Any],
         num_envs: int,
         memory: Any = None,
+        info_bytes: int = INFO_BYTES,
     ) -> StepArrays:
         """Lays the arrays out.
 
@@ -84,9 +96,11 @@ class StepArrays:
             num_envs: number of environments.
             memory: a writable buffer of :meth:`nbytes` zeros that the arrays live on, the same
                 layout in every process; None for memory of their own.
+            info_bytes: room for the arrays in each environment's info.
         """
         observations, actions = SpaceLayout(observation_space), SpaceLayout(action_space)
-        places = list(_places(observations, actions, num_envs))
+        masks = _masks(actions, info_bytes)
+        places = list(_places(observations, actions, num_envs, info_bytes))
         if memory is None:
             memory = bytearray(places[-1][-1])
         arrays = iter(
@@ -110,8 +124,9 @@ class StepArrays:
             next(arrays),
             next(arrays),
             next(arrays),
-            InfoArrays(next(arrays), next(arrays)),
-            InfoArrays(next(arrays), next(arrays)),
+            InfoArrays(next(arrays), next(arrays), next(arrays)),
+            InfoArrays(next(arrays), next(arrays), next(arrays)),
+            None if masks is None else rows(masks),
         )
 
     def slice(self, lo: int, hi: int) -> StepArrays:
@@ -126,7 +141,15 @@ class StepArrays:
             self.pending[lo:hi],
             self.infos.slice(lo, hi),
             self.reset_infos.slice(lo, hi),
+            None if self.masks is None else self.masks.slice(lo, hi),
         )
+
+    def clear(self) -> None:
+        """Removes what somebody may have left in them who had them before."""
+        for array in (self.terminated, self.truncated, self.pending):
+            array[:] = False
+        for infos in (self.infos, self.reset_infos):
+            infos.kinds[:] = 0
 
 
 def as_float32(rewards: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -147,17 +170,19 @@ def first_unstepped(rewards: NDArray[np.float64]) -> int | None:
 _Place = tuple[np.dtype[Any], tuple[int, ...], int, int]
 
 
-def _places(observations: SpaceLayout, actions: SpaceLayout, num_envs: int) -> Iterator[_Place]:
+def _places(
+    observations: SpaceLayout, actions: SpaceLayout, num_envs: int, info_bytes: int
+) -> Iterator[_Place]:
     """Dtype, shape, first byte and end of every array, in the order they are laid out."""
     start = 0
-    for dtype, shape in _shapes(observations, actions, num_envs):
+    for dtype, shape in _shapes(observations, actions, num_envs, info_bytes):
         end = start + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
         yield dtype, shape, start, end
         start = -(-end // _ALIGNMENT) * _ALIGNMENT
 
 
 def _shapes(
-    observations: SpaceLayout, actions: SpaceLayout, num_envs: int
+    observations: SpaceLayout, actions: SpaceLayout, num_envs: int, info_bytes: int
 ) -> Iterator[tuple[np.dtype[Any], tuple[int, ...]]]:
     for layout in (observations, observations, actions):
         for leaf in layout.leaves:
@@ -167,4 +192,15 @@ def _shapes(
     for _ in range(3):
         yield np.dtype(np.bool_), (num_envs,)
     for _ in range(2):
-        yield from InfoArrays.shapes(num_envs)
+        yield from InfoArrays.shapes(num_envs, info_bytes)
+    masks = _masks(actions, info_bytes)
+    for leaf in () if masks is None else masks.leaves:
+        yield np.dtype(np.bool_), (num_envs, *leaf.shape)
+
+
+def _masks(actions: SpaceLayout, info_bytes: int) -> SpaceLayout | None:
+    """How masks of actions lie, if they are to lie in the arrays."""
+    layout = mask_layout(actions.space)
+    if layout is None or sum([math.prod(leaf.shape) for leaf in layout.leaves]) > info_bytes:
+        return None
+    return layout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex, overload
 
 import numpy as np
@@ -40,18 +40,30 @@ class Ends:
 
     def taken(self) -> tuple[NDArray[np.intp], InfoBatch]:
         """The environments whose episode ended, and the batch of their resets' infos."""
-        (envs,) = self._ended.nonzero()
+        envs = self.envs
         if self._envs is not None and len(self._envs) == len(envs):
             return envs, self._infos
         batch = self._infos
-        numbers = (
-            batch.numbers.take(self._rows(envs)) if len(batch.numbers.kinds) else batch.numbers
-        )
-        return envs, InfoBatch(numbers, batch.keys, batch.group_of, batch.rest)
+        arrays = batch.arrays.take(self._rows(envs)) if len(batch.arrays.kinds) else batch.arrays
+        return envs, InfoBatch(arrays, batch.layouts, batch.group_of, batch.rest)
 
     def observations(self, envs: NDArray[np.intp]) -> list[Any]:
         """The first observations of the next episodes of some of those environments."""
         return [self._observation(row) for row in self._rows(envs).tolist()]
+
+    @property
+    def envs(self) -> NDArray[np.intp]:
+        """The environments whose episode ended, ascending."""
+        return self._ended.nonzero()[0]
+
+    def with_observations(self, observations: Sequence[Any]) -> Ends:
+        """The same ends, with other first observations of the next episodes.
+
+        Args:
+            observations: one for each of :attr:`envs`.
+        """
+        by_row = dict(zip(self._rows(self.envs).tolist(), observations, strict=True))
+        return Ends(self._ended, by_row.__getitem__, self._infos, self._envs)
 
     def _rows(self, envs: NDArray[np.intp]) -> NDArray[np.intp]:
         return envs if self._envs is None else self._envs.searchsorted(envs)
@@ -74,9 +86,14 @@ class StepInfos(Sequence[dict[Any, Any]]):
         batch: what the dicts are built from.
         envs: the environment of each dict.
         ends: the episodes that ended in the step, None if none did.
+
+    Attributes:
+        masks (Callable): gives the masks of the actions that come next, of these infos; only where
+            they have been received.
     """
 
-    __slots__ = ("_batch", "_built", "_ends", "_envs")
+    masks: Callable[[StepInfos], Any]
+    __slots__ = ("_batch", "_built", "_ends", "_envs", "masks")
 
     def __init__(self, batch: InfoBatch, envs: NDArray[np.intp], ends: Ends | None = None) -> None:
         self._batch = batch
@@ -85,9 +102,48 @@ class StepInfos(Sequence[dict[Any, Any]]):
         self._built: dict[int, dict[Any, Any]] = {}
 
     @property
+    def envs(self) -> NDArray[np.intp]:
+        """The environment of each dict."""
+        return self._envs
+
+    @property
     def parts(self) -> tuple[InfoBatch, Ends | None]:
         """What the dicts are built from."""
         return self._batch, self._ends
+
+    def with_reset_observations(self, observations: Sequence[Any]) -> StepInfos:
+        """The same infos, with other ``reset_obs``.
+
+        Args:
+            observations: one for each environment whose episode ended, ascending.
+        """
+        assert self._ends is not None
+        by_env = dict(zip(self._ends.envs.tolist(), observations, strict=True))
+        changed = {env: {"reset_obs": value} for env, value in by_env.items()}
+        ends = self._ends.with_observations(observations)
+        return self._with(self._batch, ends, changed)
+
+    def with_values(self, key: str, values: Mapping[int, Callable[[], Any]]) -> StepInfos:
+        """The same infos, some of them with one key more.
+
+        Args:
+            key: the key.
+            values: by environment, what makes the value when its info is looked at.
+        """
+        made = {env: {key: values[env]()} for env in self._built_envs() & values.keys()}
+        return self._with(self._batch.with_values(key, values), self._ends, made)
+
+    def _built_envs(self) -> set[int]:
+        return {int(self._envs[position]) for position in self._built}
+
+    def _with(
+        self, batch: InfoBatch, ends: Ends | None, changed: Mapping[int, Mapping[Any, Any]]
+    ) -> StepInfos:
+        """Other infos, in which those that are built are copies of these, but for what changed."""
+        infos = StepInfos(batch, self._envs, ends)
+        for position, info in self._built.items():
+            infos._built[position] = {**info, **changed.get(int(self._envs[position]), {})}
+        return infos
 
     def column(self, key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """One key of every environment's info, without building any dict.
@@ -96,10 +152,11 @@ class StepInfos(Sequence[dict[Any, Any]]):
             key: a key of the infos the environments gave; not ``reset_obs`` or ``reset_info``.
 
         Returns:
-            ``(values, mask)``, both of shape ``(len(infos),)``. ``mask`` says which infos have
-            the key; where they do not, the value is 0, or None in an array of objects. The
-            dtype is that of the values, float64 if several kinds of numbers are among them,
-            and object if some are not numbers.
+            ``(values, mask)``. ``mask``, of shape ``(len(infos),)``, says which infos have the key;
+            where they do not, the value is 0, or None in an array of objects. Numbers have the
+            shape ``(len(infos),)`` and their own dtype, float64 if they are of several types.
+            Arrays of one dtype and shape are one array of that dtype, ``(len(infos), *shape)``.
+            Whatever else there is makes an array of objects, ``(len(infos),)``.
         """
         return self._batch.column(key, self._envs)
 

@@ -5,44 +5,43 @@ The serial backend is one group. A worker process is a pipe around one group.
 
 from __future__ import annotations
 
-import contextlib
-import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import islice
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from xuance_envs.engine.data.info_batch import InfoColumns
 from xuance_envs.engine.data.info_writer import InfoWriter
+from xuance_envs.engine.data.masks import MASK_METHOD
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row, SpaceRows
 from xuance_envs.engine.data.step_arrays import UNSTEPPED, StepArrays
-from xuance_envs.engine.group.failures import failure_of
-from xuance_envs.engine.group.outcome import Autoreset, Outcome, OutcomeMaker, Reset
-from xuance_envs.engine.group.recorder import NOWHERE, Recorder
-from xuance_envs.engine.group.single_env import (
-    EnvDescription,
-    ResetInstead,
-    attribute_of,
-    check_distinct,
-    checked_env,
-    close,
-    owner_of,
-    render,
-    scalar_of,
-    setting_owner_of,
+from xuance_envs.engine.group.envs import NOTHING, Envs, never
+from xuance_envs.engine.group.group_masks import GroupMasks
+from xuance_envs.engine.group.outcome import (
+    OF_STATES,
+    Autoreset,
+    Outcome,
+    OutcomeMaker,
+    Reset,
+    Showing,
 )
+from xuance_envs.engine.group.recorder import NOWHERE, Recorder
+from xuance_envs.engine.group.single_env import ResetInstead, scalar_of
 from xuance_envs.engine.group.step_clock import StepClock
 from xuance_envs.engine.serialization import copy_of
-from xuance_envs.errors import EnvError
+
+if TYPE_CHECKING:
+    from xuance_envs.engine.group.states import GroupStates
 
 __all__ = ["EnvGroup"]
 
-_NOTHING = object()
-_UNTOUCHED = 0, _NOTHING
+_UNTOUCHED = 0, NOTHING
 _ALL = slice(None)
 
 # What tells that a quick way of storing a value does not take it; older NumPys warn of an array
@@ -52,11 +51,7 @@ _FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
 
 
-def _never(error: BaseException) -> bool:
-    return False
-
-
-class EnvGroup:
+class EnvGroup(Envs):
     """Environments stepped in series into their slice of the step's arrays.
 
     Args:
@@ -67,10 +62,10 @@ class EnvGroup:
         recorder: where to say how long steps take and, outside a plain step, which environment
             is at work. In a plain step the rewards tell.
         autoreset: when an environment whose episode ended is reset.
-        is_interrupt: whether what came out of an environment is not its own, but was raised for
-            the process it is in, as by Ctrl-C. It is then passed on as it is; anything else is an
-            :class:`~xuance_envs.errors.EnvError`. A process that is there for its environments
-            alone has none.
+        is_interrupt: as for :class:`~xuance_envs.engine.group.envs.Envs`.
+        thaw: an object that was frozen, as it was.
+        freeze_info: the same as ``freeze`` for what does not fit the columns of an info; None for
+            that.
 
     Raises:
         EnvError: a function raised, or what it returned is no environment.
@@ -85,43 +80,15 @@ class EnvGroup:
         freeze: Callable[[Any], Any],
         recorder: Recorder | None = None,
         autoreset: Autoreset = Autoreset.SAME_STEP,
-        is_interrupt: Callable[[BaseException], bool] = _never,
+        is_interrupt: Callable[[BaseException], bool] = never,
+        thaw: Callable[[Any], Any] = copy_of,
+        freeze_info: Callable[[Any], Any] | None = None,
     ) -> None:
-        self.envs: list[Any] = []
-        self._recorder = recorder or Recorder()
-        self._at = self._recorder.at
-        self._first = first
+        super().__init__(env_fns, keywords, first, recorder or Recorder(), is_interrupt)
         self._freeze = freeze
+        self._freeze_info = freeze_info or freeze
+        self._thaw = thaw
         self._autoreset = autoreset
-        self._is_interrupt = is_interrupt
-        self._doing = "construct"
-        try:
-            for i, (env_fn, kwargs) in enumerate(zip(env_fns, keywords, strict=True)):
-                self._at[0] = i + 1
-                try:
-                    self.envs.append(checked_env(env_fn(**kwargs)))
-                except BaseException as error:
-                    raise self._failure(i, error) from error
-            self._at[0] = NOWHERE
-            check_distinct(self.envs, first)
-        except BaseException:
-            with contextlib.suppress(EnvError):
-                self.close()
-            raise
-
-    def describe(self) -> list[tuple[int, EnvDescription]]:
-        """Describes the group's first environment, and the first one that differs from it.
-
-        Returns:
-            The index of each in the vector environment, and its description in copies: spaces
-            have generators.
-        """
-        first = EnvDescription.of(self.envs[0])
-        other = next((i for i, env in enumerate(self.envs) if first.differs_in(env)), 0)
-        described = [(self._first, first)]
-        if other:
-            described.append((self._first + other, EnvDescription.of(self.envs[other])))
-        return copy.deepcopy(described)
 
     def attach(self, arrays: StepArrays) -> None:
         """Gives the group the arrays it works on: its slice of them."""
@@ -137,17 +104,24 @@ class EnvGroup:
         self._terminated = arrays.terminated
         self._truncated = arrays.truncated
         self._unstepped = memoryview(UNSTEPPED.repeat(n))  # type: ignore[arg-type]  # as above
-        self._clear(arrays)
+        arrays.clear()
         self._pending = arrays.pending
-        self._infos = InfoWriter(arrays.infos, self._freeze)
-        self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze)
+        self._columns = InfoColumns(arrays.infos, 1)
+        self._reset_columns = InfoColumns(arrays.reset_infos, 1)
+        self._group_of = np.zeros(n, np.intp)
+        self._laid_out = [-1, -1]  # the changes that these columns have heard of
+        self._infos = InfoWriter(arrays.infos, self._freeze_info)
+        self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze_info)
         self._outcomes = OutcomeMaker(self._infos, self._reset_infos)
+        self._masks = GroupMasks(arrays.masks, arrays.pending)
         self.clock = StepClock(n, self._recorder.times)
         # What each step calls: the environments, but for those that it resets instead.
         self._stepped: list[Any] = list(self.envs)
         self._reset_instead: list[int] = []
         self._ended = False
         self._last_reset = -1
+        # Of the environments that were not in the last command: where what they show is.
+        self._others: dict[int, tuple[bool, Any]] = {}
         # What resets returned, until the next command; the step that was last begun, and where an
         # interrupt left it: the environment, and what its step returned if that is known.
         self._returned: defaultdict[int, Any] = defaultdict()
@@ -155,17 +129,10 @@ class EnvGroup:
         self._left = _UNTOUCHED
 
     @property
-    def columns(self) -> tuple[int, int]:
-        """How many columns are in use: of infos, and of the infos of resets."""
-        return len(self._infos.keys), len(self._reset_infos.keys)
-
-    @staticmethod
-    def _clear(arrays: StepArrays) -> None:
-        """Removes what a group may have left in the arrays that had them before."""
-        for array in (arrays.terminated, arrays.truncated, arrays.pending):
-            array[:] = False
-        for infos in (arrays.infos, arrays.reset_infos):
-            infos.kinds[:] = 0
+    def extents(self) -> tuple[tuple[int, int], tuple[int, int], bool]:
+        """How much of the arrays is in use: of infos, of the infos of resets, and any masks."""
+        infos, resets = self._infos.table.extent, self._reset_infos.table.extent
+        return infos, resets, bool(self._masks.watched)
 
     def step(self, actions: list[list[Any]] | None = None, number: int | None = None) -> Outcome:
         """Steps every environment once, and resets those whose episode ended, if that is the mode.
@@ -183,7 +150,7 @@ class EnvGroup:
         """
         rewards = self._rewards
         write_info = self._infos.write
-        known_info = self._infos.keys
+        known_info = self._infos.table.keys
         began = perf_counter()
         again = number is not None and number == self._number
         i, result = self._left if again else _UNTOUCHED
@@ -205,7 +172,7 @@ class EnvGroup:
             elif self.clock.times_each:
                 items = self.clock.timed(items)
             for i, (env, action, row) in items:
-                result = _NOTHING
+                result = NOTHING
                 result = env.step(action)
                 observation, reward, terminated, truncated, info = result
                 try:
@@ -218,11 +185,13 @@ class EnvGroup:
                 if terminated is not False or truncated is not False:
                     self._mark(i, terminated, truncated)
             self._left = i, result
-            self.clock.stop(began)
-            return self._outcome()
         except BaseException as error:
             self._left = i, result
             raise self._failure(i, error, result) from error
+        if self._masks.watched:
+            self._note_masks(self._masks.watched)
+        self.clock.stop(began)
+        return self.outcome()
 
     def reset(self, resets: Sequence[Reset]) -> Outcome:
         """Resets some environments; their observations and infos go where a step's would.
@@ -230,7 +199,7 @@ class EnvGroup:
         Raises:
             EnvError: an environment raised, or returned what its spaces do not allow.
         """
-        self._begin(None)
+        self._begin_with([i for i, *_ in resets])
         for i, seed, options in resets:
             given = {"seed": seed, "options": copy_of(options)}
             given = {name: value for name, value in given.items() if value is not None}
@@ -241,7 +210,8 @@ class EnvGroup:
                 raise self._failure(i, error) from error
             self._pending[i] = False
             self._stepped[i] = self.envs[i]
-        return self._outcome()
+            self._note_masks([i])
+        return self.outcome()
 
     def revive(self, seeds: Sequence[int | None], infos: Sequence[dict[str, Any]]) -> Outcome:
         """Stands in for a step that lost the environments; these are new ones in their place.
@@ -265,59 +235,117 @@ class EnvGroup:
                 self._end(i, given)
             except BaseException as error:
                 raise self._failure(i, error) from error
-        return self._outcome()
+            self._note_masks([i])
+        return self.outcome()
 
-    def call(self, places: Sequence[int], name: str, args: Any, kwargs: Any) -> list[Any]:
-        """Calls a method of some environments, each with copies of the arguments."""
+    def watch_masks(self, places: Sequence[int], note: bool = True) -> list[Any]:
+        """Asks some environments for the masks of their actions, now and in each new state.
 
-        def act(env: Any, _: Any) -> Any:
-            own_args, own_kwargs = copy_of((args, kwargs))
-            return attribute_of(env, name)(*own_args, **own_kwargs)
+        Args:
+            places: the environments.
+            note: whether now, too.
 
-        return self._each("call", places, act, name)
-
-    def get_attr(self, places: Sequence[int], name: str) -> list[Any]:
-        """Reads an attribute of some environments, reaching through wrappers."""
-        return self._each("get_attr", places, lambda env, _: attribute_of(env, name), name)
-
-    def set_attr(self, places: Sequence[int], name: str, values: Sequence[Any]) -> list[None]:
-        """Sets an attribute where it is, or else on the innermost environment, to a copy."""
-        act = lambda env, value: setattr(env, name, copy_of(value))  # noqa: E731  # as its siblings
-        return self._each("set_attr", places, act, name, values, setting_owner_of)
-
-    def apply(
-        self, places: Sequence[int], function: Callable[..., Any], arguments: Sequence[Any]
-    ) -> list[Any]:
-        """Calls ``function(env, *arguments)`` for some environments, each with own copies."""
-        act = lambda env, values: function(env, *copy_of(values))  # noqa: E731  # as its siblings
-        return self._each("call", places, act, None, arguments)
-
-    def render(self, places: Sequence[int], mode: str | None) -> list[Any]:
-        """Renders some environments."""
-        return self._each("render", places, lambda env, _: render(env, mode))
-
-    def close(self) -> None:
-        """Closes every environment, also after one of them failed to, or after an interrupt.
+        Returns:
+            The parts of each one's mask; None for one that has no method for that.
 
         Raises:
-            EnvError: the first environment's that raised.
+            EnvError: one raised, or returned something else.
         """
-        self._doing = "close"
-        failure: EnvError | None = None
-        interrupt: BaseException | None = None
-        while self.envs:
-            self._at[0] = len(self.envs)
-            env = self.envs.pop()
-            try:
-                close(env)
-            except BaseException as error:
-                if self._is_interrupt(error):
-                    interrupt = error
-                    continue
-                failure = self._failure(len(self.envs), error)
-                failure.__cause__ = error
-        if (raised := interrupt or failure) is not None:
-            raise raised
+        watch = self._masks.watch if note else self._masks.expect
+        return self._each(MASK_METHOD, places, watch, None, places)
+
+    # -- what environments show -------------------------------------------------------
+
+    def showing(self, i: int) -> Showing:
+        """What an environment's next action is chosen from."""
+        after_reset, rest = self._whereabouts(i)
+        storage = self._reset_observations if after_reset else self._observations
+        writer = self._reset_infos if after_reset else self._infos
+        columns = self._reset_columns if after_reset else self._columns
+        if self._laid_out[after_reset] != writer.table.changes:
+            columns.set_layout(0, writer.table.layout)
+            self._laid_out[after_reset] = writer.table.changes
+        rests = {} if rest is None else {i: (self._thaw, rest)}
+        leaves = [
+            (None if part[i] is None else self._thaw(part[i]))
+            if isinstance(part, list)
+            else part[i].copy()
+            for part in storage.parts
+        ]
+        stepped = self._stepped[i]
+        return Showing(
+            leaves,
+            columns.batch(self._group_of, rests, np.array([i])).build(0, i),
+            bool(self._pending[i]),
+            stepped.arguments if type(stepped) is ResetInstead else {},
+        )
+
+    def show(self, showings: Mapping[int, Showing]) -> Outcome:
+        """Has environments that were given other states show what belongs to these."""
+        self._begin_with(showings)
+        for i, showing in showings.items():
+            for part, leaf in zip(self._observations.parts, showing.leaves, strict=True):
+                is_object = isinstance(part, list) and leaf is not None
+                part[i] = self._freeze(leaf) if is_object else leaf
+            self._infos.write(i, showing.info)
+            self._returned[i] = showing
+            self._pending[i] = showing.pending
+            self._stepped[i] = self.envs[i]
+            if showing.pending and self._autoreset is Autoreset.NEXT_STEP:
+                self._reset_in_next_step(i, showing.arguments)
+        self._note_masks(list(showings))
+        return self.outcome()
+
+    def step_with(self, actions: Sequence[NDArray[Any]]) -> Outcome:
+        """Steps with these actions' leaves in place of those in the arrays, which stay there."""
+        kept = [part.copy() for part in self._actions.parts]
+        try:
+            for part, leaf in zip(self._actions.parts, actions, strict=True):
+                part[...] = leaf
+            return self.step()
+        finally:
+            for part, leaf in zip(self._actions.parts, kept, strict=True):
+                part[...] = leaf
+
+    def tell_of_columns(self) -> None:
+        """Tells of all columns with the next command: nobody has heard of them yet."""
+        self._outcomes.forget()
+
+    def note_in_infos(self, key: str) -> None:
+        """Adds a key, whose value is True, to the infos of what was done last."""
+        self._columns.set_layout(0, self._infos.table.layout)
+        self._laid_out[0] = self._infos.table.changes
+        rests = {i: (self._thaw, rest) for i, rest in self._infos.rest.items()}
+        batch = self._columns.batch(self._group_of, rests)
+        for i in range(len(self.envs)):
+            self._infos.write(i, {**batch.build(i, i), key: True})
+
+    def command(self, name: str) -> Callable[..., Any]:
+        """What does a command: a method of its own, or of what saves and loads."""
+        method: Callable[..., Any] = getattr(self.states if name in OF_STATES else self, name)
+        return method
+
+    @cached_property
+    def states(self) -> GroupStates:
+        """Saves and loads the environments."""
+        # Here, because every worker imports this module, and few save anything.
+        from xuance_envs.engine.group.states import GroupStates
+
+        return GroupStates(self, self._first, self._autoreset)
+
+    def _whereabouts(self, i: int) -> tuple[bool, Any]:
+        """Whether the reset rows have what an environment shows, and what did not fit there."""
+        if i in self._others:
+            return self._others[i]
+        ended = self._ended and bool(self._terminated[i] or self._truncated[i])
+        after_reset = ended and self._autoreset is Autoreset.SAME_STEP
+        return after_reset, (self._reset_infos if after_reset else self._infos).rest.get(i)
+
+    def _begin_with(self, places: Collection[int]) -> None:
+        """Begins a command with some environments; the others go on showing what they do."""
+        others = {i: self._whereabouts(i) for i in range(len(self.envs)) if i not in places}
+        self._begin(None)
+        self._others = others
 
     # -- a step's parts ---------------------------------------------------------------
 
@@ -329,7 +357,7 @@ class EnvGroup:
             self._auto_reset(i, {})
         else:
             self._doing = "step"
-            if result is _NOTHING:
+            if result is NOTHING:
                 return i
             observation, reward, terminated, truncated, info = result
             self._store(i, observation, reward)
@@ -350,6 +378,7 @@ class EnvGroup:
         if self._returned:
             self._returned = defaultdict()
             self._reset_instead = []
+            self._others = {}
         if self._ended:
             self._terminated[:] = False
             self._truncated[:] = False
@@ -396,7 +425,10 @@ class EnvGroup:
             return
         self._pending[i] = True
         if self._autoreset is Autoreset.NEXT_STEP:
-            self._stepped[i] = ResetInstead(partial(self._reset_pending, i, arguments))
+            self._reset_in_next_step(i, arguments)
+
+    def _reset_in_next_step(self, i: int, arguments: Mapping[str, Any]) -> None:
+        self._stepped[i] = ResetInstead(partial(self._reset_pending, i, arguments), arguments)
 
     def _reset_pending(self, i: int, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
         """Resets the environment in place of its step."""
@@ -440,7 +472,7 @@ class EnvGroup:
             )
         return result
 
-    def _outcome(self) -> Outcome:
+    def outcome(self) -> Outcome:
         """What goes back besides the arrays; the same again, if an interrupt comes."""
         for i in self._reset_instead:
             self._pending[i] = False
@@ -449,46 +481,13 @@ class EnvGroup:
             self._last_reset >= 0, self._observations.objects, self._reset_observations.objects
         )
 
-    # -- the rest ---------------------------------------------------------------------
-
-    def _each(
-        self,
-        command: str,
-        places: Sequence[int],
-        act: Callable[[Any, Any], Any],
-        name: str | None = None,
-        values: Sequence[Any] | None = None,
-        find: Callable[[Any, str], Any] = owner_of,
-    ) -> list[Any]:
-        """Does something with some environments, or with what in each has the attribute."""
-        doing, self._doing = self._doing, command
-        results = []
+    def _note_masks(self, places: Iterable[int]) -> None:
+        """Takes note of masks; to be called for environments that are in new states."""
+        doing, self._doing = self._doing, MASK_METHOD
         try:
-            for k, i in enumerate(places):
-                self._at[0] = i + 1
-                env = self.envs[i]
-                try:
-                    owner = env if name is None else find(env, name)
-                    if owner is not None:
-                        results.append(act(owner, None if values is None else values[k]))
-                        continue
-                except BaseException as error:
-                    raise self._failure(i, error) from error
-                raise AttributeError(
-                    f"environment {self._first + i} ({env}) has no attribute {name!r}"
-                )
+            self._masks.note(places, self._at)
+        except BaseException as error:
+            raise self._failure(self._masks.asking, error) from error
         finally:
             self._doing = doing
             self._at[0] = NOWHERE
-        return results
-
-    def _failure(self, i: int, error: BaseException, result: Any = _NOTHING) -> EnvError:
-        """The error to raise for what environment i of the group raised or returned.
-
-        Raises:
-            BaseException: an interrupt, as it came.
-        """
-        if self._is_interrupt(error):
-            raise error
-        returned = () if result is _NOTHING else (result,)
-        return failure_of(self._first + i, self._doing, error, *returned)

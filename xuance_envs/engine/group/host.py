@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import lru_cache
 from typing import Any
 
 from xuance_envs.engine.data.space_layout import BadValueError
@@ -18,7 +20,16 @@ from xuance_envs.engine.library_threads import limit_threads
 from xuance_envs.engine.serialization import dumps_for_caller, loads, pack_error
 from xuance_envs.errors import EnvError
 
-__all__ = ["GroupHost"]
+__all__ = ["GroupHost", "SparingFunction"]
+
+logger = logging.getLogger("xuance_envs")
+
+
+class SparingFunction:
+    """Makes environments no step of which fails for an info that cannot be pickled.
+
+    The info goes without what cannot be, and a warning says so once.
+    """
 
 
 class GroupHost:
@@ -86,8 +97,8 @@ class GroupHost:
             print(error, file=sys.stderr)
 
     def _execute(self, command: str, arguments: Sequence[Any]) -> Any:
-        """Executes a command: one of its own, or else a method of the group."""
-        method = self._commands.get(command) or getattr(self.group, command)
+        """Executes a command: one of its own, or else of the group."""
+        method = self._commands.get(command) or self.group.command(command)
         return method(*arguments)
 
     def _build(
@@ -100,7 +111,17 @@ class GroupHost:
         """Makes the environments, from functions that come pickled, or are here already."""
         functions = self._inherited if env_fns is None else loads(env_fns)
         limit_threads(self._threads)
-        self.group = EnvGroup(functions, keywords, first, _freeze, self._recorder, autoreset)
+        spares = all(isinstance(function, SparingFunction) for function in functions)
+        self.group = EnvGroup(
+            functions,
+            keywords,
+            first,
+            _freeze,
+            self._recorder,
+            autoreset,
+            thaw=loads,
+            freeze_info=_freeze_what_can_be if spares else _freeze,
+        )
         self._ending.callback(self.group.close)
         limit_threads(self._threads)
         return self.group.describe()
@@ -113,6 +134,7 @@ class GroupHost:
         build: Sequence[Any],
         attach: Sequence[Any],
         attributes: Mapping[tuple[int, str], Any],
+        watched: Sequence[int],
         then: tuple[str, Sequence[Any]],
     ) -> Any:
         """Does all that a host did whose place this one takes, and then a command."""
@@ -120,6 +142,7 @@ class GroupHost:
         self._attach(*attach)
         for (place, name), value in attributes.items():
             self.group.set_attr([place], name, [value])
+        self.group.watch_masks(watched, False)
         return self._execute(*then)
 
     def _ready(self, seeds: Sequence[int | None]) -> None:
@@ -151,3 +174,22 @@ def _freeze(value: Any) -> bytes:
             f"{value!r} cannot be sent to the calling process, because it cannot be pickled: "
             f"{error}"
         ) from None
+
+
+def _freeze_what_can_be(info: dict[Any, Any]) -> bytes:
+    try:
+        return _freeze(info)
+    except BadValueError:
+        spared = {}
+        for key, value in info.items():
+            try:
+                dumps_for_caller((key, value))
+                spared[key] = value
+            except Exception as error:
+                _warn_of_key(f"{key!r}", f"{error}")
+        return _freeze(spared)
+
+
+@lru_cache(256)
+def _warn_of_key(key: str, why: str) -> None:
+    logger.warning("infos go without %s, which cannot be pickled: %s", key, why)

@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-__all__ = ["DONE", "ENDED", "Autoreset", "Outcome", "OutcomeMaker", "Reset", "Rest"]
+from xuance_envs.engine.data.column_table import ColumnTable
+from xuance_envs.engine.data.info_columns import ColumnLayout
+
+__all__ = [
+    "DONE",
+    "ENDED",
+    "OF_STATES",
+    "Autoreset",
+    "Outcome",
+    "OutcomeMaker",
+    "Reset",
+    "Rest",
+    "Showing",
+    "WithStates",
+]
+
+OF_STATES = frozenset({"save_states", "prepare_states", "load_states", "with_states", "resume"})
+"""The commands about the states of environments."""
 
 Reset = tuple[int, Any, Any]
 """One environment to reset: its place in the group, the seed and the options, or None."""
+
+
+@dataclass(frozen=True)
+class Showing:
+    """What an environment's next action is chosen from.
+
+    Attributes:
+        leaves: its observation's, flattened.
+        info: its last info, which belongs to that observation.
+        pending: whether its episode has ended and it has not been reset.
+        arguments: what its pending reset is to be given.
+    """
+
+    leaves: Sequence[Any]
+    info: dict[Any, Any]
+    pending: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Autoreset(Enum):
@@ -31,16 +65,16 @@ class Rest:
     """What one command left besides the group's arrays; everything in it is frozen.
 
     Attributes:
-        keys: the keys of the info columns, if there are new ones.
-        reset_keys: the same for the infos of the resets.
+        layout: the columns of infos, if they have changed.
+        reset_layout: the same for the infos of the resets.
         infos: by place in the group, what does not fit the columns of an info.
         reset_infos: the same for the infos of the resets.
         observations: the lists of observations' leaves that are held as objects.
         reset_observations: the same for the first observations of the next episodes.
     """
 
-    keys: tuple[str, ...] | None = None
-    reset_keys: tuple[str, ...] | None = None
+    layout: ColumnLayout | None = None
+    reset_layout: ColumnLayout | None = None
     infos: dict[int, Any] = field(default_factory=dict)
     reset_infos: dict[int, Any] = field(default_factory=dict)
     observations: list[list[Any]] = field(default_factory=list)
@@ -60,6 +94,23 @@ class Outcome:
     rest: Rest | None = None
 
 
+@dataclass(frozen=True)
+class WithStates:
+    """What came of a command, and the states that it left.
+
+    Attributes:
+        result: what came of it.
+        states: of all environments of the group, as they are saved.
+        cost: seconds that saving took.
+        step: seconds that the command took.
+    """
+
+    result: Any
+    states: Any
+    cost: float
+    step: float
+
+
 DONE = Outcome()
 ENDED = Outcome(ended=True)
 
@@ -67,8 +118,7 @@ ENDED = Outcome(ended=True)
 class _Writer(Protocol):
     """What an outcome is to tell of a writer of infos."""
 
-    keys: list[str]
-    changes: int
+    table: ColumnTable
     rest: dict[int, Any]
 
 
@@ -89,6 +139,10 @@ class OutcomeMaker:
         """Begins a command: what was told in the last one is known."""
         self._known = self._told
 
+    def forget(self) -> None:
+        """Tells of all columns again with the next command, to whom did not hear of them."""
+        self._told = -1
+
     def outcome(
         self,
         ended: bool,
@@ -103,7 +157,7 @@ class OutcomeMaker:
             reset_observations: the same for the first observations of the next episodes.
         """
         infos, resets = self._infos, self._reset_infos
-        changes = infos.changes + resets.changes
+        changes = infos.table.changes + resets.table.changes
         if not (infos.rest or resets.rest or observations or changes != self._known):
             return ENDED if ended else DONE
         rest = Rest(infos=infos.rest, reset_infos=resets.rest)
@@ -111,7 +165,7 @@ class OutcomeMaker:
         if ended:
             rest.reset_observations = [list(values) for values in reset_observations]
         if changes != self._known:
-            rest.keys, rest.reset_keys = tuple(infos.keys), tuple(resets.keys)
+            rest.layout, rest.reset_layout = infos.table.layout, resets.table.layout
         outcome = Outcome(ended, rest)
         self._told = changes  # no call comes after, so no interrupt before it has been told
         return outcome

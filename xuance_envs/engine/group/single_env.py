@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -82,10 +82,12 @@ class ResetInstead:
 
     Args:
         reset: resets it; returns the observation and the info.
+        arguments: what it gives the environment's reset.
     """
 
-    def __init__(self, reset: Callable[[], tuple[Any, Any]]) -> None:
+    def __init__(self, reset: Callable[[], tuple[Any, Any]], arguments: Mapping[str, Any]) -> None:
         self._reset = reset
+        self.arguments = arguments
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
         """Resets the environment, and returns what a step does."""

@@ -11,6 +11,7 @@ import os
 import signal
 from multiprocessing import process
 
+from xuance_envs.engine.process.guardian import stand_guard
 from xuance_envs.engine.process.settings import WorkerSettings
 
 __all__ = ["THREAD_VARIABLES", "start"]
@@ -30,6 +31,8 @@ _MPI_PREFIXES = ("OMPI_", "PMI_", "PMIX_")
 
 def start(settings: WorkerSettings) -> None:
     """Runs a worker in this process, which exists for nothing else, until it is told to end."""
+    if settings.guarded:
+        stand_guard()
     gc.freeze()  # what a fork brought along, with native code's objects, is not ours to collect
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which ends us
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -42,8 +42,11 @@ def end_all(drivers: list[ProcessDriver], patience: float = PATIENCE) -> None:
         with deferred_interrupt():
             for worker in workers:
                 if worker.alive:
-                    worker.process.kill()
+                    worker.kill()
             _wait_for_end(workers, FORCE)
+            for worker in workers:
+                if worker.alive:  # nor does its guardian answer
+                    worker.process.kill()
             while drivers:
                 drivers.pop().worker.release()
 

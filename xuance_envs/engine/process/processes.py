@@ -10,6 +10,7 @@ from typing import Any
 from xuance_envs.engine.backend import HURRY, Backend
 from xuance_envs.engine.by_value import number_classes
 from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.process.driver import ProcessDriver
@@ -32,6 +33,7 @@ class Processes(Backend[ProcessDriver]):
         keywords: keyword arguments for each function.
         pin: whether they may be kept on a CPU each.
         caller_steps: whether this process steps environments, too.
+        info_bytes: room for the arrays in each environment's info.
     """
 
     without_pickling = ". context='fork' does without pickling"
@@ -44,8 +46,9 @@ class Processes(Backend[ProcessDriver]):
         keywords: Sequence[Mapping[str, Any]],
         pin: bool = False,
         caller_steps: bool = False,
+        info_bytes: int = INFO_BYTES,
     ) -> None:
-        super().__init__(split, env_fns, keywords, settings.autoreset)
+        super().__init__(split, env_fns, keywords, settings.autoreset, info_bytes)
         self._settings = settings
         self._forked = settings.context.get_start_method() == "fork"
         if self._forked:
@@ -72,8 +75,8 @@ class Processes(Backend[ProcessDriver]):
     def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
         """See :class:`~xuance_envs.engine.backend.Backend`; they are on shared memory."""
         memory = self._settings.memory
-        memory.resize(StepArrays.nbytes(*spaces, num_envs))
-        return StepArrays.allocate(*spaces, num_envs, memory.map())
+        memory.resize(StepArrays.nbytes(*spaces, num_envs, self.info_bytes))
+        return StepArrays.allocate(*spaces, num_envs, memory.map(), self.info_bytes)
 
     def waiter(self, drivers: Sequence[Driver]) -> PolledWaiter:
         """See :class:`~xuance_envs.engine.backend.Backend`."""
@@ -120,7 +123,7 @@ class Processes(Backend[ProcessDriver]):
         end_all([worker], HURRY)
 
     def _place(self, lo: int, hi: int) -> tuple[Any, ...]:
-        return self._spaces, len(self.env_fns), lo, hi
+        return self._spaces, len(self.env_fns), self.info_bytes, lo, hi
 
     def _functions(self, lo: int, hi: int) -> bytes | None:
         return None if self._forked else super()._functions(lo, hi)

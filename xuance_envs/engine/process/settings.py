@@ -36,6 +36,7 @@ class WorkerSettings:
         index: which of these regions is this worker's.
         threads: how many threads BLAS, OpenMP and the like may use in it; None leaves them be.
         spin: how long it may spin while it waits for a request, in seconds.
+        guarded: whether all that its environments start ends with it.
         env_fns: what makes its environments, for a forked process, which needs no pickling.
     """
 
@@ -46,4 +47,5 @@ class WorkerSettings:
     index: int
     threads: int | None
     spin: float
+    guarded: bool = False
     env_fns: Sequence[Callable[..., Any]] | None = None

@@ -83,13 +83,15 @@ class Worker:
         """Closes the environments."""
         self._host.close()
 
-    def _arrays(self, spaces: tuple[Any, Any], num_envs: int, lo: int, hi: int) -> StepArrays:
+    def _arrays(
+        self, spaces: tuple[Any, Any], num_envs: int, info_bytes: int, lo: int, hi: int
+    ) -> StepArrays:
         """This group's slice of the arrays, whose memory has its size by now."""
         reserved = self._settings.reserved
         self._memory = SharedMemory(self._settings.memory.fd, reserved)
         memory = self._memory.map()
         keep_from_forks(memory, self._memory.fd, reserved)
-        return StepArrays.allocate(*spaces, num_envs, memory).slice(lo, hi)
+        return StepArrays.allocate(*spaces, num_envs, memory, info_bytes).slice(lo, hi)
 
 
 def _let_forks_use_all_cpus() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.library_threads import limited_in_fork
-from xuance_envs.engine.process import bootstrap
+from xuance_envs.engine.process import bootstrap, guardian
 from xuance_envs.engine.process.black_box import BlackBox
 from xuance_envs.engine.process.doorbell import Channel
 from xuance_envs.engine.process.settings import PassedFd, WorkerSettings
@@ -80,6 +80,7 @@ class StartSettings:
         timeout: how long each may take to answer, in seconds; None for ever.
         start_timeout: how long each may take to make its environments, likewise.
         autoreset: when an environment whose episode ended is reset.
+        guarded: whether all that their environments start ends with them, where the system can.
     """
 
     context: BaseContext
@@ -90,6 +91,7 @@ class StartSettings:
     timeout: float | None
     start_timeout: float | None
     autoreset: Autoreset = Autoreset.SAME_STEP
+    guarded: bool = False
 
 
 class WorkerProcess:
@@ -119,6 +121,7 @@ class WorkerProcess:
     ) -> None:
         self.failed = False
         self._released = False
+        self._guarded = settings.guarded and guardian.AVAILABLE
         self.black_box = BlackBox(settings.memory.fd, index)
         self.black_box.clear()
         (their_requests, requests), (replies, their_replies) = two_pipes()
@@ -132,6 +135,7 @@ class WorkerProcess:
                 index=index,
                 threads=settings.threads,
                 spin=settings.spin,
+                guarded=self._guarded,
                 env_fns=env_fns,
             )
             self.process: Any = settings.context.Process(  # type: ignore[attr-defined]
@@ -183,7 +187,12 @@ class WorkerProcess:
             resource.prlimit(self.pid, resource.RLIMIT_CORE, (0, 0))
             os.kill(self.pid, signal.SIGABRT)
         self.process.join(FORCE)
-        self.process.kill()
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends it at once, and with it what its environments started, where it is guarded."""
+        with suppress(OSError):
+            os.kill(self.pid, guardian.KILL if self._guarded else signal.SIGKILL)
 
     @property
     def alive(self) -> bool:

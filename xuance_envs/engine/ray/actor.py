@@ -20,9 +20,10 @@ __all__ = ["OUTCOMES", "REPLY", "REQUEST", "GroupActor"]
 REQUEST = struct.Struct("<qB")
 """How a request begins: its number and its code. A step's actions that are arrays come next."""
 
-REPLY = struct.Struct(f"<2B{NEWS_BYTES}s")
-"""What comes behind an outcome's code, before what is in the arrays: how many columns of infos and
-of resets' infos are in use, and the news of the group's clock."""
+REPLY = struct.Struct(f"<BIBI?{NEWS_BYTES}s")
+"""What comes behind an outcome's code, before what is in the arrays: how many columns of infos are
+in use and how many bytes of each environment, the same of resets' infos, whether masks of actions
+are there, and the news of the group's clock."""
 
 OUTCOMES = frozenset({*PLAIN, Reply.OUTCOME})
 """The replies that bring what is in the arrays."""
@@ -64,10 +65,11 @@ class GroupActor:
         if reply not in OUTCOMES:
             return bytes([reply]) + payload
         group = self._host.group
-        head = REPLY.pack(*group.columns, group.clock.news())
-        return b"".join((bytes([reply]), head, self._wire.results(group.columns), payload))
+        infos, resets, masks = group.extents
+        head = REPLY.pack(*infos, *resets, masks, group.clock.news())
+        return b"".join((bytes([reply]), head, self._wire.results(infos, resets, masks), payload))
 
-    def _make_arrays(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
-        arrays = StepArrays.allocate(*spaces, num_envs)
+    def _make_arrays(self, spaces: tuple[Any, Any], num_envs: int, info_bytes: int) -> StepArrays:
+        arrays = StepArrays.allocate(*spaces, num_envs, info_bytes=info_bytes)
         self._wire = GroupWire(arrays)
         return arrays

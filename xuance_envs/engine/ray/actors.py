@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any
 
 from xuance_envs.engine.backend import HURRY, Backend
+from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.ray.cluster import RayCluster
@@ -30,6 +31,7 @@ class Actors(Backend[ActorDriver]):
         split: index of the first environment and index after the last, of each.
         env_fns: makes an environment each; those of all actors.
         keywords: keyword arguments for each function.
+        info_bytes: room for the arrays in each environment's info.
     """
 
     def __init__(
@@ -38,13 +40,14 @@ class Actors(Backend[ActorDriver]):
         split: Sequence[tuple[int, int]],
         env_fns: Sequence[Callable[..., Any]],
         keywords: Sequence[Mapping[str, Any]],
+        info_bytes: int = INFO_BYTES,
     ) -> None:
-        super().__init__(split, env_fns, keywords)
+        super().__init__(split, env_fns, keywords, info_bytes=info_bytes)
         self._settings = settings
 
     def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
         """See :class:`~xuance_envs.engine.backend.Backend`; replies are copied into them."""
-        return StepArrays.allocate(*spaces, num_envs)
+        return StepArrays.allocate(*spaces, num_envs, info_bytes=self.info_bytes)
 
     def waiter(self, drivers: Sequence[Driver]) -> Waiter:
         """See :class:`~xuance_envs.engine.backend.Backend`."""
@@ -65,7 +68,7 @@ class Actors(Backend[ActorDriver]):
         end_actors(self._settings.cluster, [worker], HURRY)
 
     def _place(self, lo: int, hi: int) -> tuple[Any, ...]:
-        return self._spaces, hi - lo
+        return self._spaces, hi - lo, self.info_bytes
 
 
 class _ActorWaiter(Waiter):

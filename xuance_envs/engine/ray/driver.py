@@ -142,8 +142,9 @@ class ActorDriver(WorkerDriver):
         """Brings what is for the arrays there; returns the reply's code and payload."""
         start = 1
         if reply[0] in OUTCOMES:
-            *columns, news = REPLY.unpack_from(reply, start)
-            start = self._wire.take_results(reply, start + REPLY.size, tuple(columns))
+            *extents, masks, news = REPLY.unpack_from(reply, start)
+            infos, resets = extents[:2], extents[2:]
+            start = self._wire.take_results(reply, start + REPLY.size, infos, resets, masks)
             take_news(self._times, news)
         return reply[0], reply[start:]
 

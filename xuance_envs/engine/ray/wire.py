@@ -1,8 +1,8 @@
 """Carries a group's part of a step as bytes, for a caller that shares no memory with it.
 
 On an ordinary step nothing is pickled. The actions go as the bytes of their arrays. What comes back
-is the bytes of the observations, rewards and flags, of as many info columns as are in use, and,
-where episodes ended, of the next ones' first observations and info columns.
+is the bytes of the observations, rewards and flags, of as much of the info columns as is in use,
+and, where episodes ended, of the next ones' first observations and info columns.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class GroupWire:
             arrays.terminated,
             arrays.truncated,
         ]
+        self._masks = [] if arrays.masks is None else list(_arrays_of(arrays.masks))
         self._at_ends = list(_arrays_of(arrays.reset_observations))
 
     def actions(self) -> bytes:
@@ -55,40 +56,53 @@ class GroupWire:
         """
         return _load(data, start, self._actions)
 
-    def results(self, columns: tuple[int, int]) -> bytes:
+    def results(self, infos: Sequence[int], resets: Sequence[int], masks: bool) -> bytes:
         """What a command left in the arrays.
 
         Args:
-            columns: how many columns are in use: of infos, and of the infos of resets.
+            infos: how many columns of infos, and bytes of each environment for them, are in use.
+            resets: the same for the infos of resets.
+            masks: whether environments are asked for masks of actions.
         """
-        infos = self._arrays.infos.first(columns[0])
-        parts = [*self._always, infos.cells, infos.kinds]
+        used = self._arrays.infos.first(*infos)
+        parts = [
+            *self._always,
+            *(self._masks if masks else ()),
+            used.cells,
+            used.kinds,
+            np.ascontiguousarray(used.bytes),
+        ]
         if len(envs := self._ended()):
-            resets = self._arrays.reset_infos.first(columns[1]).take(envs)
+            used = self._arrays.reset_infos.first(*resets).take(envs)
             parts += [array[envs] for array in self._at_ends]
-            parts += [resets.cells, resets.kinds]
-        return b"".join(parts)  # type: ignore[arg-type]  # as above
+            parts += [used.bytes, used.cells, used.kinds]
+        return b"".join(parts)
 
-    def take_results(self, data: Any, start: int, columns: tuple[int, int]) -> int:
+    def take_results(
+        self, data: Any, start: int, infos: Sequence[int], resets: Sequence[int], masks: bool
+    ) -> int:
         """Stores the results that came from :meth:`results`, with the same arguments.
 
         Args:
             data: what they are in.
             start: where in it they begin.
-            columns: as above.
+            infos: as above.
+            resets: as above.
+            masks: as above.
 
         Returns:
             Where they end.
         """
-        infos = self._arrays.infos.first(columns[0])
-        start = _load(data, start, [*self._always, infos.cells, infos.kinds])
+        used = self._arrays.infos.first(*infos)
+        always = [*self._always, *(self._masks if masks else ())]
+        start = _load(data, start, [*always, used.cells, used.kinds, used.bytes])
         if len(envs := self._ended()):
-            resets = self._arrays.reset_infos.first(columns[1])
-            for array in self._at_ends:
+            used = self._arrays.reset_infos.first(*resets)
+            for array in (*self._at_ends, used.bytes):
                 came = _array(data, start, array.dtype, (len(envs), *array.shape[1:]))
                 array[envs] = came
                 start += came.nbytes
-            for rows in (resets.cells, resets.kinds):
+            for rows in (used.cells, used.kinds):
                 came = _array(data, start, rows.dtype, (len(rows), len(envs)))
                 rows[:, envs] = came
                 start += came.nbytes

@@ -49,6 +49,10 @@ class Tagged:
     def __init__(self, array: NDArray[Any]) -> None:
         self.array = array
 
+    def head(self) -> dict[str, Any]:
+        """What it says of the array, without its data."""
+        return _head(self.array)
+
     def as_nested_list(self) -> dict[str, Any]:
         """As JSON has it."""
         return {**_head(self.array), "data": as_nested_list(self.array)}

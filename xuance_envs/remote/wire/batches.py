@@ -7,6 +7,7 @@ of values for any other space.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,13 +44,16 @@ def batch_to_wire(space: Space[Any], batch: Any) -> Any:
     return [to_wire(value) for value in batch]
 
 
-def batch_from_wire(space: Space[Any], node: Any, count: int) -> Any:
+def batch_from_wire(
+    space: Space[Any], node: Any, count: int, decode: Callable[[Any], Any] = from_wire
+) -> Any:
     """The batch of a part of a message: the reverse of :func:`batch_to_wire`.
 
     Args:
         space: of one value.
         node: the part of the message.
         count: the number of values it has to have.
+        decode: reads a value whose structure the space does not give.
 
     Returns:
         Arrays of shape ``(count, *shape)`` in the space's own dtype, in a dict or tuple for a
@@ -64,7 +68,7 @@ def batch_from_wire(space: Space[Any], node: Any, count: int) -> Any:
     if isinstance(space, spaces.Dict):
         parts = _parts_of(space, node)
         return {
-            key: batch_from_wire(inner, part, count)
+            key: batch_from_wire(inner, part, count, decode)
             for (key, inner), part in zip(space.spaces.items(), parts, strict=True)
         }
     if not isinstance(node, list):
@@ -73,11 +77,12 @@ def batch_from_wire(space: Space[Any], node: Any, count: int) -> Any:
         if len(node) != len(space.spaces):
             raise WireError(f"expected {len(space.spaces)} parts of a Tuple, got {len(node)}")
         return tuple(
-            batch_from_wire(inner, part, count) for inner, part in zip(space, node, strict=True)
+            batch_from_wire(inner, part, count, decode)
+            for inner, part in zip(space, node, strict=True)
         )
     if len(node) != count:
         raise WireError(f"expected {count} values of {type(space).__name__}, got {len(node)}")
-    return [from_wire(value) for value in node]
+    return [decode(value) for value in node]
 
 
 def _has_names(space: spaces.Dict) -> bool:

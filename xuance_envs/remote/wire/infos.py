@@ -1,33 +1,40 @@
-"""The infos of a message: a dict each, or columns where they are numbers."""
+"""The infos of a message: a dict each, or columns where they are numbers and arrays."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from xuance_envs.engine.data.info_columns import Columns
-from xuance_envs.remote.wire.arrays import DTYPES, array_from_wire
+from xuance_envs.engine.data.info_columns import NUMBERS, ArrayKind, Columns, Kind, NumberKind
+from xuance_envs.remote.wire.arrays import DTYPES, array_from_wire, tagged_array_from_wire
 from xuance_envs.remote.wire.nodes import TAG, WireError, check_fields, shown
-from xuance_envs.remote.wire.values import from_wire
+from xuance_envs.remote.wire.values import from_wire, to_wire
 
-__all__ = ["InfoTable", "info_table_from_wire", "infos_from_wire"]
+__all__ = ["InfoTable", "info_table_from_wire", "infos_from_wire", "what_travels"]
 
-_PYTHONS: dict[type, type] = {int: np.int64, float: np.float64, bool: np.bool_}
-_KINDS: dict[str, type] = {
-    **{kind.__name__: kind for kind in _PYTHONS},
-    **{f"numpy.{name}": dtype.type for name, dtype in DTYPES.items()},
+logger = logging.getLogger("xuance_envs")
+
+_NUMBERS: dict[str, NumberKind] = {
+    **{kind.__name__: NUMBERS[kind] for kind in (int, float, bool)},
+    **{f"numpy.{name}": NUMBERS[dtype.type] for name, dtype in DTYPES.items()},
 }
-"""The types of infos in a table, by their names in messages."""
+"""The types of numbers in a table of infos, by their names in messages."""
 
-_KIND_NAMES = {kind: name for name, kind in _KINDS.items()}
+_NAMES: dict[Kind, str] = {kind: name for name, kind in _NUMBERS.items()}
+_ARRAYS = "numpy.ndarray"
+"""The name of arrays, which say their dtype and shape themselves."""
 
 
 class InfoTable:
-    """Infos that are numbers of one type by key: a list of dicts in JSON, columns in msgpack.
+    """Infos that are of one kind by key: a list of dicts in JSON, columns in msgpack.
 
     Args:
-        columns: by key, the values' type, the values, and where there are any.
+        columns: by key, what the values are, the values, and where there are any.
         count: how many infos they are.
     """
 
@@ -40,7 +47,7 @@ class InfoTable:
     def as_columns(self) -> dict[str, Any]:
         """As msgpack has them: by column its key, its type, its values, and where there are any."""
         columns = [
-            [key, _KIND_NAMES[kind], values, None if mask.all() else mask]
+            [key, _NAMES.get(kind, _ARRAYS), values, None if mask.all() else mask]
             for key, (kind, values, mask) in self.columns.items()
         ]
         return {TAG: "infos", "count": self.count, "columns": columns}
@@ -49,9 +56,9 @@ class InfoTable:
         """The infos."""
         infos: list[dict[str, Any]] = [{} for _ in range(self.count)]
         for key, (kind, values, mask) in self.columns.items():
-            scalars = values.tolist() if kind in _PYTHONS else list(values)
+            each = kind.each(values)
             for position in mask.nonzero()[0].tolist():
-                infos[position][key] = scalars[position]
+                infos[position][key] = each[position]
         return infos
 
 
@@ -71,15 +78,24 @@ def info_table_from_wire(node: Any, count: int) -> InfoTable | None:
         if not isinstance(column, list) or len(column) != 4 or not isinstance(column[0], str):
             raise WireError("expected a key, a type, values and a mask for each column of infos")
         key, name, values, mask = column
-        if not isinstance(name, str) or name not in _KINDS:
-            raise WireError(f"expected a type out of {', '.join(_KINDS)}, got {shown(name)}")
-        kind = _KINDS[name]
-        dtype = np.dtype(_PYTHONS.get(kind, kind))
         present = np.ones(count, np.bool_)
         if mask is not None:
             present = array_from_wire(mask, np.dtype(np.bool_), (count,))
-        columns[key] = kind, array_from_wire(values, dtype, (count,)), present
+        columns[key] = *_column_from_wire(name, values, count), present
     return InfoTable(columns, count)
+
+
+def _column_from_wire(name: Any, values: Any, count: int) -> tuple[Kind, NDArray[Any]]:
+    if name == _ARRAYS and isinstance(values, dict):
+        array = tagged_array_from_wire(values)
+        if array.shape[:1] != (count,):
+            raise WireError(f"expected {count} arrays in one, got shape {array.shape}")
+        return ArrayKind(array.dtype, array.shape[1:]), array
+    if not isinstance(name, str) or name not in _NUMBERS:
+        names = ", ".join([*_NUMBERS, _ARRAYS])
+        raise WireError(f"expected a type out of {names}, got {shown(name)}")
+    kind = _NUMBERS[name]
+    return kind, array_from_wire(values, kind.dtype, (count,))
 
 
 def infos_from_wire(node: Any, count: int) -> list[dict[Any, Any]]:
@@ -97,3 +113,21 @@ def infos_from_wire(node: Any, count: int) -> list[dict[Any, Any]]:
         if not isinstance(info, dict):
             raise WireError(f"expected infos that are dicts, got {shown(info)}")
     return infos
+
+
+def what_travels(info: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A dict without what cannot travel, of which a warning tells once."""
+    travels = {}
+    for key, value in info.items():
+        try:
+            to_wire({key: value})
+        except WireError as error:
+            _warn_of_key(f"{key!r}", f"{error}")
+        else:
+            travels[key] = value
+    return travels
+
+
+@lru_cache(256)
+def _warn_of_key(key: str, why: str) -> None:
+    logger.warning("a client is told nothing of %s, which cannot be sent: %s", key, why)

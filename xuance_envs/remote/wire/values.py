@@ -18,6 +18,7 @@ from xuance_envs.remote.wire.arrays import (
     scalar_from_wire,
     tagged_array_from_wire,
 )
+from xuance_envs.remote.wire.bounds import check_keys
 from xuance_envs.remote.wire.nodes import (
     ATOMS,
     FIELDS,
@@ -31,7 +32,7 @@ from xuance_envs.remote.wire.nodes import (
     spell,
 )
 
-__all__ = ["from_wire", "to_wire"]
+__all__ = ["from_client", "from_wire", "to_wire"]
 
 
 def to_wire(value: Any, depth: int = 0) -> Any:
@@ -87,6 +88,16 @@ def from_wire(node: Any, depth: int = 0) -> Any:
     if type(tag) is not str or tag not in _DECODERS:
         raise WireError(f"expected a tag out of {', '.join(_DECODERS)}, got {shown(tag)}")
     return _DECODERS[tag](node, depth + 1)
+
+
+def from_client(node: Any) -> Any:
+    """The same, of somebody who may mean harm: in a time that grows with the message's length.
+
+    Raises:
+        WireError: as :func:`from_wire` does; or it has a set or a dict that could be slow to make.
+    """
+    check_keys(node)
+    return from_wire(node)
 
 
 # -- writing ----------------------------------------------------------------------------

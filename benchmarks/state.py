@@ -1,0 +1,161 @@
+"""What does it take to save an environment, to go on from there, and to lose nothing with a worker?
+
+One environment is saved and put into a twin; one becomes eight over two workers; going back some
+steps is compared with repeating their actions; and steps are counted in turns with
+on_worker_failure="resume" and with "restart".
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from benchmarks.shared.question import add_outputs, add_rounds, begin, finish, make_parser
+from xuance_envs import Atari_Env, Gym_Env, SubprocVecEnv
+from xuance_envs.report import markdown_table
+from xuance_envs.state.recording import record
+from xuance_envs.state.single import StateOfEnv
+
+ENVS: dict[str, Callable[[], Any]] = {
+    "CartPole": partial(Gym_Env, "CartPole-v1"),
+    "HalfCheetah": partial(Gym_Env, "HalfCheetah-v5"),
+    "Breakout": partial(Atari_Env, "Breakout", image_size=84),
+}
+LOST = 64, 16, 16
+"""How many environments are stepped to compare what a lost worker costs, in the order of those."""
+
+
+def microseconds(do: Callable[[], Any], rounds: int) -> float:
+    """The median time of a call."""
+    times = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        do()
+        times.append(time.perf_counter() - begun)
+    return float(np.median(times)) * 1e6
+
+
+def actions_of(env: Any, count: int) -> list[Any]:
+    env.action_space.seed(0)
+    return [env.action_space.sample() for _ in range(count)]
+
+
+def stepped(env: Any, actions: Sequence[Any]) -> None:
+    for action in actions:
+        _, _, terminated, truncated, _ = env.step(action)
+        if terminated or truncated:
+            env.reset()
+
+
+def of_one(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Saving and loading one environment, and going back some steps."""
+    env, twin = ENVS[name](), ENVS[name]()
+    for each in (env, twin):
+        record(each)
+        each.reset(seed=0)
+    actions = actions_of(env, args.steps)
+    stepped(env, actions)
+    source, target = StateOfEnv(env), StateOfEnv(twin)
+    data = source.save()
+
+    def load() -> None:
+        target.prepare(data, trusted=False).put_in()
+
+    load()
+    save_time, load_time = microseconds(source.save, 200), microseconds(load, 200)
+    replay = microseconds(lambda: stepped(twin, actions), 5)
+    for each in (env, twin):
+        each.close()
+    return {
+        "environment": name,
+        "bytes": len(data),
+        "save_us": save_time,
+        "load_us": load_time,
+        "replay_us": replay,
+        "replay_over_load": replay / load_time,
+    }
+
+
+def of_many(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """One becomes eight over two workers; and what eight take on disk."""
+    with SubprocVecEnv([ENVS[name]] * 8, in_series=4) as envs:
+        envs.reset(seed=0)
+        for action in actions_of(envs, 50):
+            envs.step([action] * 8)
+        on_disk = len(envs.save_state().to_bytes()) / 8
+        envs.clone_state(3, range(8))
+        clone = microseconds(lambda: envs.clone_state(3, range(8)), 50)
+        return {"clone_us": clone, "file_bytes_each": on_disk}
+
+
+def of_losses(name: str, num_envs: int, args: argparse.Namespace) -> float:
+    """Steps with "resume", as a share of those with "restart"."""
+    functions = [ENVS[name]] * num_envs
+    with (
+        SubprocVecEnv(functions, on_worker_failure="restart") as restarting,
+        SubprocVecEnv(functions, on_worker_failure="resume") as resuming,
+    ):
+        actions = [actions_of(restarting, 1)[0]] * num_envs
+        for envs in (restarting, resuming):
+            envs.reset(seed=0)
+            rate(envs, actions, args.seconds)
+        ratios = []
+        for _ in range(args.rounds):
+            before = rate(restarting, actions, args.seconds)
+            ratios.append(rate(resuming, actions, args.seconds) / before)
+    return float(np.median(ratios))
+
+
+def rate(envs: Any, actions: Any, seconds: float) -> float:
+    begun = time.perf_counter()
+    steps = 0
+    while (passed := time.perf_counter() - begun) < seconds:
+        envs.step(actions)
+        steps += 1
+    return steps / passed
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser("state", __doc__)
+    add_rounds(parser, rounds=7, seconds=1.0)
+    parser.add_argument("--envs", nargs="+", choices=ENVS, default=list(ENVS), metavar="ENV")
+    parser.add_argument("--steps", type=int, default=200, help="that are gone back")
+    add_outputs(parser, "state")
+    args = parser.parse_args(argv)
+    run = begin()
+    gymnasium.logger.min_level = gymnasium.logger.ERROR
+    results = []
+    for name in args.envs:
+        num_envs = dict(zip(ENVS, LOST, strict=True))[name]
+        row = {**of_one(name, args), **of_many(name, args)}
+        row["resume_over_restart"] = of_losses(name, num_envs, args)
+        results.append(row)
+    header = ["environment", "bytes", "save", "load", "1 → 8", "on disk", "replay / load", "resume"]
+    table = markdown_table(
+        header,
+        [
+            [
+                row["environment"],
+                f"{row['bytes']:,}",
+                f"{row['save_us']:.0f} µs",
+                f"{row['load_us']:.0f} µs",
+                f"{row['clone_us']:.0f} µs",
+                f"{row['file_bytes_each']:,.0f} B",
+                f"{row['replay_over_load']:.0f}",
+                f"{row['resume_over_restart']:.2f}",
+            ]
+            for row in results
+        ],
+    )
+    print(table)
+    finish(args, __doc__, run, table, results=results)
+
+
+if __name__ == "__main__":
+    main()

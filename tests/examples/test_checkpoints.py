@@ -1,0 +1,73 @@
+"""A training that is killed and resumed ends where one does that never was."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def training(env_id: str, *arguments: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, str(ROOT / "examples" / "train_ppo.py"), "--env", env_id]
+    sizes = ["--num-envs", "4", "--seed", "3", "--every", "1"]
+    return subprocess.Popen(
+        [*command, *sizes, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> None:
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+
+
+def checkpoint(folder: Path) -> Any:
+    return torch.load(folder / "checkpoint.pt", weights_only=True)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "steps", "after"),
+    [
+        ("CartPole-v1", "2304", "dummy"),
+        pytest.param("Pendulum-v1", "3072", "subproc", marks=pytest.mark.long),
+    ],
+)
+def test_a_killed_training_ends_with_the_same_weights(
+    tmp_path: Path, env_id: str, steps: str, after: str
+) -> None:
+    before = "subproc" if after == "dummy" else "dummy"
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    uninterrupted = training(env_id, "--backend", before, "--steps", steps, "--checkpoint", whole)
+    killed = training(env_id, "--backend", before, "--steps", "10000000", "--checkpoint", parts)
+    while not (parts / "checkpoint.pt").exists():
+        assert killed.poll() is None
+        time.sleep(0.002)
+    time.sleep(random.random() * 0.05)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    ended(uninterrupted)
+    assert checkpoint(parts)["collector"]["global_steps"] < int(steps)
+    where = ["--checkpoint", parts, "--resume", parts]
+    ended(training(env_id, "--backend", after, "--steps", steps, *where))
+    one, other = checkpoint(whole), checkpoint(parts)
+    assert one["collector"]["global_steps"] == other["collector"]["global_steps"]
+    for name, weights in one["agent"].items():
+        assert torch.equal(weights, other["agent"][name]), name
+    for number, moments in one["optimizer"]["state"].items():
+        for name, value in moments.items():
+            assert torch.equal(value, other["optimizer"]["state"][number][name])
+    assert one["collector"]["torch_generator"] == other["collector"]["torch_generator"]

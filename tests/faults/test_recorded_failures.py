@@ -1,0 +1,130 @@
+"""Failures that leave a file, and happen again from it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from faulty_envs import be_killed, wait
+from gymnasium import spaces
+
+from xuance_envs import DummyVecEnv, EnvError, SubprocVecEnv, WorkerDiedError, WorkerTimeoutError
+from xuance_envs.__main__ import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Late(gymnasium.Env[Any, Any]):
+    """Fails once the actions it was given add up to 30."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = spaces.Discrete(9)
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+        self.total = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.total = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.total += int(action)
+        reward = 1.0
+        if self.total >= 30:
+            if self.how == "raises":
+                raise ValueError(f"too much: {self.total}")
+            if self.how == "is killed":
+                be_killed()
+            if self.how == "hangs":
+                wait()
+            reward = float("nan")
+        return np.full(2, self.total, np.float32), reward, False, False, {}
+
+
+def failed(how: str, folder: Path, **options: Any) -> Path:
+    """The file that is left when the third environment fails at its tenth step."""
+    with SubprocVecEnv(
+        [lambda: Late(how)] * 4,
+        in_series=2,
+        context="forkserver",
+        record_failures=folder,
+        **options,
+    ) as envs:
+        envs.reset(seed=1)
+        for _ in range(9):
+            envs.step([1, 1, 3, 1])
+        error = {"raises": EnvError, "is killed": WorkerDiedError, "hangs": WorkerTimeoutError}
+        if how in error and options.get("on_worker_failure", "raise") == "raise":
+            with pytest.raises(error[how]):
+                envs.step([1, 1, 3, 1])
+        else:
+            envs.step([1, 1, 3, 1])
+    (path,) = folder.iterdir()
+    return path
+
+
+def replayed(path: Path, *options: str, stdin: str = "", timeout: float = 60) -> Any:
+    return subprocess.run(
+        [sys.executable, "-m", "xuance_envs", "replay", str(path), *options],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}:{ROOT}/tests/shared"},
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+@pytest.mark.parametrize("failure", ["raise", "restart", "resume"])
+def test_an_exception_happens_again(
+    tmp_path: Path, failure: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {} if failure == "raise" else {"restart_on_exception": True}
+    path = failed("raises", tmp_path / "new", on_worker_failure=failure, **options)
+    assert main(["replay", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert "environment 0 failed in 'step': ValueError: too much: 30" in printed
+    assert main(["state", str(path)]) == 0
+    assert "too much: 30" in capsys.readouterr().out
+
+
+def test_a_debugger_is_there_where_it_raises(tmp_path: Path) -> None:
+    path = failed("raises", tmp_path)
+    result = replayed(path, "--pdb", stdin="p self.total + 1000\nq\n")
+    assert result.returncode == 0, result.stderr
+    assert "1030" in result.stdout
+
+
+def test_a_nan_happens_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = failed("nan", tmp_path)
+    assert main(["replay", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert "a NaN in the observation or the reward of environment 2" in printed
+    assert "gave a NaN: rewards [nan" in printed
+
+
+def test_a_crash_happens_again(tmp_path: Path) -> None:
+    path = failed("is killed", tmp_path)
+    assert replayed(path).returncode == -9
+
+
+def test_a_hang_happens_again(tmp_path: Path) -> None:
+    path = failed("hangs", tmp_path, step_timeout=1.0)
+    with pytest.raises(subprocess.TimeoutExpired):
+        replayed(path, timeout=4)
+
+
+def test_what_is_no_failure_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with DummyVecEnv([lambda: Late("raises")]) as envs:
+        envs.reset()
+        envs.save_state().save(tmp_path / "one.xenvs")
+    assert main(["replay", str(tmp_path / "one.xenvs")]) == 2
+    assert "expected the record of a failure" in capsys.readouterr().err
+    assert main(["state", str(tmp_path / "none.xenvs")]) == 2

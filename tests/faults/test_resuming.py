@@ -1,0 +1,233 @@
+"""Workers that are lost without a step being lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from comparing import assert_same
+from faulty_envs import be_killed, wait
+from gymnasium import spaces
+from stateful_envs import Collector
+
+from xuance_envs import DummyVecEnv, EnvError, Gym_Env, SubprocVecEnv
+
+N = 4
+
+
+def subproc(fns: list[Any], **options: Any) -> SubprocVecEnv:
+    return SubprocVecEnv(
+        fns, in_series=2, context="forkserver", on_worker_failure="resume", **options
+    )
+
+
+def kill(envs: SubprocVecEnv, worker: int = 0) -> None:
+    pid = envs.pids[worker]
+    os.kill(pid, signal.SIGKILL)
+    while envs._backend.workers[worker].alive:
+        time.sleep(0.001)
+
+
+def shown(envs: Any, actions: Any) -> Any:
+    obs, rewards, terminated, truncated, infos = envs.step(actions)
+    told = [{k: v for k, v in info.items() if k != "worker_restarted"} for info in infos]
+    restarted = ["worker_restarted" in info for info in infos]
+    return (obs, rewards, terminated, truncated, told), restarted
+
+
+@pytest.mark.parametrize("make", [Collector, lambda: Gym_Env("CartPole-v1")])
+def test_the_caller_sees_an_exact_continuation(make: Any) -> None:
+    rng = np.random.default_rng(1)
+    with subproc([make] * N) as envs, DummyVecEnv([make] * N) as reference:
+        assert_same(envs.reset(seed=1)[0], reference.reset(seed=1)[0])
+        for step in range(120):
+            killed = step in (0, 1, 7, 40, 41, 90)
+            if killed:
+                kill(envs, step % 2)
+            if step == 60:
+                envs.reset(env_ids=[1])
+                reference.reset(env_ids=[1])
+            actions = rng.integers(2, size=N)
+            (got, restarted), (expected, _) = shown(envs, actions), shown(reference, actions)
+            assert_same(got, expected)
+            mine = [env // 2 == step % 2 for env in range(N)]
+            assert restarted == ([env and killed for env in mine])
+
+
+class Failing(gymnasium.Env[Any, Any]):
+    """Fails at an action, once or whenever it is given."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = spaces.Discrete(9)
+    ALWAYS, ONCE, HANGS, RAISES = 5, 6, 7, 8
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.total = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.total = 0
+        return np.zeros(2), {}
+
+    def step(self, action: Any) -> Any:
+        first = not os.path.exists(self.path)
+        if action >= self.ALWAYS:
+            open(self.path, "w").close()
+        if action == self.ALWAYS or (action == self.ONCE and first):
+            be_killed()
+        if action == self.HANGS and first:
+            wait()
+        if action == self.RAISES and first:
+            raise ValueError("once")
+        self.total += int(action)
+        return np.array([self.total, self.np_random.random()]), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("action", "options"),
+    [
+        (Failing.ONCE, {}),
+        (Failing.HANGS, {"step_timeout": 1.0}),
+        (Failing.RAISES, {"restart_on_exception": True}),
+    ],
+)
+def test_what_fails_once_goes_on(tmp_path: Any, action: int, options: dict[str, Any]) -> None:
+    path = str(tmp_path / "failed")
+    with subproc([lambda: Failing(path)] * N, **options) as envs:
+        envs.reset(seed=1)
+        for _ in range(5):
+            envs.step([1] * N)
+        obs, _, _, truncated, infos = envs.step([1, 1, 1, action])
+        assert obs[:, 0].tolist() == [6, 6, 6, 5 + action]
+        assert not truncated.any()
+        assert ["worker_restarted" in info for info in infos] == [False, False, True, True]
+
+
+def test_what_fails_again_is_truncated(tmp_path: Any) -> None:
+    path = str(tmp_path / "failed")
+    with subproc([lambda: Failing(path)] * N, max_restarts=3) as envs:
+        envs.reset(seed=1)
+        envs.step([1] * N)
+        obs, _, _, truncated, infos = envs.step([1, 1, 1, Failing.ALWAYS])
+        assert truncated.tolist() == [False, False, True, True]
+        assert obs[:, 0].tolist() == [2, 2, 1, 1]
+        assert infos[3]["worker_restarted"]
+        assert infos[3]["reset_obs"].tolist() == [0, 0]
+        obs, _, _, truncated, _ = envs.step([1] * N)
+        assert not truncated.any()
+        kill(envs, 1)
+        assert envs.step([1] * N)[0][:, 0].tolist() == [4, 4, 2, 2]
+
+
+class Forgetful(Failing):
+    """Goes on otherwise than it was: it counts in a file."""
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        with open(self.path + "-count", "a") as file:
+            file.write(".")
+        return np.full(2, os.path.getsize(self.path + "-count"), float), *result[1:]
+
+
+def test_a_repetition_that_differs_is_truncated(tmp_path: Any) -> None:
+    path = str(tmp_path / "failed")
+    with subproc([lambda: Forgetful(path)] * 2) as envs:
+        envs.reset(seed=1)
+        for _ in range(4):
+            envs.step([1, 1])
+        driver = envs._groups.drivers[0]
+        driver._period = 100  # type: ignore[attr-defined]
+        for _ in range(4):
+            envs.step([1, 1])
+        kill(envs)
+        _, _, _, truncated, infos = envs.step([1, 1])
+        assert truncated.all()
+        assert infos[0]["worker_restarted"]
+
+
+def test_a_command_that_is_lost_loses_no_episode() -> None:
+    with subproc([Collector] * N) as envs, DummyVecEnv([Collector] * N) as reference:
+        envs.reset(seed=1)
+        reference.reset(seed=1)
+        for _ in range(3):
+            assert_same(shown(envs, [1] * N)[0], shown(reference, [1] * N)[0])
+        kill(envs)
+        assert envs.get_attr("steps") == reference.get_attr("steps")
+        assert_same(shown(envs, [2] * N)[0], shown(reference, [2] * N)[0])
+        envs.call("up", 3)
+        kill(envs)
+        state = envs.save_state()
+        kill(envs, 1)
+        envs.load_state(state)
+        kill(envs, 1)
+        assert_same(shown(envs, [2] * N)[0], shown(reference, [2] * N)[0])
+
+
+def test_what_cannot_be_saved_is_truncated() -> None:
+    class Held(Collector):
+        def reset(self, **how: Any) -> Any:
+            self.lock = os.scandir(".")
+            return super().reset(**how)
+
+    with subproc([Held] * 2) as envs:
+        envs.reset(seed=1)
+        envs.step([1, 1])
+        kill(envs)
+        assert envs.step([1, 1])[3].all()
+
+
+def test_it_is_an_option_of_processes() -> None:
+    with pytest.raises(ValueError, match="or 'resume', got 'resumes'"):
+        SubprocVecEnv([Collector], on_worker_failure="resumes")
+
+
+def test_without_a_restart_left_it_raises() -> None:
+    with subproc([Collector] * 2, max_restarts=1) as envs:
+        envs.reset(seed=1)
+        envs.step([1, 1])
+        kill(envs)
+        envs.step([1, 1])
+        kill(envs)
+        with pytest.raises(Exception, match="no restart is left"):
+            envs.step([1, 1])
+
+
+def test_an_exception_is_raised_unless_it_counts() -> None:
+    class Raises(Collector):
+        def step(self, action: Any) -> Any:
+            raise ValueError("now")
+
+    with subproc([Raises] * 2) as envs:
+        envs.reset(seed=1)
+        with pytest.raises(EnvError, match="now"):
+            envs.step([1, 1])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_kill_a_second_for_five_minutes() -> None:
+    rng = np.random.default_rng(1)
+    fns = [lambda: Gym_Env("CartPole-v1")] * 8
+    with (
+        SubprocVecEnv(fns, in_series=4, on_worker_failure="resume", max_restarts=None) as envs,
+        DummyVecEnv(fns) as reference,
+    ):
+        envs.reset(seed=1)
+        reference.reset(seed=1)
+        begin = due = time.monotonic()
+        kills = steps = 0
+        while time.monotonic() < begin + 300:
+            if time.monotonic() > due:
+                os.kill(envs.pids[int(rng.integers(2))], signal.SIGKILL)
+                due, kills = due + 1, kills + 1
+            actions = rng.integers(2, size=8)
+            assert_same(shown(envs, actions)[0], shown(reference, actions)[0])
+            steps += 1
+        assert kills > 200
+        print(f"{kills} kills in {steps} steps, 0 mismatches")

@@ -1,0 +1,137 @@
+"""A server behind a proxy, on a unix socket, and with a certificate of its own."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+from serving import API, ServerMaker
+
+from xuance_envs import errors
+from xuance_envs.remote.access.proxies import Proxies, network_of, root_path_of, unix_socket
+from xuance_envs.remote.remote_vec_env import RemoteVecEnv
+
+PROXY = network_of("10.0.0.0/8")
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "client"),
+    [
+        ("10.1.2.3", "1.2.3.4", "1.2.3.4"),
+        ("10.1.2.3", "6.6.6.6, 1.2.3.4", "1.2.3.4"),
+        ("10.1.2.3", "6.6.6.6, 1.2.3.4, 10.9.9.9", "1.2.3.4"),
+        ("10.1.2.3", "10.4.4.4", "10.4.4.4"),
+        ("10.1.2.3", "6.6.6.6, nonsense", "10.1.2.3"),
+        ("10.1.2.3", "", "10.1.2.3"),
+        ("9.9.9.9", "1.2.3.4", "9.9.9.9"),
+        (None, "6.6.6.6, 1.2.3.4", "1.2.3.4"),
+        (None, "", None),
+    ],
+)
+def test_a_client_is_whom_the_last_trusted_proxy_was_asked_by(
+    peer: str | None, forwarded: str, client: str | None
+) -> None:
+    found = Proxies("", [PROXY]).client(
+        None if peer is None else (peer, 5), [(b"x-forwarded-for", forwarded.encode())]
+    )
+    assert (found and found[0]) == client
+
+
+def test_nobody_is_believed_unless_it_is_said() -> None:
+    headers = [(b"x-forwarded-for", b"1.2.3.4")]
+    assert Proxies().client(("127.0.0.1", 5), headers) == ("127.0.0.1", 5)
+
+
+@pytest.mark.parametrize(("text", "path"), [("", ""), ("/", ""), ("/a/b/", "/a/b")])
+def test_root_paths(text: str, path: str) -> None:
+    assert root_path_of(text) == path
+
+
+@pytest.mark.parametrize("text", ["envs", "/a b", "/a?b", "/é", "/%41"])
+def test_what_is_no_root_path_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="root path: expected a path such as /envs"):
+        root_path_of(text)
+
+
+def test_below_a_root_path_whether_the_proxy_takes_it_off_or_not(
+    serve: ServerMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "xuance_envs.access")
+    proxies = Proxies("/envs", [network_of("127.0.0.1")])
+    server = serve(address={"proxies": proxies})
+    for url in (server.url, f"{server.url}/envs"):
+        with RemoteVecEnv(url, "Counting", 2) as envs:
+            envs.reset()
+            envs.step([0, 0])
+        forwarded = {"X-Forwarded-For": "1.2.3.4", "X-Forwarded-Proto": "https"}
+        assert httpx.get(f"{url}/healthz", headers=forwarded).json() == {"status": "ok"}
+        assert httpx.post(f"{url}{API}/session/create", json={}, headers=forwarded).is_success
+        assert httpx.get(f"{url}/status.json").json()["sessions"] >= 1
+        servers = httpx.get(f"{url}/openapi.json").json()["servers"]
+        assert servers == [{"url": "/envs"}]
+    server.close()
+    said = [record.getMessage() for record in caplog.records]
+    assert any(line.startswith("1.2.3.4 - GET /envs/healthz 200") for line in said)
+    assert any(line.startswith("1.2.3.4 anybody POST ") for line in said)
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no unix sockets here")
+def test_on_a_unix_socket(serve: ServerMaker, tmp_path: Path) -> None:
+    path = tmp_path / "envs.sock"
+    left_over = unix_socket(path)
+    left_over.close()  # by a server that was killed
+    server = serve(address={"unix": path})
+    assert server.url == f"unix:{path}"
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://x") as client:
+        assert client.get("/healthz").json() == {"status": "ok"}
+        session = client.post(f"{API}/session/create", json={}).json()["session_id"]
+        assert client.delete(f"{API}/session/{session}").status_code == 200
+    with pytest.raises(OSError, match="cannot listen on"):
+        unix_socket(path)
+    server.close()
+    assert not path.exists()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl here")
+    folder = tmp_path_factory.mktemp("tls")
+    certfile, keyfile = folder / "cert.pem", folder / "key.pem"
+    command = (
+        *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+        *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
+        *("-keyout", str(keyfile), "-out", str(certfile)),
+    )
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return certfile, keyfile
+
+
+def test_with_a_certificate_of_its_own(
+    serve: ServerMaker, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    certfile, keyfile = certificate
+    server = serve(tokens=("one",), address={"certfile": certfile, "keyfile": keyfile})
+    assert server.url.startswith("https://127.0.0.1:")
+    for verify in (certfile, str(certfile), False):
+        with RemoteVecEnv(server.url, "Counting", 2, user_token="one", verify=verify) as envs:
+            envs.reset()
+            assert envs.step([1, 2])[1].tolist() == [1, 2]
+    with pytest.raises(errors.RemoteUnreachableError, match="verify='FILE' trusts"):
+        RemoteVecEnv(server.url, "Counting", 2, user_token="one")
+
+
+def test_a_certificate_that_cannot_be_read_is_said_at_once(
+    serve: ServerMaker, certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_text("no certificate", encoding="ascii")
+    with pytest.raises(OSError):  # noqa: PT011  # OpenSSL's own words
+        serve(address={"certfile": wrong, "keyfile": certificate[1]})

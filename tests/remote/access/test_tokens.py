@@ -1,0 +1,131 @@
+"""Who is served: tokens in files, their names and limits, and how they change meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import Asking, ServedProcess, ServerMaker, wait_until
+
+from xuance_envs.remote.access.tokens import Tokens
+from xuance_envs.remote.cli import OWN_LIMITS
+from xuance_envs.remote.failures import RefusedError
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "tokens"
+    file.write_text(text, encoding="utf-8")
+    file.chmod(0o600)
+    return file
+
+
+def owner_of(tokens: Tokens, token: str) -> Any:
+    return tokens.owner(f"Bearer {token}".encode())
+
+
+def test_a_line_is_a_token_or_a_name_and_a_token(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        "# a course\n\n  plain-token  # a guest\nalice one max-envs-per-session=3 max-memory=5\n"
+        "alice two\nstaff three admin\nbob a#b\n#aa\n",
+    )
+    tokens = Tokens.load(file, OWN_LIMITS)
+    assert len(tokens) == 5
+    alice = owner_of(tokens, "one")
+    assert (alice.name, alice.is_admin) == ("alice", False)
+    assert alice.limits == {"environments_per_session": 3, "memory_per_session": 5 * 2**20}
+    assert owner_of(tokens, "two") == alice, "it is the same person"
+    assert owner_of(tokens, "three").is_admin
+    assert owner_of(tokens, "a#b").name == "bob"
+    guest = owner_of(tokens, "plain-token")
+    assert guest.name.startswith("token-")
+    assert "plain" not in guest.name
+    assert len({alice, guest, owner_of(tokens, "three")}) == 3
+    for wrong in ("#aa", "alice", "admin", ""):
+        with pytest.raises(RefusedError):
+            owner_of(tokens, wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("# nothing\n", "expected one token a line, got none"),
+        ("a/b secret\n", "line 1: expected a name"),
+        (
+            "a\nalice secret max-chairs=3\n",
+            "line 2: expected, after the token, admin or any",
+        ),
+        ("alice secret max-envs-per-session=many\n", "line 1"),
+        ("alice secret max-envs-per-session=-1\n", "at least"),
+        ("alice secret\nbob secret\n", "alice and bob have the same token"),
+        ("é\n", "line 1: expected a token of visible ASCII"),
+    ],
+)
+def test_a_file_that_is_not_of_its_form_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        Tokens.load(written(tmp_path, text), OWN_LIMITS)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files have no such permissions")
+def test_a_file_that_everybody_may_read_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = written(tmp_path, "secret\n")
+    Tokens.load(file)
+    assert "everybody" not in caplog.text
+    file.chmod(0o644)
+    Tokens.load(file)
+    assert f"{file}: everybody on this machine may read these tokens" in caplog.text
+
+
+def test_a_name_may_have_limits_of_its_own(serve: ServerMaker, tmp_path: Path) -> None:
+    text = "alice one max-envs-per-session=2 max-sessions-per-token=1 max-repeats=3\nbob two\n"
+    server = serve(token_file=written(tmp_path, text), environments_per_session=5)
+    alice, bob = Asking(server, "one"), Asking(server, "two")
+    assert alice.ask("create", env_id="Counting", num_envs=3).status_code == 429
+    assert alice.ask("create", env_id="Counting", num_envs=2).status_code == 200
+    assert bob.ask("create", env_id="Counting", num_envs=5).status_code == 200
+    assert alice.post("session/create").status_code == 429
+    assert bob.post("session/create").status_code == 200
+    for ask in (alice, bob):
+        ask.ask("vectorized_reset")
+    assert alice.ask("vectorized_step", actions=[0, 0], steps=4).status_code == 422
+    assert bob.ask("vectorized_step", actions=[0] * 5, steps=4).status_code == 200
+
+
+def test_a_file_that_changes_is_read_again(
+    serve: ServerMaker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "xuance_envs")
+    file = written(tmp_path, "alice old\nbob two\n")
+    server = serve(token_file=file)
+    alice, bob = Asking(server, "old"), Asking(server, "two")
+    alice.ask("create", env_id="Counting")
+    file.write_text("a/b c\n", encoding="utf-8")
+    wait_until(lambda: "the tokens stay as they are" in caplog.text)
+    assert alice.ask("vectorized_reset").status_code == 200
+    file.write_text("alice new\n", encoding="utf-8")
+    wait_until(lambda: bob.ask("vectorized_reset").status_code == 401)
+    assert alice.ask("vectorized_reset").status_code == 401
+    alice.client.headers["Authorization"] = "Bearer new"
+    assert alice.ask("vectorized_reset").status_code == 200, "her session goes on"
+    wait_until(lambda: "of bob closed: its token is none of the server's any more" in caplog.text)
+    assert "of alice opened" in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no such signal here")
+def test_a_hangup_has_the_file_read_again(tmp_path: Path) -> None:
+    file = written(tmp_path, "alice old\n")
+    served = ServedProcess("--env", "CartPole-v1", "--tokens", str(file))
+    try:
+        file.write_text("alice new\n", encoding="utf-8")
+        os.kill(served.pid, signal.SIGHUP)
+        wait_until(lambda: served.status_for("new") == 200)
+        assert served.status_for("old") == 401
+    finally:
+        assert served.close() in (0, -signal.SIGTERM)

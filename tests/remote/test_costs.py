@@ -1,0 +1,401 @@
+"""Requests that are made to be expensive: each is refused for little, and nobody else waits."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgpack
+import numpy as np
+import pytest
+from gymnasium import spaces
+from remote_envs import CountingEnv
+from serving import API, Asking, ServedProcess, ServerMaker, wait_until
+
+from xuance_envs.remote.access.permissions import Permissions
+from xuance_envs.remote.wire.bounds import MAX_COLLIDING
+from xuance_envs.remote.wire.forms import Form, dumps
+
+ROOT = Path(__file__).resolve().parents[2]
+MSGPACK = {"Content-Type": "application/msgpack"}
+PATIENCE = 2.5
+"""Seconds that nobody else waits; without bounds it was from 4 to 28."""
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[ServedProcess]:
+    served = ServedProcess(
+        *("--env", "CartPole-v1", "--no-access-log", "--max-sessions-per-token", "64"),
+        *("--allow-host", "allowed.example", "--allow-option", "a"),
+    )
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def session(served: ServedProcess) -> Iterator[tuple[httpx.Client, str]]:
+    with httpx.Client(base_url=served.url + API, timeout=60) as client:
+        session_id = client.post("session/create", json={}).json()["session_id"]
+        assert client.post("episode/create", json={"session_id": session_id}).status_code == 200
+        yield client, session_id
+        client.delete(f"session/{session_id}")
+
+
+def resident_mib(pid: int, name: str = "VmRSS") -> int:
+    with open(f"/proc/{pid}/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith(name)) // 1024
+
+
+def forget_peak(pid: int) -> None:
+    with open(f"/proc/{pid}/clear_refs", "w", encoding="ascii") as file:
+        file.write("5")
+
+
+@contextmanager
+def nobody_waits(served: ServedProcess) -> Iterator[None]:
+    """Somebody else asks all the time; raises if an answer took long, or the server grew much."""
+    longest, over = 0.0, threading.Event()
+    forget_peak(served.pid)
+    before = resident_mib(served.pid)
+
+    def ask() -> None:
+        nonlocal longest
+        with httpx.Client(base_url=served.url, timeout=60) as client:
+            while not over.is_set():
+                start = time.monotonic()
+                assert client.get("/healthz").status_code == 200
+                longest = max(longest, time.monotonic() - start)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        asking.join()
+    assert longest < PATIENCE
+    assert resident_mib(served.pid, "VmHWM") - before < 400
+
+
+COLLIDING = [k * (2**61 - 1) for k in range(4000)]
+"""Integers of one hash: 80,000 of them in a set took 28 s, and a body holds 20 times as many."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$": "set", "items": COLLIDING * 5},
+        {"$": "frozenset", "items": COLLIDING * 5},
+        {"$": "dict", "items": [[key, 0] for key in COLLIDING]},
+        {"$": "dict", "items": [[{"$": "tuple", "items": [key]}, 0] for key in COLLIDING]},
+    ],
+    ids=["set", "frozenset", "dict", "keys that are tuples"],
+)
+def test_keys_that_collide_are_refused(
+    served: ServedProcess, session: tuple[httpx.Client, str], value: Any
+) -> None:
+    client, session_id = session
+    with nobody_waits(served):
+        message = {"session_id": session_id, "options": {"a": [value]}}
+        answer = client.post("episode/vectorized_reset", json=message)
+    assert answer.status_code == 422
+    assert "expected strings or bytes" in answer.text
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"seed": [""] * 480_000},
+        {"episode_ids": [None] * 480_000},
+        {f"odd{k}": 0 for k in range(200_000)},
+        {"options": {str(k): 0 for k in range(200_000)}},
+    ],
+    ids=["seeds", "ids", "unknown", "options"],
+)
+def test_the_first_fault_ends_it(
+    served: ServedProcess, session: tuple[httpx.Client, str], message: dict[str, Any]
+) -> None:
+    client, session_id = session
+    body = msgpack.packb({"session_id": session_id, **message})
+    with nobody_waits(served):
+        start = time.monotonic()
+        answer = client.post("episode/vectorized_reset", content=body, headers=MSGPACK)
+        assert time.monotonic() - start < PATIENCE
+    assert (answer.status_code, len(answer.content) < 2000) == (422, True)
+
+
+MANY = 14 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        (b"\xdd" + MANY.to_bytes(4, "big") + b"\x80" * MANY, "application/msgpack"),
+        (b"[" + b"{}," * (MANY // 3) + b"0]", "application/json"),
+    ],
+    ids=["msgpack", "json"],
+)
+def test_values_are_counted_before_they_are_made(
+    served: ServedProcess, session: tuple[httpx.Client, str], body: bytes, content_type: str
+) -> None:
+    url = f"{served.url}{API}/episode/vectorized_step"
+    headers = {"Content-Type": content_type}
+    answers: list[httpx.Response] = []
+
+    def send() -> None:
+        answers.append(httpx.post(url, content=body, headers=headers, timeout=60))
+
+    with nobody_waits(served):
+        threads = [threading.Thread(target=send) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert {answer.status_code for answer in answers} == {413}
+    assert "at most 500000 values" in answers[0].text
+
+
+def test_a_large_body_is_not_read_without_a_session(serve: ServerMaker) -> None:
+    server = serve(tokens=("a", "b"))
+    ask = Asking(server, "a")
+    url = f"{server.url}{API}/episode/vectorized_step"
+    for token, status in (("none", 401), ("b", 404), ("a", 400)):
+        headers = {"Authorization": f"Bearer {token}", **MSGPACK}
+        answer = httpx.post(url, content=b"\xc1" * 100_000, headers=headers)
+        assert answer.status_code == status, answer.text
+    assert ask.close().status_code == 200
+
+
+# --- heads, and connections ---------------------------------------------------------------------
+
+
+def connect(url: str) -> socket.socket:
+    host, port = url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Waits for what comes next: whether it is the end."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def status_of(connection: socket.socket) -> int:
+    return int(connection.recv(1000).split()[1])
+
+
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [
+        (b"GET / HTTP/1.1\r\n", b"x-header: " + b"y" * 1000 + b"\r\n"),
+        (b"GET / HTTP/1.1\r\nx-header: ", b"y" * 2**16),
+        (b"GET /", b"y" * 2**16),
+        (b"GET / HTTP/1.1\r\n", b"a:b\r\n"),
+    ],
+    ids=["many headers", "one header", "a path", "short headers"],
+)
+def test_a_head_is_bounded(serve: ServerMaker, start: bytes, more: bytes) -> None:
+    server = serve()
+    with closing(connect(server.url)) as connection:
+        connection.sendall(start + more * (2**16 // len(more) + 200))
+        assert status_of(connection) == 431
+        connection.sendall(more * 10)  # nobody listens
+    assert httpx.get(f"{server.url}/healthz").status_code == 200
+
+
+def test_a_head_has_its_time(serve: ServerMaker, caplog: pytest.LogCaptureFixture) -> None:
+    server = serve(head=0.2)
+    with (
+        closing(connect(server.url)) as silent,
+        closing(connect(server.url)) as half,
+        closing(connect(server.url)) as second,
+    ):
+        half.sendall(b"GET /healthz HTTP/1.1\r\nHost: local")
+        second.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert status_of(second) == 200
+        second.sendall(b"\r\n\r\n")  # no head, but something
+        for connection in (silent, half, second):
+            assert is_closed(connection)
+    assert "no whole head came within 0.2 s" in caplog.text
+
+
+def test_connections_that_do_nothing_make_room(
+    serve: ServerMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = serve(connections=20)
+    with httpx.Client(base_url=server.url, timeout=20) as client:
+        assert client.get("/healthz").status_code == 200
+        half_open = [connect(server.url) for _ in range(60)]
+        for connection in half_open:
+            with suppress(OSError):  # it had to make room already
+                connection.sendall(b"GET / HT")
+        assert httpx.get(f"{server.url}/healthz", timeout=20).status_code == 200
+        for connection in half_open:
+            connection.close()
+    assert "closed an idle connection: there may be 20" in caplog.text
+
+
+def test_few_descriptors_are_few_connections_and_no_failure() -> None:
+    serve = f"{sys.executable} -m xuance_envs serve --env CartPole-v1 --port 0"
+    serve += " --max-processes-per-session 40 2>&1"
+    with subprocess.Popen(
+        ["sh", "-c", f"ulimit -n 200; exec {serve}"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        while "serving CartPole-v1 at" not in said:
+            said += process.stdout.readline()
+        assert "50 connections at most" in said
+        url = said[said.rindex("http://") :].split()[0]
+        half_open = [connect(url) for _ in range(300)]
+        with httpx.Client(base_url=url + API, timeout=60) as client:
+            session = client.post("session/create", json={}).json()["session_id"]
+            for _ in range(40):
+                answer = client.post("episode/create", json={"session_id": session})
+                assert answer.status_code in (200, 429), answer.text
+            assert answer.json()["error"]["code"] == "full"
+            assert httpx.get(f"{url}/healthz", timeout=20).status_code == 200
+        for connection in half_open:
+            connection.close()
+        process.terminate()
+        process.stdout.read()
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "127.0.0.1.evil.example"}, 421),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "localhost:9", "Origin": "http://localhost:3"}, 200),
+        ({"Host": "[::1]:8001"}, 200),
+        ({"Host": "Allowed.example"}, 200),
+    ],
+)
+def test_without_tokens_only_its_own_address_is_served(
+    served: ServedProcess, headers: dict[str, str], status: int
+) -> None:
+    for method, path in (("POST", f"{API}/session/create"), ("GET", "/status.json")):
+        body = {"json": {}} if method == "POST" else {}
+        answer = httpx.request(method, served.url + path, headers=headers, **body)
+        assert answer.status_code == status, answer.text
+
+
+def test_with_tokens_any_host_is_served(serve: ServerMaker) -> None:
+    server = serve(tokens=("a",))
+    headers = {"Host": "anywhere.example", "Authorization": "Bearer a"}
+    answer = httpx.post(f"{server.url}{API}/session/create", json={}, headers=headers)
+    assert answer.status_code == 200
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+
+class LargeEnv(CountingEnv):
+    """Observes, and can be asked for, a lot."""
+
+    size = 2**18
+
+    def __init__(self, env_seed=0):
+        super().__init__(env_seed)
+        self.observation_space = spaces.Box(0, 1, (self.size,), np.float64)
+        self.many = list(range(400_000))
+
+    def observe(self):
+        return np.full(self.size, 1 / 3)
+
+    def render(self):
+        return np.zeros((1000, 1000, 3), np.uint8)
+
+
+def large(serve: ServerMaker, **limits: Any) -> Asking:
+    allowed = Permissions(gets=frozenset({"many"}))
+    server = serve({"Large": LargeEnv}, allow=allowed, **limits)
+    ask = Asking(server)
+    assert ask.ask("create", num_envs=1, auto_reset=True).status_code == 200
+    return ask
+
+
+def test_an_answer_counts_as_it_is_written(serve: ServerMaker) -> None:
+    ask = large(serve, reply=5 * 2**20)
+    many = {"operation": "get_attr", "name": "many"}
+    for form, reset, render in (("json", 413, 413), ("msgpack", 200, 200)):
+        ask.client.headers["accept"] = f"application/{form}"
+        assert ask.ask("vectorized_reset").status_code == reset, "2 MiB, up to 6.5 as JSON"
+        assert ask.ask("call", operation="render").status_code == render, "3 MB, 6 as JSON"
+        assert ask.ask("call", **many).status_code == 200
+    assert ask.ask("vectorized_step", actions=[0]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "message",
+    [np.full((1000, 1000), 1 / 3), {"infos": [{"a": list(range(1000)), "b": 1 / 3}] * 1000}],
+    ids=["array", "infos"],
+)
+def test_others_go_on_while_an_answer_is_written(message: Any) -> None:
+    expected = json.loads(dumps({"a": message}, Form.JSON))
+    written: list[bytes] = []
+    thread = threading.Thread(
+        target=lambda: written.append(dumps({"a": message}, Form.JSON, 2**30))
+    )
+    turns = 0
+    thread.start()
+    while thread.is_alive():
+        time.sleep(1e-4)
+        turns += 1
+    assert json.loads(written[0]) == expected
+    assert turns > 10, "of one call it would be one or two"
+
+
+def test_large_answers_are_kept_as_long_as_there_is_room(serve: ServerMaker) -> None:
+    server = serve({"Large": LargeEnv}, kept=5 * 2**20)
+    asking = [Asking(server) for _ in range(3)]
+    for ask in asking:
+        ask.ask("create", auto_reset=True)
+        ask.client.headers["accept"] = "application/msgpack"
+        assert ask.ask("vectorized_reset", sequence=7).status_code == 200
+    codes = [ask.ask("vectorized_reset", sequence=7).status_code for ask in asking]
+    assert codes == [409, 200, 200], "the first one's made room"
+    refused = asking[0].ask("vectorized_reset", sequence=7)
+    assert msgpack.unpackb(refused.content)["error"]["code"] == "gone"
+    assert asking[0].ask("vectorized_reset", sequence=8).status_code == 200
+
+
+def test_who_does_not_take_an_answer_is_cut_off(
+    serve: ServerMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = serve({"Large": LargeEnv}, write=0.5)
+    ask = Asking(server)
+    ask.ask("create", num_envs=8, auto_reset=True)
+    body = json.dumps({"session_id": ask.id}).encode()
+    head = (
+        f"POST {API}/episode/vectorized_reset HTTP/1.1\r\nHost: localhost\r\n"
+        "Content-Type: application/json\r\nAccept: application/msgpack\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    with closing(connect(server.url)) as connection:
+        connection.sendall(head.encode() + body)
+        wait_until(lambda: "its answer was not taken within 0.5 s" in caplog.text)
+    assert ask.ask("vectorized_reset").status_code == 200
+
+
+def test_keys_up_to_a_number_may_be_anything(serve: ServerMaker) -> None:
+    ask = Asking(serve(allow=Permissions(options=frozenset({"a"}))))
+    ask.ask("create", env_id="Counting")
+    for count, status in ((MAX_COLLIDING, 200), (MAX_COLLIDING + 1, 422)):
+        options = {"a": {"$": "dict", "items": [[key, 0] for key in range(count)]}}
+        assert ask.ask("vectorized_reset", options=options).status_code == status
+    texts = {"a": {"$": "set", "items": [str(key) for key in range(1000)]}}
+    assert ask.ask("vectorized_reset", options=texts).status_code == 200

@@ -1,0 +1,312 @@
+"""What one session and one token may have: environments, processes, memory, time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from leftovers import wait_until as comes_true
+from remote_envs import SlowStartEnv
+from serving import API, Asking, ServerMaker, wait_until
+
+from xuance_envs.engine.process import guardian
+from xuance_envs.remote.access.permissions import Permissions
+from xuance_envs.remote.failures import RefusedError
+from xuance_envs.remote.serving.logs import BackgroundHandler
+from xuance_envs.remote.serving.room import Room
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def code_of(answer: httpx.Response) -> Any:
+    return answer.json()["error"]["code"]
+
+
+# --- counts -------------------------------------------------------------------------------------
+
+
+def test_the_environments_of_a_token_are_limited(serve: ServerMaker) -> None:
+    server = serve(tokens=("a", "b"), environments_per_token=5)
+    asking = [Asking(server, token) for token in ("a", "a", "b")]
+    counts = (4, 2, 5)
+    answers = [
+        ask.ask("create", env_id="Counting", num_envs=count)
+        for ask, count in zip(asking, counts, strict=True)
+    ]
+    assert [answer.status_code for answer in answers] == [200, 429, 200]
+    assert "5 environments of one token" in answers[1].text
+    asking[0].close()
+    assert asking[1].ask("create", env_id="Counting", num_envs=5).status_code == 200
+
+
+def test_the_processes_of_a_token_and_of_all_are_limited(serve: ServerMaker) -> None:
+    server = serve(tokens=("a", "b"), processes_per_token=2, processes=3)
+    asking = [Asking(server, token) for token in ("a", "a", "a", "b", "b")]
+    answers = [ask.ask("create", env_id="Counting") for ask in asking]
+    assert [answer.status_code for answer in answers] == [200, 200, 429, 200, 429]
+    assert "2 processes of one token" in answers[2].text
+    assert "3 processes at the same time" in answers[4].text
+    asking[0].close()
+    assert asking[4].ask("create", env_id="Counting").status_code == 200
+
+
+def test_a_process_that_died_does_not_count(serve: ServerMaker) -> None:
+    ask = Asking(serve(processes=1))
+    for _ in range(2):
+        ids = ask.ask("create", env_id="Mischievous", auto_reset=True).json()["episode_ids"]
+        ask.ask("vectorized_reset", episode_ids=ids)
+        died = ask.ask("vectorized_step", episode_ids=ids, actions=[2])
+        assert code_of(died) == "worker_died"
+
+
+def test_environments_count_while_they_are_made_and_end_with_their_session(
+    serve: ServerMaker,
+) -> None:
+    server = serve({"Slow": SlowStartEnv}, environments=3)
+    making, other = Asking(server), Asking(server)
+    answers: list[httpx.Response] = []
+    thread = threading.Thread(target=lambda: answers.append(making.ask("create", num_envs=3)))
+    thread.start()
+    wait_until(lambda: bool(multiprocessing.active_children()))
+    assert code_of(other.ask("create")) == "environments"
+    start = time.monotonic()
+    assert making.close().status_code == 200
+    assert multiprocessing.active_children() == []
+    thread.join()
+    assert time.monotonic() - start < 20, "it takes 60 s to give such environments up"
+    assert answers[0].status_code == 404
+
+
+def test_the_requests_of_a_token_at_once_are_limited(serve: ServerMaker) -> None:
+    server = serve(requests_per_session=1, sessions_per_token=2, request=2.0)
+    asking = [Asking(server) for _ in range(2)]
+    for ask in asking:
+        ask.ask("create", env_id="Mischievous", auto_reset=True)
+        ask.ask("vectorized_reset")
+    hanging = [
+        threading.Thread(target=ask.ask, args=("vectorized_step",), kwargs={"actions": [4]})
+        for ask in asking
+    ]
+    for thread in hanging:
+        thread.start()
+    refused: list[httpx.Response] = []
+
+    def is_refused() -> bool:
+        refused.append(httpx.post(f"{server.url}{API}/session/create", json={}))
+        return code_of(refused[-1]) == "requests"
+
+    wait_until(is_refused)
+    assert refused[-1].status_code == 429
+    for thread in hanging:
+        thread.join()
+
+
+def test_room_is_waited_for_and_not_for_ever() -> None:
+    async def share() -> None:
+        room = Room(100, "of these")
+        async with room.hold(60, 1.0):
+            assert room.has(40)
+            with pytest.raises(RefusedError, match="too many of these"):
+                async with room.hold(60, 0.01):
+                    raise AssertionError("there was no room")
+            waiting = asyncio.create_task(_held(room, 60))
+            await asyncio.sleep(0.01)
+            assert not waiting.done()
+        assert await waiting
+        async with room.hold(1000, 0.01):  # alone it has room
+            assert not room.has(1)
+
+    async def _held(room: Room, size: int) -> bool:
+        async with room.hold(size, 20.0):
+            return True
+
+    asyncio.run(share())
+
+
+# --- rates --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"requests_rate_per_session": 20.0}, {"steps": 1}),
+        ({"requests_rate_per_token": 20.0}, {"steps": 1}),
+        ({"steps_rate_per_session": 200.0}, {"steps": 10}),
+        ({"steps_rate_per_token": 200.0}, {"steps": 10}),
+    ],
+    ids=lambda value: next(iter(value)),
+)
+def test_who_is_too_fast_is_slowed(
+    serve: ServerMaker, limits: dict[str, float], message: dict[str, int]
+) -> None:
+    ask = Asking(serve(**limits))
+    ask.ask("create", env_id="CartPole")
+    start, count = time.monotonic(), 0
+    while time.monotonic() - start < 1.0:
+        assert ask.ask("vectorized_reset").status_code == 200
+        assert ask.ask("vectorized_step", actions=[count % 2], **message).status_code == 200
+        count += 1
+    assert count <= 100, "the rate allows for 40, and without one there were 600"
+
+
+def test_who_would_have_to_wait_too_long_is_refused(serve: ServerMaker) -> None:
+    ask = Asking(serve(steps_rate_per_session=1.0))
+    ask.ask("create", env_id="CartPole", num_envs=16)
+    ask.ask("vectorized_reset")
+    assert ask.ask("vectorized_step", actions=[0] * 16, steps=2).status_code == 200
+    refused = ask.ask("vectorized_step", actions=[0] * 16, steps=2)
+    assert (refused.status_code, code_of(refused)) == (429, "rate")
+    assert refused.headers["retry-after"]
+
+
+# --- what processes take ------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not guardian.AVAILABLE, reason="not on this system")
+@pytest.mark.parametrize(
+    ("limits", "action"),
+    [
+        ({"cpu_per_session": 1.0}, 1),
+        ({"memory_per_session": 2**27}, 2),
+        ({"memory_per_token": 2**27}, 2),
+    ],
+    ids=["cpu", "memory", "memory of a token"],
+)
+def test_a_session_that_takes_too_much_is_ended_and_told_why(
+    serve: ServerMaker, limits: dict[str, Any], action: int
+) -> None:
+    server = serve(tokens=("a", "b"), **limits)
+    greedy, other = Asking(server, "a"), Asking(server, "b")
+    for ask in (greedy, other):
+        ask.ask("create", env_id="Busy")
+        assert ask.ask("vectorized_reset").status_code == 200
+    greedy.ask("vectorized_step", actions=[action])
+    wait_until(lambda: greedy.ask("vectorized_reset").status_code == 429)
+    assert "this server allows" in greedy.ask("vectorized_reset").text
+    assert other.ask("vectorized_reset").status_code == 200
+
+
+# --- what environments start --------------------------------------------------------------------
+
+
+def sleepers(mark: str) -> list[int]:
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if command == f"sleep\0{mark}\0".encode():
+            found.append(int(pid))
+    return found
+
+
+ENDS = ["closed", "exits", "is killed", "hangs", "the server ends"]
+
+
+@pytest.mark.skipif(not guardian.AVAILABLE, reason="not on this system")
+@pytest.mark.parametrize("end", ENDS)
+def test_what_environments_start_ends_with_them(serve: ServerMaker, end: str) -> None:
+    server = serve(allow=Permissions(gets=frozenset({"mark"})), request=2.0)
+    ask = Asking(server)
+    ask.ask("create", env_id="Breeding", auto_reset=True)
+    assert ask.ask("vectorized_reset").status_code == 200
+    mark = ask.ask("call", operation="get_attr", name="mark").json()["results"][0]
+    wait_until(lambda: len(sleepers(mark)) == 2)
+    if end == "closed":
+        ask.close()
+    elif end == "the server ends":
+        server.close()
+    else:
+        ask.ask("vectorized_step", actions=[ENDS.index(end) + 1])
+    wait_until(lambda: sleepers(mark) == [])
+
+
+SERVE = """
+import sys
+sys.path[:0] = {paths!r}
+from remote_envs import BreedingEnv
+from xuance_envs.remote.server import Server
+from xuance_envs.remote.access.permissions import Permissions
+from xuance_envs.remote.settings import Catalogue, Settings
+if __name__ == "__main__":
+    allowed = Permissions(gets=frozenset({{"mark"}}))
+    settings = Settings(Catalogue({{"Breeding": BreedingEnv}}), permissions=allowed)
+    server = Server(settings, port=0)
+    print(server.url, flush=True)
+    server.run()
+"""
+
+
+@pytest.mark.skipif(not guardian.AVAILABLE, reason="not on this system")
+def test_what_environments_start_ends_with_a_server_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "serve.py"
+    script.write_text(SERVE.format(paths=[str(ROOT), str(ROOT / "tests" / "shared")]))
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        with httpx.Client(base_url=url + API, timeout=60) as client:
+            session = client.post("session/create", json={}).json()
+            message = {"session_id": session["session_id"]}
+            client.post("episode/create", json=message)
+            client.post("episode/vectorized_reset", json=message)
+            asked = {**message, "operation": "get_attr", "name": "mark"}
+            mark = client.post("episode/call", json=asked).json()["results"][0]
+        wait_until(lambda: len(sleepers(mark)) == 2)
+        process.send_signal(signal.SIGKILL)
+    wait_until(lambda: sleepers(mark) == [])
+
+
+# --- the log ------------------------------------------------------------------------------------
+
+
+def test_a_log_that_nobody_reads_stops_nobody() -> None:
+    command = [sys.executable, "-m", "xuance_envs", "serve", "--env", "CartPole-v1", "--port", "0"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[3]
+        with httpx.Client(base_url=url, timeout=20) as client:
+            dropped = False
+            for _ in range(100):  # about 1,000 lines fit a pipe, and 10,000 may wait
+                for _ in range(150):
+                    client.get("/healthz")
+                text = client.get("/metrics").text
+                dropped = "log_lines_dropped_total 0" not in text
+                if dropped:
+                    break
+            assert dropped
+        process.send_signal(signal.SIGTERM)
+        assert comes_true(lambda: process.poll() is not None, 30.0)
+
+
+def test_what_the_log_had_no_room_for_is_counted_and_told() -> None:
+    reading, writing = os.pipe()
+    logger = logging.Logger("of this test")
+    handler = BackgroundHandler(writing)
+    logger.addHandler(handler)
+    line = "x" * 1000
+    while not handler.dropped:
+        logger.warning("%s", line)
+    received = b""
+    while b"lines before this one were dropped" not in received:
+        received += os.read(reading, 2**16)
+        logger.warning("more")
+    assert received.startswith(line.encode() + b"\n" + line.encode())
+    handler.close()
+    os.close(reading)
+    os.close(writing)

@@ -1,0 +1,13 @@
+"""Arrays for infos, of so many environments."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xuance_envs.engine.data.info_columns import INFO_BYTES, InfoArrays
+
+
+def info_arrays(num_envs: int, info_bytes: int = INFO_BYTES) -> InfoArrays:
+    """Empty ones."""
+    shapes = InfoArrays.shapes(num_envs, info_bytes)
+    return InfoArrays(*(np.zeros(shape, dtype) for dtype, shape in shapes))

@@ -1,0 +1,247 @@
+"""One environment saved and put into a twin: exactly, or with an error that says why not."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from comparing import assert_same
+from stateful_envs import MAKERS, Collector
+
+from xuance_envs import Atari_Env, Gym_Env, MountainCar, StateError, check_saving
+from xuance_envs.state import ale, mujoco
+from xuance_envs.state.recording import record
+from xuance_envs.state.single import StateOfEnv
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+
+ATARI = {"image_size": 84, "noop_max": 3}
+
+
+def needs(*libraries: str) -> None:
+    for library in libraries:
+        pytest.importorskip(library)
+
+
+def breakout(**how: Any) -> Atari_Env:
+    return Atari_Env("Breakout", **{**ATARI, **how})
+
+
+def raw_atari(**how: Any) -> Any:
+    gymnasium.register_envs(importlib.import_module("ale_py"))
+    return gymnasium.make("ALE/Breakout-v5", **how)
+
+
+def stacked() -> Any:
+    gymnasium.register_envs(importlib.import_module("ale_py"))
+    game = gymnasium.make("ALE/Pong-v5", frameskip=1)
+    game = gymnasium.wrappers.AtariPreprocessing(game, noop_max=3)
+    return gymnasium.wrappers.FrameStackObservation(game, 4)
+
+
+def with_library(*wrappers: Any) -> Any:
+    env = gymnasium.make("Pendulum-v1", max_episode_steps=40)
+    for wrapper in wrappers:
+        env = wrapper(env)
+    return env
+
+
+W = gymnasium.wrappers
+EXACT: dict[str, Any] = {
+    **MAKERS,
+    "ours": lambda: Gym_Env("CartPole-v1"),
+    "ours, seeded": lambda: Gym_Env("CartPole-v1", seed=3),
+    "mountain car": MountainCar,
+    "taxi": lambda: gymnasium.make("Taxi-v4"),
+    "wrappers": lambda: with_library(
+        functools.partial(W.RescaleAction, min_action=np.float32(-1), max_action=np.float32(1)),
+        W.ClipAction,
+        W.NormalizeObservation,
+        W.NormalizeReward,
+        functools.partial(W.FrameStackObservation, stack_size=3),
+        W.FlattenObservation,
+    ),
+    "delays": lambda: W.DelayObservation(with_library(W.TimeAwareObservation), delay=2),
+    "sticky": lambda: W.StickyAction(with_library(), 0.3),
+}
+ATARIS: dict[str, Any] = {
+    "breakout": breakout,
+    "every frame": lambda: breakout(frame_skip=1),
+    "drawn skip": lambda: breakout(frame_skip=(2, 5)),
+    "memory": lambda: breakout(obs_type="ram"),
+    "colours": lambda: breakout(obs_type="rgb", image_size=None),
+    "no repeats": lambda: breakout(repeat_action_probability=0),
+    "very sticky": lambda: breakout(repeat_action_probability=0.9),
+    "ale-py's own": raw_atari,
+    "its drawn skip": lambda: raw_atari(frameskip=(2, 5)),
+    "continuous": lambda: raw_atari(continuous=True, continuous_action_threshold=0.3),
+    "stacked": stacked,
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_it_goes_on_exactly(name: str) -> None:
+    check_saving(EXACT[name], steps=120)
+
+
+@pytest.mark.parametrize("name", ATARIS)
+def test_games_go_on_exactly(name: str) -> None:
+    needs("ale_py", "cv2")
+    check_saving(ATARIS[name], steps=60)
+
+
+@pytest.mark.parametrize("env_id", ["HalfCheetah-v5", "Humanoid-v5", "Ant-v4", "Reacher-v5"])
+def test_simulations_go_on_exactly(env_id: str) -> None:
+    needs("mujoco")
+    check_saving(lambda: gymnasium.make(env_id), steps=70)
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "MountainCarContinuous-v0", "FrozenLake-v1"])
+def test_those_of_the_older_gym_go_on_exactly(env_id: str) -> None:
+    needs("gym")
+    check_saving(lambda: Gym_Env(env_id, library="gym"), steps=120)
+
+
+def test_a_lander_goes_on_exactly_by_replay() -> None:
+    needs("Box2D", "pygame")
+    check_saving(lambda: Gym_Env("LunarLander-v3"), steps=150)
+    check_saving(lambda: Gym_Env("LunarLander-v3", continuous=True, enable_wind=True), steps=80)
+
+
+@pytest.mark.parametrize("env_id", ["BipedalWalker-v3", "CarRacing-v3"])
+def test_worlds_that_are_used_again_are_refused(env_id: str) -> None:
+    needs("Box2D", "pygame")
+    with pytest.raises(StateError, match="its world is used again over resets"):
+        check_saving(lambda: gymnasium.make(env_id), steps=2)
+
+
+# -- controls: each correction is needed ---------------------------------------------------------
+
+
+def failures(make: Any, points: int) -> int:
+    """How many of so many continuations differ."""
+    env, twin = make(), make()
+    for each in (env, twin):
+        record(each)
+    env.reset(seed=1)
+    twin.reset(seed=2)
+    space = env.action_space
+    space.seed(3)
+    failed = 0
+    for _ in range(points):
+        for _ in range(3):
+            if any(env.step(space.sample())[2:4]):
+                env.reset()
+        StateOfEnv(twin).prepare(StateOfEnv(env).save(), trusted=False).put_in()
+        actions = [space.sample() for _ in range(6)]
+        try:
+            for action in actions:
+                one, other = env.step(action), twin.step(action)
+                assert_same(np.asarray(other[0]), np.asarray(one[0]))
+                assert_same(other[1], one[1])
+                if one[2] or one[3]:
+                    env.reset()
+                    twin.reset()
+        except AssertionError:
+            failed += 1
+    env.close()
+    twin.close()
+    return failed
+
+
+def one_frame_at_a_time() -> Atari_Env:
+    return breakout(frame_skip=1, repeat_action_probability=0.5)
+
+
+def test_the_action_that_sticks_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("ale_py", "cv2")
+    assert failures(one_frame_at_a_time, 60) == 0
+    monkeypatch.setattr(ale, "_in_which_actions_are_taken", lambda state: state)
+    assert failures(one_frame_at_a_time, 60) > 0
+
+
+def test_which_action_sticks_is_told_rightly(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("ale_py", "cv2")
+    monkeypatch.setattr(ale, "taken", lambda state, requested, stickiness: requested[-1][:2])
+    assert failures(one_frame_at_a_time, 60) > 0
+
+
+def test_the_buffer_of_a_simulation_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("mujoco")
+
+    def humanoid() -> Any:
+        return gymnasium.make("Humanoid-v5")
+
+    assert failures(humanoid, 10) == 0
+    monkeypatch.setattr(mujoco.ctypes, "memmove", lambda *_: None)
+    assert failures(humanoid, 10) > 0
+
+
+def test_older_draws_are_found_in_the_blocks_before() -> None:
+    twister = np.random.MT19937(5)
+    drawn = [int(word) for word in np.random.Generator(twister).bit_generator.random_raw(2000)]
+    state = twister.state["state"]
+    written = [b"%d" % word for word in [*state["key"].tolist(), state["pos"]]]
+    back = ale._drawn(written)
+    assert [next(back) for _ in range(1700)] == drawn[::-1][:1700]
+    assert all(ale._tempered(ale._drawn_as(word)) == word for word in drawn)
+
+
+# -- what is found out ---------------------------------------------------------------------------
+
+
+class Global(gymnasium.Wrapper):
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = self.env.step(action)
+        return obs, float(reward) + np.random.random(), *rest
+
+
+def test_what_depends_on_global_generators_is_found_out() -> None:
+    with pytest.raises(
+        StateError, match=r"1 steps after saving, the reward differs.*numpy\.random"
+    ):
+        check_saving(lambda: Global(gymnasium.make("CartPole-v1")))
+
+
+def test_games_made_elsewhere_say_what_to_do() -> None:
+    needs("ale_py")
+    env = raw_atari()
+    env.reset(seed=1)
+    with pytest.raises(Exception, match="made by a vector environment"):
+        StateOfEnv(env).save()
+    env.close()
+
+
+def test_a_changed_model_is_noticed() -> None:
+    needs("mujoco")
+    env, twin = gymnasium.make("HalfCheetah-v5"), gymnasium.make("HalfCheetah-v5")
+    env.reset(seed=1)
+    twin.reset(seed=1)
+    data = StateOfEnv(env).save()
+    twin.unwrapped.model.body_mass[2] *= 1.1
+    with pytest.raises(Exception, match="another model: masses"):
+        StateOfEnv(twin).prepare(data, trusted=False)
+
+
+def test_references_and_views_keep_what_they_share() -> None:
+    env, twin = Collector(), Collector()
+    env.reset(seed=1)
+    twin.reset(seed=2)
+    env.step(1)
+    StateOfEnv(twin).prepare(StateOfEnv(env).save(), trusted=True).put_in()
+    assert twin.part.base is twin.buffer
+    assert twin.queue[0] is twin.buffer
+    assert twin.things[0].friend is twin.things[1]
+    assert type(twin.things[0]) is type(env.things[0])
+    assert twin.ways["up"].__self__ is twin
+    assert twin.ways["down"] is not env.ways["down"]
+    assert twin.turned.flags.f_contiguous
+    assert twin.lock is not env.lock
+    assert "late" not in vars(twin)
+    twin.late = 5
+    StateOfEnv(twin).prepare(StateOfEnv(env).save(), trusted=True).put_in()
+    assert "late" not in vars(twin)

@@ -1,0 +1,71 @@
+"""What a bug report needs to know of a machine."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import xuance_envs
+from xuance_envs import doctor
+
+SETUP = Path(__file__).parent.parent / "setup.py"
+
+
+def run_doctor() -> None:
+    doctor.run_doctor(argparse.Namespace(ray=False))
+
+
+def test_it_says_what_there_is_and_that_everything_works() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "xuance_envs", "doctor"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    cells = [[cell.strip() for cell in row.split("|")] for row in answer.stdout.splitlines()]
+    told = {row[1]: row[2] for row in cells if len(row) == 4}
+    assert told["xuance_envs"] == xuance_envs.__version__
+    assert re.match(r"\d+, of which this process may use \d+", told["CPUs"])
+    assert set(doctor.EXTRAS) <= set(told)
+    tried = [line for line in answer.stdout.splitlines() if "with its start" in line]
+    assert all(" ok, " in line for line in tried)
+    assert {line.split()[0].strip(",") for line in tried} >= {"DummyVecEnv_Gym", "RemoteVecEnv"}
+
+
+def test_what_does_not_work_is_said_with_its_error_and_the_rest_is_tried(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: object) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(doctor, "DummyVecEnv_Gym", broken)
+    with pytest.raises(SystemExit) as ended:
+        run_doctor()
+    assert ended.value.code == 1
+    lines = capsys.readouterr().out.splitlines()
+    kinds = lines.index(f"## {doctor.STEPS} steps of 4 {doctor.ENV}") + 2
+    assert re.fullmatch(r"DummyVecEnv_Gym +failed: OSError: no room", lines[kinds])
+    assert any(re.match(r"compat.gymnasium.SyncVectorEnv +ok", line) for line in lines[kinds:])
+
+
+def test_what_is_missing_is_said_with_what_installs_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(doctor.EXTRAS, "remote", ("no_such_module", "httpx"))
+    monkeypatch.setattr(doctor, "_try", lambda make: None)
+    run_doctor()
+    text = capsys.readouterr().out
+    assert 'no_such_module missing: pip install "xuance_envs[remote]"' in text
+    assert "RemoteVecEnv" not in text
+
+
+def test_the_extras_are_those_there_are() -> None:
+    declared = set(re.findall(r'^    "(\w+)": \[', SETUP.read_text(), re.MULTILINE))
+    assert set(doctor.EXTRAS) == declared

@@ -1,0 +1,47 @@
+"""The contract suite, unchanged, over each transform, set so that it changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from backends import DUMMY, WORKERS, Maker, made, quick_forkserver
+from contract import contract
+from transformed import BEYOND, WITHOUT_EFFECT, within
+
+NOT_THEIRS = frozenset(
+    {
+        # They show two memories in turn: what the step before showed outlasts an interrupt.
+        "test_arrays_without_copying_every_step_returns_views_of_the_same_memory",
+    }
+)
+
+globals().update(contract(NOT_THEIRS), quick_forkserver=quick_forkserver)
+
+QUICK = {"stacked-dummy"}
+"""What is not left to the long tests."""
+
+BACKENDS = [within(name, inner) for name in WITHOUT_EFFECT for inner in (DUMMY, WORKERS)]
+ROWS = [
+    pytest.param(backend, marks=[] if backend.name in QUICK else pytest.mark.long)
+    for backend in BACKENDS
+]
+
+
+@pytest.fixture(params=ROWS, ids=str)
+def make(request: pytest.FixtureRequest) -> Iterator[Maker]:
+    name = request.param.name.partition("-")[0]
+    reason = BEYOND.get((name, request.node.originalname))
+    if reason is not None:
+        pytest.skip(reason)
+    yield from made(request.param)
+
+
+@pytest.fixture
+def make_either(make: Maker) -> Maker:
+    return make
+
+
+@pytest.fixture
+def make_on_all(make: Maker) -> Maker:
+    return make

@@ -1,0 +1,430 @@
+"""States of environments: the same in every backend, whatever it was saved in."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from backends import CALLER_STEPS, DUMMY, WORKERS, Maker, hosted, made
+from comparing import assert_same, in_form, row
+from interrupts import Instant
+from stateful_envs import MAKERS, Collector, Counting, WithFile, of_length, scaled_by
+
+import xuance_envs
+from xuance_envs import (
+    AlreadySteppingError,
+    ClosedVecEnvError,
+    DummyVecEnv,
+    EnvError,
+    EnvStates,
+    Gym_Env,
+    StateError,
+    StateMismatchError,
+    SubprocVecEnv,
+    VecEnv,
+    register_state,
+)
+
+N = 5
+PACKAGE = Path(xuance_envs.__file__).parent
+
+
+@pytest.fixture(params=[DUMMY, WORKERS, CALLER_STEPS], ids=str)
+def make_saving(request: pytest.FixtureRequest) -> Iterator[Maker]:
+    yield from made(request.param)
+
+
+def actions_for(env: Any, steps: int, seed: int = 3) -> list[list[Any]]:
+    space = copy.deepcopy(env.action_space)
+    space.seed(seed)
+    return [[space.sample() for _ in range(env.num_envs)] for _ in range(steps)]
+
+
+def played(envs: VecEnv, actions: list[list[Any]]) -> list[Any]:
+    out = []
+    for each in actions:
+        obs, rewards, terminated, truncated, infos = envs.step(each)
+        out.append((obs, rewards, terminated, truncated, list(infos), envs.exact_rewards))
+    return out
+
+
+def buffers(envs: VecEnv) -> list[Any]:
+    flags = [envs.buf_dones.copy(), envs.buf_truncations.copy()]
+    infos = [dict(info) for info in envs.buf_infos]
+    return [envs.buf_obs, envs.buf_rews.copy(), *flags, infos, envs.exact_rewards]
+
+
+def other_backend(maker: Maker, fns: list[Any]) -> VecEnv:
+    """One with the same environments, split otherwise."""
+    if maker.backend is DUMMY:
+        return SubprocVecEnv(fns, in_series=3, context="forkserver")
+    if maker.backend is WORKERS:
+        return DummyVecEnv(fns)
+    return SubprocVecEnv(fns, in_series=4, context="forkserver", caller_steps=True)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_state_goes_on_in_any_backend(make_saving: Maker, name: str) -> None:
+    fns = [MAKERS[name]] * N
+    envs = make_saving(fns)
+    space = envs.observation_space
+    envs.reset(seed=1)
+    actions = actions_for(envs, 60)
+    played(envs, actions[:23])
+    state = envs.save_state()
+    was = buffers(envs)
+    expected = played(envs, actions[23:])
+    assert sum(step[2].any() or step[3].any() for step in expected) >= 3
+    state = EnvStates.from_bytes(state.to_bytes(), trusted=True)
+    with other_backend(make_saving, fns) as others:
+        others.reset(seed=55)
+        played(others, actions[:4])
+        obs, infos = others.load_state(state)
+        assert_same(buffers(others), was)
+        for i, info in enumerate(was[4]):
+            first = info.get("reset_obs", row(space, was[0], i))
+            assert_same(row(space, obs, i), in_form(space, first))
+            shown = {k: v for k, v in info.items() if k not in ("reset_obs", "reset_info")}
+            assert_same(dict(infos[i]), info.get("reset_info", shown))
+        others.load_state(others.save_state())
+        assert_same(played(others, actions[23:]), expected)
+    envs.load_state(state)
+    assert_same(played(envs, actions[23:]), expected)
+
+
+def test_some_environments_are_saved_and_loaded(make_saving: Maker) -> None:
+    envs = make_saving([Collector] * N)
+    envs.reset(seed=1)
+    actions = actions_for(envs, 40)
+    played(envs, actions[:9])
+    state = envs.save_state([4, 1])
+    before = played(envs, actions[9:20])
+    obs, infos = envs.load_state(state[[1, 0]], env_ids=[1, 4])
+    assert (len(obs), len(infos)) == (2, 2)
+    again = played(envs, actions[9:20])
+    for step, other in zip(before, again, strict=True):
+        for part in range(4):
+            assert_same(step[part][[1, 4]], other[part][[1, 4]])
+    envs.load_state(state[0], env_ids=[2])
+    after = played(envs, [[each[4]] * N for each in actions[9:20]])
+    moved = [step[0][2] for step in after]
+    assert_same(moved, [step[0][4] for step in before])
+
+
+def test_a_partial_reset_just_before_is_part_of_it(make_saving: Maker) -> None:
+    envs = make_saving([lambda k=k: of_length(3 + k % 2) for k in range(N)])
+    envs.reset(seed=1)
+    actions = actions_for(envs, 30)
+    played(envs, actions[:3])  # some have ended, some not
+    shown = [dict(info) for info in envs.buf_infos]
+    obs_before = envs.buf_obs
+    _, reset_infos = envs.reset(env_ids=[1, 2])
+    reset_obs = envs.buf_obs
+    state = envs.save_state()
+    was = buffers(envs)
+    expected = played(envs, actions[3:])
+    obs, infos = envs.load_state(state)
+    assert_same(buffers(envs), was)
+    for i in range(N):
+        if i in (1, 2):
+            assert_same(obs[i], reset_obs[i])
+            assert_same(dict(infos[i]), dict(reset_infos[i - 1]))
+        else:
+            assert_same(obs[i], shown[i].get("reset_obs", obs_before[i]))
+            assert infos[i]["name" if "reset_obs" in shown[i] else "trail"] is not None
+    assert_same(played(envs, actions[3:]), expected)
+
+
+def test_clones_go_on_as_their_source(make_saving: Maker) -> None:
+    envs = make_saving([Collector] * N)
+    envs.reset(seed=1)
+    actions = actions_for(envs, 40)
+    played(envs, actions[:8])
+    was = buffers(envs)
+    obs, infos = envs.clone_state(3, range(N))
+    assert_same(list(obs), [obs[3]] * N)
+    assert_same([dict(info) for info in infos], [dict(infos[3])] * N)
+    assert_same([part[0] for part in buffers(envs)], [part[3] for part in was])
+    for step in played(envs, [[each[0]] * N for each in actions[8:]]):
+        for part in step:
+            assert_same(list(part), [part[0]] * N)
+
+
+def test_environments_change_places(make_saving: Maker) -> None:
+    envs = make_saving([Collector] * N)
+    envs.reset(seed=1)
+    actions = actions_for(envs, 40)
+    played(envs, actions[:8])
+    state = envs.save_state()
+    order = [4, 3, 2, 1, 0]
+    expected = played(envs, actions[8:])
+    envs.load_state(state)
+    envs.clone_state(order, range(N))
+    found = played(envs, [[each[i] for i in order] for each in actions[8:]])
+    for step, other in zip(expected, found, strict=True):
+        for part in range(4):
+            assert_same(other[part], step[part][order])
+
+
+def test_forks_draw_their_own_and_the_source_stays(make_saving: Maker) -> None:
+    envs = make_saving([Collector] * N)
+    envs.reset(seed=1)
+    actions = [[1] * N] * 20
+    state = envs.save_state()
+    alone = [step[4][0]["drawn"] for step in played(envs, actions)]
+    envs.load_state(state)
+    envs.clone_state(0, [1, 2, 4], fork_rng=True)
+    streams = np.array([[info["drawn"] for info in step[4]] for step in played(envs, actions)]).T
+    assert_same([int(n) for n in streams[0]], [int(n) for n in alone])
+    assert len({tuple(stream) for stream in streams}) == N
+    envs.load_state(state)
+    envs.clone_state(0, [4], fork_rng=True)
+    again = [step[4][4]["drawn"] for step in played(envs, actions)]
+    assert_same([int(n) for n in again], [int(n) for n in streams[4]])  # of source and index
+
+
+def test_in_the_middle_of_a_step_it_is_refused(make_saving: Maker) -> None:
+    envs = make_saving([Collector] * N)
+    envs.reset(seed=1)
+    state = envs.save_state()
+    asked = [
+        envs.save_state,
+        lambda: envs.load_state(state),
+        lambda: envs.clone_state(0, 1),
+    ]
+    envs.step_async([0] * N)
+    for ask in asked:
+        with pytest.raises(AlreadySteppingError, match="_state was called while a step is pending"):
+            ask()
+    envs.step_wait()
+    envs.async_reset(seed=1)
+    for ask in asked:
+        with pytest.raises(AlreadySteppingError, match="sent and not received"):
+            ask()
+    envs.recv(min_envs=N)
+    envs.load_state(state)
+    envs.close()
+    for ask in asked:
+        with pytest.raises(ClosedVecEnvError):
+            ask()
+
+
+def test_with_first_ready_loaded_environments_count_as_received(make_saving: Maker) -> None:
+    envs = make_saving([Collector] * N)
+    envs.async_reset(seed=1)
+    batch = envs.recv(min_envs=N)
+    envs.send([1] * N, batch.env_ids)
+    envs.recv(min_envs=N)
+    state = envs.save_state()
+
+    def go() -> list[Any]:
+        found = []
+        for _ in range(9):
+            envs.send([2] * N, range(N))
+            batch = envs.recv(min_envs=N)
+            found.append((*batch[:4], [dict(info) for info in batch.infos]))
+        return found
+
+    expected = go()
+    envs.load_state(state)
+    assert_same(go(), expected)
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_what_was_returned_stays_as_it_was(make_saving: Maker, copies: bool) -> None:
+    envs = make_saving([Collector] * N, copy=copies)
+    envs.reset(seed=1)
+    actions = actions_for(envs, 20)
+    played(envs, actions[:7])
+    state = envs.save_state()
+    was = buffers(envs)
+    obs, _ = envs.load_state(state)
+    kept = obs.copy()
+    held = envs.buf_obs, envs.buf_obs.copy()
+    assert_same(buffers(envs), was)
+    envs.step(actions[8])
+    assert_same(obs, kept)
+    assert_same(*held)
+    envs.load_state(state)
+    assert_same(buffers(envs), was)
+
+
+# -- refusals ----------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_saved_is_named(make_saving: Maker) -> None:
+    envs = make_saving([Collector, Collector, WithFile, Collector, Collector])
+    envs.reset(seed=1)
+    with pytest.raises(
+        StateError, match=r"environment 2 .*WithFile\.file.*TextIOWrapper"
+    ) as caught:
+        envs.save_state()
+    assert (caught.value.env_index, caught.value.command) == (2, "save_state")
+    assert "register_state" in str(caught.value)
+    envs.step([0] * N)
+    envs.save_state([0, 1, 3, 4])
+
+
+MISMATCHES = {
+    "id": (lambda: gymnasium.make("CartPole-v1"), lambda: gymnasium.make("CartPole-v0")),
+    "kwargs": (
+        lambda: gymnasium.make("CartPole-v1"),
+        lambda: gymnasium.make("CartPole-v1", sutton_barto_reward=True),
+    ),
+    "wrappers": (lambda: gymnasium.make("CartPole-v1"), lambda: Gym_Env("CartPole-v1")),
+    "observation space": (Collector, lambda: wide(Collector())),
+    "closure: TransformReward.func": (lambda: scaled_by(2), lambda: scaled_by(3)),
+}
+
+
+def wide(env: Collector) -> Collector:
+    env.observation_space = gymnasium.spaces.Box(-2e9, 2e9, (3,))
+    return env
+
+
+@pytest.mark.parametrize("what", MISMATCHES)
+@pytest.mark.filterwarnings("ignore:.*out of date.*", "ignore:.*precision lowered.*")
+def test_an_environment_that_is_not_alike_is_refused(make_saving: Maker, what: str) -> None:
+    one, other = MISMATCHES[what]
+    with DummyVecEnv([one] * 2) as source:
+        source.reset(seed=1)
+        state = source.save_state()
+    envs = make_saving([other] * 2)
+    envs.reset(seed=2)
+    before = envs.save_state()
+    with pytest.raises(StateMismatchError) as caught:
+        envs.load_state(state)
+    assert caught.value.what == what
+    assert caught.value.saved != caught.value.here
+    assert repr(caught.value.saved) in str(caught.value) or str(caught.value.saved) in str(
+        caught.value
+    )
+    assert envs.save_state() == before
+
+
+def test_one_mismatch_in_one_group_changes_nothing_in_any(make_saving: Maker) -> None:
+    envs = make_saving([lambda: scaled_by(2)] * 4 + [lambda: scaled_by(3)])
+    envs.reset(seed=1)
+    before = envs.save_state()
+    with pytest.raises(StateMismatchError, match="environment 4"):
+        envs.clone_state(0, range(5))
+    assert envs.save_state() == before
+    envs.clone_state(0, range(4))
+
+
+def test_what_a_class_holds_has_to_be_the_same(make_saving: Maker) -> None:
+    envs = make_saving([lambda: Counting(gymnasium.make("CartPole-v1"))])
+    envs.reset(seed=1)
+    state = envs.save_state()
+    envs.step([0])
+    with pytest.raises(StateMismatchError, match=r"Counting\.total: \d+ when") as caught:
+        envs.load_state(state)
+    assert caught.value.what == "class attribute: Counting.total"
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "text"),
+    [
+        (lambda e, s: e.load_state(s), ValueError, "expected those of 4 environments, got 2"),
+        (lambda e, s: e.load_state(b"state"), TypeError, "expected an EnvStates, got bytes"),
+        (lambda e, s: e.save_state([4]), ValueError, "from 0 to 3, got 4"),
+        (lambda e, s: e.clone_state(0, [1, 1]), ValueError, "at most once"),
+        (lambda e, s: e.clone_state([0, 1], [1, 2, 3]), ValueError, "or 3, one per target"),
+        (lambda e, s: e.clone_state(9, 0), ValueError, "from 0 to 3, got 9"),
+    ],
+)
+def test_wrong_arguments(make_saving: Maker, ask: Any, error: Any, text: str) -> None:
+    envs = make_saving([Collector] * 4)
+    envs.reset(seed=1)
+    with pytest.raises(error, match=text):
+        ask(envs, envs.save_state([0, 1]))
+    envs.step([0] * 4)
+
+
+class Raising(Collector):
+    def __env_state__(self) -> Any:
+        raise KeyError("not now")
+
+
+def test_an_error_in_saving_leaves_it_usable(make_saving: Maker) -> None:
+    envs = make_saving([Raising])
+    envs.reset(seed=1)
+    with pytest.raises(EnvError, match="failed in 'save_state': KeyError: 'not now'"):
+        envs.save_state()
+
+
+class Library:
+    """A class of a library that keeps its state from Python."""
+
+    def __init__(self) -> None:
+        self.level, self.hidden = 0, lambda: None
+
+
+class UsingLibrary(Collector):
+    def __init__(self) -> None:
+        super().__init__()
+        self.library = Library()
+
+    def step(self, action: Any) -> Any:
+        self.library.level += 1
+        result = super().step(action)
+        return result[0], float(self.library.level), *result[2:]
+
+
+def test_registered_classes_are_known_in_workers(make_saving: Maker) -> None:
+    register_state(
+        Library,
+        lambda library: library.level,
+        lambda library, level: vars(library).update(level=level),
+    )
+    envs = make_saving([UsingLibrary] * N)
+    envs.reset(seed=1)
+    envs.step([0] * N)
+    state = envs.save_state()
+    expected = played(envs, [[1] * N] * 9)
+    envs.load_state(state)
+    assert_same(played(envs, [[1] * N] * 9), expected)
+    assert expected[-1][1][0] == 10
+
+
+@pytest.mark.parametrize("what", ["save", "load", "clone"])
+def test_an_interrupt_leaves_it_usable(make_saving: Maker, what: str) -> None:
+    envs = make_saving([Collector] * 3)
+    envs.reset(seed=1)
+    played(envs, actions_for(envs, 9))
+    state = envs.save_state()
+    expected = played(envs, [[1] * 3] * 3)
+    asked = {
+        "save": envs.save_state,
+        "load": lambda: envs.load_state(state),
+        "clone": lambda: envs.clone_state(0, 2),
+    }
+    number, came = 0, True
+    while came:
+        with Instant(number, [str(PACKAGE)]) as instant:
+            asked[what]()
+        came, number = instant.came, number + number // 4 + 3
+        envs.load_state(state)
+        assert_same(played(envs, [[1] * 3] * 3), expected)
+
+
+def test_states_do_not_leave_a_server() -> None:
+    with hosted().remote_vec_env([Collector] * 2) as envs:
+        envs.reset(seed=1)
+        for ask in (envs.save_state, lambda: envs.clone_state(0, 1)):
+            with pytest.raises(NotImplementedError, match="their states do not leave it"):
+                ask()
+        envs.step([0, 0])
+
+
+def test_states_survive_pickling() -> None:
+    with DummyVecEnv([Collector] * 2) as envs:
+        envs.reset(seed=1)
+        state = envs.save_state()
+        assert pickle.loads(pickle.dumps(state)) == state

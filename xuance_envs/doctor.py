@@ -1,0 +1,175 @@
+"""What a bug report needs to know of a machine, and whether environments run on it.
+
+``python -m xuance_envs doctor``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import multiprocessing
+import os
+import platform
+import re
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import gymnasium
+
+from xuance_envs._version import __version__
+from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
+from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.engine.process.shared_memory import available_memory
+from xuance_envs.gym.gym_env import Gym_Env
+from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
+from xuance_envs.report import markdown_table
+
+__all__ = ["EXTRAS", "add_doctor_arguments", "run_doctor"]
+
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "atari": ("ale_py", "cv2"),
+    "gym": ("gym",),
+    "mujoco": ("mujoco",),
+    "plot": ("matplotlib", "tqdm"),
+    "ray": ("ray",),
+    "remote": ("fastapi", "uvicorn", "httpx", "httptools", "msgpack"),
+    "sb3": ("stable_baselines3",),
+    "torch": ("torch", "tqdm", "PIL"),
+}
+"""By extra, the modules that it brings."""
+
+LIBRARIES = ("gymnasium", "numpy", "torch", "stable-baselines3", "ray", "ale-py", "mujoco", "gym")
+ENV = "CartPole-v1"
+STEPS = 20
+
+
+def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what ``doctor`` takes."""
+    parser.add_argument(
+        "--ray", action="store_true", help="try Ray, too, which is started for that (10 seconds)"
+    )
+
+
+def run_doctor(args: argparse.Namespace) -> None:
+    """Print what there is here, and try a vector environment of each kind.
+
+    Raises:
+        SystemExit: one of them does not work here; its status is 1.
+    """
+    for title, rows in (("Versions", _versions()), ("This machine", _machine())):
+        print(f"## {title}\n\n{markdown_table(('what', 'here'), list(rows))}\n")
+    print(f"## Extras\n\n{markdown_table(('extra', 'installed'), list(map(_extra, EXTRAS)))}\n")
+    print(f"## {STEPS} steps of 4 {ENV}\n")
+    failed = 0
+    for name, make in _kinds(args.ray):
+        start = time.perf_counter()
+        print(f"{name:34}", end="", flush=True)
+        try:
+            _try(make)
+        except Exception as error:
+            failed += 1
+            print(f"failed: {type(error).__name__}: {error}")
+        else:
+            print(f"ok, {time.perf_counter() - start:.1f} s with its start")
+    if failed:
+        raise SystemExit(1)
+
+
+def _versions() -> Iterator[list[str]]:
+    yield ["xuance_envs", __version__]
+    yield ["Python", f"{platform.python_version()} ({platform.python_implementation()})"]
+    yield ["system", f"{platform.platform()}"]
+    for library in LIBRARIES:
+        try:
+            yield [library, version(library)]
+        except PackageNotFoundError:
+            yield [library, "not installed"]
+
+
+def _machine() -> Iterator[list[str]]:
+    yield ["CPUs", f"{os.cpu_count()}, of which this process may use {available_cpus()}"]
+    memory = available_memory()
+    room = "not known" if memory is None else f"{memory / 2**30:.1f} GiB"
+    yield ["memory to share", room]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield ["open files", f"at most {soft}, which may be raised to {hard}"]
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    yield ["processes", "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft}"]
+    yield ["start methods", ", ".join(multiprocessing.get_all_start_methods())]
+
+
+def _missing(extra: str) -> list[str]:
+    return [name for name in EXTRAS[extra] if importlib.util.find_spec(name) is None]
+
+
+def _extra(extra: str) -> list[str]:
+    missing = _missing(extra)
+    if not missing:
+        return [extra, "yes"]
+    return [extra, f'{", ".join(missing)} missing: pip install "xuance_envs[{extra}]"']
+
+
+def _kinds(with_ray: bool) -> Iterator[tuple[str, Callable[[], AbstractContextManager[Any]]]]:
+    """The kinds of vector environments that can be made here, and what makes one of each."""
+    functions = [_cartpole] * 4
+    classes: dict[str, Callable[..., Any]] = {"DummyVecEnv_Gym": DummyVecEnv_Gym}
+    for method in multiprocessing.get_all_start_methods():
+        classes[f"SubprocVecEnv_Gym, {method}"] = partial(SubprocVecEnv_Gym, context=method)
+    classes["SubprocVecEnv_Gym, caller_steps"] = partial(SubprocVecEnv_Gym, caller_steps=True)
+    classes["compat.gymnasium.SyncVectorEnv"] = SyncVectorEnv
+    classes["compat.gymnasium.AsyncVectorEnv"] = AsyncVectorEnv
+    if not _missing("sb3"):
+        from xuance_envs.compat import sb3
+
+        classes["compat.sb3.SubprocVecEnv"] = sb3.SubprocVecEnv
+    if with_ray:
+        from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
+
+        classes["RayVecEnv_Gym"] = RayVecEnv_Gym
+    for name, make in classes.items():
+        yield name, partial(_closing, make, functions)
+    if not _missing("remote"):
+        yield "RemoteVecEnv", _served
+
+
+def _closing(make: Callable[..., Any], functions: list[Callable[[], Any]]) -> closing[Any]:
+    return closing(make(functions))
+
+
+@contextmanager
+def _served() -> Iterator[Any]:
+    """Environments behind a server that runs for as long as this lasts."""
+    from xuance_envs.remote.remote_vec_env import RemoteVecEnv
+
+    command = [sys.executable, "-m", "xuance_envs", "serve", "--env", ENV, "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as server:
+        assert server.stdout is not None
+        try:
+            told = server.stdout.readline()
+            url = re.search(r"http://\S+", told)
+            if url is None:
+                raise RuntimeError(f"the server did not start: it printed {told!r}")
+            with RemoteVecEnv(url[0], ENV, 4) as envs:
+                yield envs
+        finally:
+            server.terminate()
+
+
+def _try(make: Callable[[], AbstractContextManager[Any]]) -> None:
+    with make() as envs:
+        envs.reset()
+        for _ in range(STEPS):
+            envs.step([0, 1, 0, 1])
+
+
+def _cartpole() -> gymnasium.Env[Any, Any]:
+    return Gym_Env(ENV)

@@ -1,0 +1,112 @@
+"""Files from which what went wrong in an environment can be made to happen again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from xuance_envs.engine.serialization import dumps_for_worker, loads
+from xuance_envs.errors import StateError
+from xuance_envs.state.env_states import EnvStates
+from xuance_envs.state.file_format import header_of, write, write_file
+from xuance_envs.state.pickling import dumps_plain
+from xuance_envs.state.saved_env import SavedEnv
+
+__all__ = ["Failure", "FailureFiles"]
+
+logger = logging.getLogger("xuance_envs")
+
+_NAME = "failure"
+
+
+class Failure:
+    """What is in such a file.
+
+    Reading one imports and calls what its environments are made of: read only what you trust.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        what (str): what went wrong.
+        first (int): the index of its first environment, where it happened.
+        states (EnvStates): of the environments that shared the process, some steps before.
+        functions (list): what makes them.
+        keywords (list): keyword arguments for these.
+        actions (list): for each step since, the leaves of the actions; the last ones are those that
+            it went wrong with.
+    """
+
+    def __init__(self, path: Path) -> None:
+        data = path.read_bytes()
+        header = header_of(data)
+        self.states = EnvStates.from_bytes(data, trusted=True)
+        content = self.states.shared_extra(_NAME)
+        if content is None:
+            raise StateError(
+                -1, "replay", f"{path}: expected the record of a failure, got states only"
+            )
+        self.what: str = header[_NAME]["what"]
+        self.first: int = header[_NAME]["first"]
+        functions, self.actions = content
+        self.functions, self.keywords = loads(functions)
+
+
+class FailureFiles:
+    """Writes them.
+
+    Args:
+        folder: where to; made when the first one is written.
+        functions: what makes the environments.
+        keywords: keyword arguments for these.
+        first: the index of the first one.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        functions: Sequence[Any],
+        keywords: Sequence[Mapping[str, Any]],
+        first: int,
+    ) -> None:
+        self._folder = Path(folder)
+        self._recipe = list(functions), [dict(each) for each in keywords]
+        self._first = first
+        self._count = 0
+
+    def write(self, states: Any, actions: Sequence[Any], what: str) -> Path | None:
+        """Writes one; a failure to do so is logged, because another one is being told already.
+
+        Args:
+            states: of all environments of the process, as their group gave them; None where they
+                cannot be saved.
+            actions: for each step since, the leaves of the actions.
+            what: what went wrong.
+        """
+        if states is None:
+            logger.warning("a failure was not recorded: there is no state from before it")
+            return None
+        saved, facts = states
+        try:
+            content = dumps_for_worker(self._recipe), [list(step) for step in actions]
+            data = write(
+                [SavedEnv(one or b"", digest, replays) for one, digest, replays in saved],
+                facts,
+                {_NAME: dumps_plain(content)},
+                failure={"what": what, "first": self._first, "steps": len(actions)},
+            )
+            self._folder.mkdir(parents=True, exist_ok=True)
+            when = time.strftime("%Y%m%d-%H%M%S")
+            name = f"{when}-{os.getpid()}-env{self._first}-{self._count}.xenvs"
+            path = self._folder / name
+            write_file(path, data)
+        except Exception:
+            logger.warning("a failure was not recorded", exc_info=True)
+            return None
+        self._count += 1
+        logger.warning("a failure was recorded in %s: python -m xuance_envs replay %s", path, path)
+        return path

@@ -1,0 +1,265 @@
+"""The environments of a group saved, and loaded."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.engine.group.outcome import Autoreset, Outcome, Showing, WithStates
+from xuance_envs.engine.serialization import loads
+from xuance_envs.errors import EnvError, StateError
+from xuance_envs.state.faults import FaultError, MismatchError, as_error
+from xuance_envs.state.handlers import take_registered
+from xuance_envs.state.pickling import dumps_plain, loads_plain
+from xuance_envs.state.saved_env import Facts
+from xuance_envs.state.single import Prepared, StateOfEnv
+
+__all__ = ["DIFFERENT", "GroupStates", "checksum"]
+
+Saved = tuple[bytes | None, bytes, bool]
+"""A state, the digest of what it was saved from, and whether it is one by replay."""
+
+
+DIFFERENT = "different"
+"""Stands for a repetition that came to something else."""
+
+
+def checksum(shown: Sequence[Sequence[Any]]) -> int:
+    """A number for what environments show: as far as it is arrays."""
+    total = 0
+    for leaves in shown:
+        for leaf in leaves:
+            if isinstance(leaf, np.ndarray | np.generic):
+                total = zlib.crc32(leaf.tobytes(), total)
+    return total
+
+
+class _Group(Protocol):
+    envs: list[Any]
+
+    def showing(self, i: int) -> Showing: ...
+
+    def show(self, showings: Mapping[int, Showing]) -> Outcome: ...
+
+    def each(self, command: str, places: Sequence[int], act: Any) -> list[Any]: ...
+
+    def step_with(self, actions: Sequence[NDArray[Any]]) -> Outcome: ...
+
+    def note_in_infos(self, key: str) -> None: ...
+
+    def outcome(self) -> Outcome: ...
+
+    def command(self, name: str) -> Callable[..., Any]: ...
+
+    def tell_of_columns(self) -> None: ...
+
+
+class GroupStates:
+    """Saves and loads the environments of a group.
+
+    Args:
+        group: the group.
+        first: the index in the vector environment of its first environment.
+        autoreset: when an environment whose episode ended is reset.
+    """
+
+    def __init__(self, group: _Group, first: int, autoreset: Autoreset) -> None:
+        self._group = group
+        self._first = first
+        self._autoreset = autoreset
+        self._of_env: dict[int, tuple[Any, StateOfEnv]] = {}
+        self._here: dict[int, bytes] = {}
+        self._prepared: dict[int, Prepared] = {}
+        self._registry: bytes | None = None
+
+    def save_states(
+        self, places: Sequence[int], wanted: Sequence[int] | None, registry: bytes | None
+    ) -> tuple[list[Saved], Facts]:
+        """The states of some environments.
+
+        Args:
+            places: the environments.
+            wanted: whose states are to be handed over; None for all. They are kept here, too, until
+                the next command about states.
+            registry: what was registered for classes of others, pickled.
+
+        Raises:
+            StateError: one cannot be saved.
+        """
+        self._register(registry)
+        self._here, self._prepared = {}, {}
+        facts: dict[bytes, tuple[dict[str, Any], dict[str, str]]] = {}
+
+        def save_one(i: int) -> Saved:
+            state = self._state(i)
+            showing = self._group.showing(i)
+            pending = showing.pending and self._autoreset.name
+            try:
+                data = state.save((showing.leaves, showing.info, pending, dict(showing.arguments)))
+            except FaultError as fault:
+                raise as_error(self._first + i, fault, "save_state") from None
+            own = state.plan.fingerprint
+            facts[own.digest] = own.parts, own.versions
+            if wanted is not None:
+                self._here[i] = data
+            is_wanted = wanted is None or i in wanted
+            return data if is_wanted else None, own.digest, state.plan.replays
+
+        return self._group.each("save_state", places, save_one), facts
+
+    def prepare_states(
+        self,
+        places: Sequence[int],
+        states: Sequence[bytes | int],
+        digests: Sequence[bytes],
+        facts: bytes,
+        forks: bool,
+        trusted: bool,
+        registry: bytes | None,
+    ) -> list[list[str]]:
+        """Reads states for some environments, and sees whether they can be put in.
+
+        Args:
+            places: the environments.
+            states: a state for each, or the place of an environment whose state was kept here.
+            digests: of what each was saved from.
+            facts: about these, as they are written.
+            forks: whether random streams are to be others from then on.
+            trusted: whether states may name classes of any module.
+            registry: as for :meth:`save_states`.
+
+        Returns:
+            What may make a difference and need not, for each environment.
+
+        Raises:
+            StateError: one cannot be read.
+            StateMismatchError: one is of an environment that is not like the one it is for.
+        """
+        self._register(registry)
+        self._prepared = {}
+        given = dict(zip(places, zip(states, digests, strict=True), strict=True))
+        prepared: dict[int, Prepared] = {}
+
+        def prepare_one(i: int) -> list[str]:
+            data, digest = given[i]
+            state, env = self._state(i), self._first + i
+            try:
+                own = state.plan.fingerprint
+                doubts = []
+                if digest != own.digest:
+                    doubts = own.check(*loads_plain(facts, trusted)[digest])
+                content = self._here[data] if isinstance(data, int) else data
+                prepared[i] = state.prepare(content, trusted, [env] if forks else None)
+                self._check_autoreset(prepared[i].seen[2])
+            except FaultError as fault:
+                raise as_error(env, fault, "load_state") from None
+            return doubts
+
+        doubts: list[list[str]] = self._group.each("load_state", places, prepare_one)
+        self._prepared, self._here = prepared, {}
+        return doubts
+
+    def load_states(self, places: Sequence[int]) -> Outcome:
+        """Puts in the states that were prepared.
+
+        Raises:
+            EnvError: an environment raised.
+        """
+        showings = {}
+        prepared, self._prepared = self._prepared, {}
+        if missing := [self._first + i for i in places if i not in prepared]:
+            raise StateError(
+                missing[0],
+                "load_state",
+                "its process was replaced after the state had been read: load it again",
+            )
+        self._group.each("load_state", places, lambda i: prepared[i].put_in())
+        for i in places:
+            leaves, info, pending, arguments = prepared[i].seen
+            showings[i] = Showing(leaves, info, bool(pending), arguments)
+        return self._group.show(showings)
+
+    # -- for who loses no step ----------------------------------------------------------
+
+    def with_states(
+        self, command: str, arguments: Sequence[Any], registry: bytes | None
+    ) -> WithStates:
+        """Does a command, and saves all environments thereafter.
+
+        What cannot be saved is no error: then there are no states.
+        """
+        began = perf_counter()
+        result = self._group.command(command)(*arguments)
+        done = perf_counter()
+        states: Any = None
+        with suppress(EnvError):
+            states = self.save_states(range(len(self._group.envs)), None, registry)
+        return WithStates(result, states, perf_counter() - done, done - began)
+
+    def resume(
+        self,
+        states: tuple[list[Saved], Facts],
+        steps: Sequence[Sequence[NDArray[Any]]],
+        seen: int,
+        registry: bytes | None,
+        then: tuple[str, Sequence[Any]] | None,
+    ) -> Any:
+        """Goes on in the place of environments that were lost.
+
+        Args:
+            states: all of them, saved before.
+            steps: the actions since, as leaves.
+            seen: what :func:`checksum` gives for what they showed then.
+            registry: as for :meth:`save_states`.
+            then: a command, and its arguments; what was lost.
+
+        Returns:
+            What came of that command; :data:`DIFFERENT` where the repetition came to something
+            else than was seen.
+        """
+        saved, facts = states
+        places = range(len(self._group.envs))
+        try:
+            data = [one[0] or b"" for one in saved]
+            digests = [one[1] for one in saved]
+            self.prepare_states(places, data, digests, dumps_plain(facts), False, True, registry)
+            self.load_states(places)
+            for actions in steps:
+                self._group.step_with(actions)
+        except EnvError:
+            return DIFFERENT
+        if checksum([self._group.showing(i).leaves for i in places]) != seen:
+            return DIFFERENT
+        self._group.tell_of_columns()
+        if then is None:
+            return None
+        command, arguments = then
+        result = self._group.command(command)(*arguments)
+        if command == "step":
+            self._group.note_in_infos("worker_restarted")
+            result = self._group.outcome()
+        return result
+
+    def _check_autoreset(self, pending: str | bool) -> None:
+        if pending and pending != self._autoreset.name:
+            then = Autoreset[str(pending)].value
+            raise MismatchError("moment of the reset that is pending", then, self._autoreset.value)
+
+    def _state(self, i: int) -> StateOfEnv:
+        env = self._group.envs[i]
+        known = self._of_env.get(i)
+        if known is None or known[0] is not env:
+            known = self._of_env[i] = env, StateOfEnv(env)
+        return known[1]
+
+    def _register(self, registry: bytes | None) -> None:
+        if registry is not None and registry != self._registry:
+            take_registered(loads(registry))
+            self._registry = registry
+            self._of_env = {}

@@ -1,0 +1,455 @@
+"""Connections: what each may cost, and how requests on them are read and answered.
+
+What it guarantees:
+
+- A head is bounded, in bytes and in headers, and so is the time it may take to arrive.
+- There are only so many connections. Where one more comes, the one that has been idle for longest
+  makes room, and one that has never had a request goes before the others.
+- Who does not take its answer is cut off.
+- Each of these is said in the log, at most once a second.
+
+Requests for the routes that take messages are answered here, without an ASGI application in
+between, which takes as long as stepping several environments; all others by the application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from time import monotonic, perf_counter
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from xuance_envs.remote.access.proxies import Proxies
+from xuance_envs.remote.failures import RefusedError
+from xuance_envs.remote.observed import Observer
+from xuance_envs.remote.serving.replies import Replies
+from xuance_envs.remote.serving.requests import Reply, Request, head_of, refused
+from xuance_envs.remote.settings import Limits
+
+__all__ = ["Connection", "Guard"]
+
+logger = logging.getLogger("xuance_envs")
+
+HEAD = 64 * 2**10
+"""Bytes of a request's head."""
+
+MAX_HEADERS = 100
+
+PIECE = 256 * 2**10
+"""Bytes of an answer that are given to a connection at a time."""
+
+LEAST = 2**20
+"""Bytes of an answer that have to be taken within the time there is for writing, or all of them."""
+
+PATIENCE = 5.0
+"""Seconds a large answer may take where others wait for its room."""
+
+LINGER = 2.0
+"""Seconds that a connection is still read from after a request was refused amid its body.
+
+To close it at once would reset it, and the answer would be lost with it.
+"""
+
+
+class Guard:
+    """What the connections of a server have in common.
+
+    Args:
+        limits: what each may cost.
+        most: how many there may be.
+        answer: answers a request for a route that takes messages.
+        posts: these routes.
+        observer: is told of each request.
+        replies: large answers.
+        hosts: the hosts that requests may be for; None for any.
+        proxies: those in front of the server.
+
+    Attributes:
+        connections: those there are.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        most: int,
+        answer: Callable[[Request], Awaitable[Reply]],
+        posts: Iterable[str],
+        observer: Observer,
+        replies: Replies,
+        hosts: frozenset[bytes] | None = None,
+        proxies: Proxies | None = None,
+    ) -> None:
+        self.limits = limits
+        self.answer = answer
+        self.proxies = proxies or Proxies()
+        roots = {"", self.proxies.root_path}
+        self.posts = {(root + path).encode(): path for path in posts for root in roots}
+        self.observer = observer
+        self.hosts = hosts
+        self.connections: set[Connection] = set()
+        self._most = most
+        self._replies = replies
+        self._sending: dict[Connection, float] = {}
+        self._said: dict[str, tuple[float, int]] = {}
+
+    def protocol(self, **options: Any) -> Connection:
+        """Makes a connection, as uvicorn asks for it."""
+        return Connection(self, **options)
+
+    def admit(self, connection: Connection) -> bool:
+        """Makes room for a connection; returns whether there is any."""
+        self.connections.add(connection)
+        if len(self.connections) <= self._most:
+            return True
+        idle = [each for each in self.connections if each is not connection and each.is_idle]
+        if not idle:
+            self.say("refused a connection", f"all of {self._most} are at work")
+            return False
+        longest = min(idle, key=lambda each: (each.requests > 0, each.idle_since))
+        self.say("closed an idle connection", f"there may be {self._most}")
+        longest.give_up()
+        return True
+
+    def look(self) -> None:
+        """Gives up connections that have had their time; to be called about every second."""
+        now = monotonic()
+        for connection in list(self.connections):
+            connection.look(now)
+
+    @asynccontextmanager
+    async def sending(self, connection: Connection, size: int) -> AsyncIterator[None]:
+        """Holds room for a large answer; who has been at one for longest makes it.
+
+        Raises:
+            RefusedError: there was no room in time.
+        """
+        sending = self._sending
+        if not self._replies.sent.has(size) and sending:
+            slowest = min(sending, key=sending.__getitem__)
+            if monotonic() - sending[slowest] > PATIENCE:
+                self.say("closed a connection", "it took its answer slowly, and others waited")
+                slowest.give_up()
+        async with self._replies.sent.hold(size, self.limits.write):
+            sending[connection] = monotonic()
+            try:
+                yield
+            finally:
+                del sending[connection]
+
+    def say(self, what: str, why: str) -> None:
+        """Logs that a limit struck, at most once a second for each."""
+        then, missed = self._said.get(what, (0.0, 0))
+        now = monotonic()
+        if now - then < 1.0:
+            self._said[what] = then, missed + 1
+            return
+        self._said[what] = now, 0
+        logger.warning("%s: %s%s", what, why, f" ({missed} more before)" if missed else "")
+
+
+class Connection(HttpToolsProtocol):
+    """One connection.
+
+    Args:
+        guard: what it has in common with others.
+        options: as uvicorn gives them.
+
+    Attributes:
+        guard: see above.
+        requests: how many it has had.
+        idle_since: since when there was nothing to do, where there is nothing.
+    """
+
+    def __init__(self, guard: Guard, **options: Any) -> None:
+        super().__init__(**options)
+        self.requests = 0
+        self.idle_since = monotonic()
+        self.guard = guard
+        self._head = 0
+        self._in_head = False
+        self._head_since: float | None = self.idle_since
+        self._refusal: RefusedError | None = None
+        self._refused = False
+        self._written = 0
+        self._mark = 0, self.idle_since
+
+    # -- its beginning and end --------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See :class:`asyncio.Protocol`."""
+        super().connection_made(transport)
+        if not self.guard.admit(self):
+            self._refuse(RefusedError(503, "connections", "too many connections: try again later"))
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See :class:`asyncio.Protocol`."""
+        self.guard.connections.discard(self)
+        super().connection_lost(exc)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        cycle: Any = self.cycle  # None at first
+        return cycle is None or bool(cycle.response_complete)
+
+    def give_up(self) -> None:
+        """Ends it at once, and what was to be written with it."""
+        self.guard.connections.discard(self)
+        self.transport.abort()
+
+    def look(self, now: float) -> None:
+        """Ends it where a head or the taking of an answer has had its time."""
+        limits = self.guard.limits
+        if self._head_since is not None and now - self._head_since > limits.head:
+            self.guard.say("closed a connection", f"no whole head came within {limits.head:g} s")
+            self.give_up()
+            return
+        pending = self.transport.get_write_buffer_size()
+        taken = self._written - pending
+        if not pending or taken - self._mark[0] >= LEAST:
+            self._mark = taken, now
+        elif now - self._mark[1] > limits.write:
+            self.guard.say(
+                "closed a connection", f"its answer was not taken within {limits.write:g} s"
+            )
+            self.give_up()
+
+    # -- what comes -------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """See :class:`asyncio.Protocol`."""
+        if len(data) <= HEAD - self._head:
+            super().data_received(data)
+            self._note_head(len(data))
+            return
+        view = memoryview(data)
+        while view and not self._refused:
+            piece = bytes(view[: HEAD - self._head])
+            view = view[len(piece) :]
+            super().data_received(piece)
+            self._note_head(len(piece))
+
+    def _note_head(self, size: int) -> None:
+        """Takes note of bytes that were read: they may be the beginning of a head."""
+        if self._in_head:
+            self._head += size
+            if self._head >= HEAD or len(self.headers) > MAX_HEADERS:
+                self._refuse(_large_head())
+        if self._head_since is None and (self._in_head or self.is_idle):
+            self._head_since = monotonic()
+
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """A head has come."""
+        self._in_head, self._head, self._head_since = False, 0, None
+        self.requests += 1
+        guard = self.guard
+        if len(self.headers) > MAX_HEADERS:
+            self._refusal = _large_head()
+            raise self._refusal
+        if guard.hosts is not None:
+            self._refusal = _foreign(self.headers, guard.hosts)
+            if self._refusal is not None:
+                raise self._refusal
+        path = guard.posts.get(self.url)
+        if path is None or self.parser.get_method() != b"POST" or self.parser.should_upgrade():
+            super().on_headers_complete()
+            return
+        kept = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        idle = self.is_idle
+        # It is all that uvicorn asks of a cycle, and starts as one where it has to wait.
+        exchange: Any = Exchange(self, path, self.headers, kept, self.expect_100_continue)
+        self.cycle = exchange
+        if idle:
+            task = self.loop.create_task(exchange.run_asgi(self.app))
+            task.add_done_callback(self.tasks.discard)
+            self.tasks.add(task)
+        else:  # in its turn
+            self.flow.pause_reading()
+            self.pipeline.appendleft((exchange, self.app))
+
+    def on_response_complete(self) -> None:
+        """An answer has been given to the connection."""
+        self.idle_since = monotonic()
+        super().on_response_complete()
+
+    # -- what goes --------------------------------------------------------------------
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Gives a piece of an answer to the connection."""
+        self._written += len(data)
+        self.transport.write(data)
+
+    async def drain(self) -> None:
+        """Waits until the connection takes more."""
+        if self.flow.write_paused:
+            await self.flow.drain()
+
+    def linger(self) -> None:
+        """Closes it in a while, and throws away until then what still comes."""
+        self.flow.resume_reading()
+        self.loop.call_later(LINGER, self.transport.close)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what is no request, or was refused while its head was read."""
+        self._refuse(self._refusal or RefusedError(400, "http", msg))
+
+    def _refuse(self, refusal: RefusedError) -> None:
+        """Says so, listens to nothing more, and closes."""
+        if self._refused or self.transport.is_closing():
+            return
+        self._refused, self._head = True, HEAD
+        self._in_head, self._head_since = False, None
+        self.guard.say("refused a request", str(refusal))
+        reply = refused(refusal)
+        self.write(head_of(reply, kept=False) + reply.body)
+        self.linger()
+
+
+class Exchange:
+    """A request for a route that takes messages, and its answer; uvicorn's cycle in short.
+
+    Args:
+        connection: where it came, and the answer goes.
+        path: the route.
+        headers: the request's.
+        keep_alive: whether another request may follow.
+        expects: whether the client waits to be told to go on.
+
+    Attributes:
+        keep_alive: see above.
+        disconnected: whether the client has gone.
+        response_complete: whether the answer has been given to the connection.
+        message_event: is set when more of the body has come, or the client has gone.
+        body: what of it has come, and not been read.
+        more_body: whether more is to come.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        path: str,
+        headers: list[tuple[bytes, bytes]],
+        keep_alive: bool,
+        expects: bool,
+    ) -> None:
+        self.keep_alive = keep_alive
+        self.disconnected = False
+        self.response_complete = False
+        self.message_event = asyncio.Event()
+        self.body = bytearray()
+        self.more_body = True
+        self._connection = connection
+        self._path = path
+        self._headers = headers
+        self._expects = expects
+
+    async def run_asgi(self, app: Any) -> None:
+        """Reads the request and answers it; under the name that uvicorn has for it."""
+        connection = self._connection
+        guard = connection.guard
+        start = perf_counter()
+        status = 500
+        request = Request(self._path, self._headers, self._read)
+        try:
+            reply = await guard.answer(request)
+            status = reply.status
+            if len(reply.body) <= PIECE:
+                self._send(reply)
+            else:
+                async with guard.sending(connection, len(reply.body)):
+                    await self._send_in_pieces(reply)
+        except RefusedError as error:  # it cannot even be sent
+            guard.say("closed a connection", str(error))
+            connection.give_up()
+        except asyncio.CancelledError:  # the server ends
+            connection.give_up()
+            raise
+        finally:
+            client = guard.proxies.client(connection.client, self._headers)
+            guard.observer.note(client, request.owner, "POST", self._path, status, start)
+
+    async def _read(self, limit: int, seconds: float) -> bytes:
+        if self._expects and self.more_body and not self.disconnected:
+            self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._expects = False
+        if self.more_body:
+            try:
+                await asyncio.wait_for(self._arrived(limit), seconds)
+            except asyncio.TimeoutError:
+                raise RefusedError(
+                    408, "slow", f"expected the whole request within {seconds:g} s"
+                ) from None
+        if len(self.body) > limit:
+            raise RefusedError(413, "body", f"expected a request of at most {limit} bytes")
+        body, self.body = self.body, bytearray()
+        return bytes(body)
+
+    async def _arrived(self, limit: int) -> None:
+        while self.more_body and len(self.body) <= limit:
+            if self.disconnected:
+                raise RefusedError(400, "disconnected", "the request did not arrive whole")
+            self._connection.flow.resume_reading()
+            self.message_event.clear()
+            await self.message_event.wait()
+
+    def _send(self, reply: Reply) -> None:
+        self.keep_alive = self.keep_alive and not self.more_body
+        if not self.disconnected:
+            self._connection.write(head_of(reply, self.keep_alive) + reply.body)
+            self._end()
+
+    async def _send_in_pieces(self, reply: Reply) -> None:
+        connection = self._connection
+        self.keep_alive = self.keep_alive and not self.more_body
+        connection.write(head_of(reply, self.keep_alive))
+        view = memoryview(reply.body)
+        for first in range(0, len(view), PIECE):
+            await connection.drain()
+            if self.disconnected:
+                return
+            connection.write(view[first : first + PIECE])
+        self._end()
+
+    def _end(self) -> None:
+        self.response_complete = True
+        if self.keep_alive:
+            self._connection.on_response_complete()
+        elif self.more_body:
+            self._connection.linger()
+        else:
+            self._connection.transport.close()
+
+
+def _large_head() -> RefusedError:
+    return RefusedError(
+        431, "head", f"expected a head of less than {HEAD} bytes and {MAX_HEADERS} headers"
+    )
+
+
+def _foreign(
+    headers: Iterable[tuple[bytes, bytes]], hosts: frozenset[bytes]
+) -> RefusedError | None:
+    """What is said to a request for another host, or from a page of another one."""
+    for name, value in headers:
+        if name == b"host" or name == b"origin":
+            host = value.lower().rpartition(b"://")[2]
+            end = host.find(b"]") + 1 if host.startswith(b"[") else host.find(b":")
+            if (host[:end] if end > 0 else host) not in hosts:
+                return RefusedError(
+                    421 if name == b"host" else 403,
+                    name.decode(),
+                    f"this server has no tokens, and is asked by its own address only, got "
+                    f"{value[:100].decode('latin-1')!a}; its operator allows another name "
+                    "with --allow-host NAME",
+                )
+    return None

@@ -1,0 +1,115 @@
+"""Requests for the routes that take messages, and their answers, however they come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from http import HTTPStatus
+from typing import NamedTuple
+
+from xuance_envs.remote.failures import RefusedError
+from xuance_envs.remote.wire.forms import Form, dumps
+
+__all__ = ["FORMS", "SMALL", "Reply", "Request", "head_of", "refused"]
+
+FORMS = {
+    Form.JSON.value: Form.JSON,
+    Form.MSGPACK.value: Form.MSGPACK,
+    "application/x-msgpack": Form.MSGPACK,
+    "application/vnd.msgpack": Form.MSGPACK,
+}
+"""The forms of a message by their content types."""
+
+_FORMS = {name.encode(): form for name, form in FORMS.items()}
+_FIELDS = frozenset({b"authorization", b"content-type", b"accept", b"content-length"})
+
+SMALL = 32 * 2**10
+"""Bytes of a body up to which it may be for no session yet, and is decoded at once."""
+
+Read = Callable[[int, float], Awaitable[bytes]]
+"""Reads a body of at most so many bytes, within so many seconds."""
+
+
+class Reply(NamedTuple):
+    """An answer as it is sent: it can be sent again."""
+
+    status: int
+    content_type: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Request:
+    """A request.
+
+    Args:
+        path: the route.
+        headers: their names in lower case, and their values.
+        read: reads the body; raises RefusedError where it is too large, or does not come.
+
+    Attributes:
+        path: see above.
+        read: see above.
+        authorization: that header; None where there is none.
+        length: how long the body is; None where the client does not say so.
+        form: of the body; None where it is of no form of a message.
+        reply_form: the form that the client accepts, or else that of its request.
+        owner: the name of whose it is, once that is known.
+    """
+
+    __slots__ = ("authorization", "form", "length", "owner", "path", "read", "reply_form")
+
+    def __init__(self, path: str, headers: Iterable[tuple[bytes, bytes]], read: Read) -> None:
+        self.path = path
+        self.read = read
+        self.owner = "-"
+        found = {name: value for name, value in headers if name in _FIELDS}
+        self.authorization = found.get(b"authorization")
+        length = found.get(b"content-length", b"")
+        self.length = int(length) if length.isdigit() and len(length) < 19 else None
+        kind = found.get(b"content-type", b"")
+        self.form = _FORMS.get(kind) or _FORMS.get(kind.partition(b";")[0].strip().lower())
+        self.reply_form = self._accepted(found.get(b"accept", b"")) or self.form or Form.JSON
+
+    @property
+    def is_small(self) -> bool:
+        """Whether its body is; one of no known length has to be."""
+        return self.length is None or self.length <= SMALL
+
+    @staticmethod
+    def _accepted(accept: bytes) -> Form | None:
+        if (exactly := _FORMS.get(accept)) is not None:
+            return exactly
+        accept = accept.lower()
+        return next((form for name, form in _FORMS.items() if name in accept), None)
+
+
+def refused(refusal: RefusedError, form: Form = Form.JSON) -> Reply:
+    """The answer to a request that is refused."""
+    headers: tuple[tuple[str, str], ...] = ()
+    if refusal.status == 401:
+        headers = (("www-authenticate", "Bearer"),)
+    elif refusal.status in (429, 503):
+        headers = (("retry-after", "1"),)
+    return Reply(refusal.status, form.value, dumps(refusal.message(), form), headers)
+
+
+def head_of(reply: Reply, kept: bool) -> bytes:
+    """The head of an answer.
+
+    Args:
+        reply: the answer.
+        kept: whether the connection can be used again.
+    """
+    key = reply.status, reply.content_type
+    start = _STARTS.get(key)
+    if start is None:
+        phrase = HTTPStatus(reply.status).phrase
+        text = f"HTTP/1.1 {reply.status} {phrase}\r\ncontent-type: {reply.content_type}\r\n"
+        start = _STARTS[key] = text.encode()
+    more = "".join(f"{name}: {value}\r\n" for name, value in reply.headers)
+    if not kept:
+        more += "connection: close\r\n"
+    return b"%bcontent-length: %d\r\n%b\r\n" % (start, len(reply.body), more.encode())
+
+
+_STARTS: dict[tuple[int, str], bytes] = {}

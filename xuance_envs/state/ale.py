@@ -1,0 +1,285 @@
+"""Atari's emulator.
+
+Its own states lack the action that it may take once more instead of the one it is given: 12 to 16 %
+of games went on differently. For each frame it draws whether it does that from a Mersenne Twister
+that its state has. So of the actions it was last asked for, the one it took can be told from what
+was drawn. It is put into another emulator by a frame that takes the action for certain.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import re
+import struct
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xuance_envs.state.faults import FaultError
+from xuance_envs.state.handlers import NATIVE, Handler
+
+__all__ = ["RECORDED", "REQUESTED", "RequestLog", "taken"]
+
+RECORDED = "ale_py.env.AtariEnv"
+"""The class that does not take note of what its emulator was asked for."""
+
+REQUESTED = "_requested_actions"
+"""The attribute in which an environment has what its emulator was last asked for: a deque of
+actions, how strongly, and for how many frames, the latest last, the first one surely taken."""
+
+_STICKIEST = 0.9
+_MOST_REQUESTS = 512
+"""With the stickiest, none of so many frames is one whose action was taken once in 10^23 times."""
+
+# Where a serialized state has the frames of this game, and what is before the generator that
+# actions stick by, the last one: a mark, and its length as text.
+_EPISODE_FRAMES = slice(12, 16)
+_OVER = struct.pack("=i", 2**30)
+_MARK = b"\xb2\xfa\xb1\xfa"
+_LENGTH = struct.Struct("<i")
+_GENERATOR = re.compile(rb"(?:\d+ ){624}\d+")
+_WORDS, _MIDDLE = 624, 397
+_BITS = 0xFFFFFFFF
+
+_Requested = Sequence[tuple[Any, float, int]]
+_Value = tuple[bytes, int, float]
+
+
+def taken(state: bytes, requested: _Requested, stickiness: float) -> tuple[Any, float]:
+    """The action that an emulator took last, and how strongly.
+
+    Args:
+        state: of the emulator, with its generators.
+        requested: what it was asked for.
+        stickiness: with which probability it takes the one before instead.
+    """
+    draws = _drawn(state[_generator(state)].split())
+    for action, strength, frames in reversed(requested):
+        for _ in range(frames):
+            next(draws)  # the other player's
+            if next(draws) / 2**32 >= stickiness:
+                return action, strength
+    action, strength, _ = requested[0]
+    return action, strength
+
+
+def _generator(state: bytes) -> slice:
+    mark = state.rfind(_MARK)
+    start = mark + len(_MARK) + _LENGTH.size
+    if mark >= 0 and start < len(state):
+        (length,) = _LENGTH.unpack_from(state, start - _LENGTH.size)
+        if 2 * _WORDS < length <= len(state) - start:
+            return slice(start, start + length)
+    raise FaultError("", "this version of ale-py writes states in a way that is not known here")
+
+
+def _drawn(written: list[bytes]) -> Iterator[int]:
+    """What a Mersenne Twister drew, the latest first."""
+    position = int(written[_WORDS])
+    for word in reversed(written[:position]):
+        yield _tempered(int(word))
+    later = list(map(int, written[:_WORDS]))
+    while True:
+        both = [0] * _WORDS + later
+        for k in reversed(range(_WORDS)):
+            upper = _untwisted(both[k + _WORDS] ^ both[k + _MIDDLE])
+            lower = _untwisted(both[k + _WORDS - 1] ^ both[k + _MIDDLE - 1])
+            both[k] = (upper & 0x80000000) | (lower & 0x7FFFFFFF)
+            yield _tempered(both[k])
+        later = both[:_WORDS]
+
+
+def _untwisted(word: int) -> int:
+    odd = word >> 31
+    return (((word ^ 0x9908B0DF if odd else word) << 1) | odd) & _BITS
+
+
+def _tempered(word: int) -> int:
+    word ^= word >> 11
+    word ^= (word << 7) & 0x9D2C5680
+    word ^= (word << 15) & 0xEFC60000
+    return word ^ (word >> 18)
+
+
+@functools.cache
+def _drawn_as(drawn: int) -> int:
+    """The word that a draw is made from."""
+    word = drawn ^ (drawn >> 18)
+    word ^= (word << 15) & 0xEFC60000
+    half = word
+    for _ in range(5):  # each turn has seven more bits right
+        half = word ^ ((half << 7) & 0x9D2C5680)
+    word = half
+    for _ in range(3):
+        word = half ^ (word >> 11)
+    return word
+
+
+def _serialized(state: Any) -> bytes:
+    # What it is pickled as, within a tuple or not: before 0.12 ale-py's own `serialize` takes these
+    # bytes for text.
+    pickled = state.__getstate__()
+    written: bytes = pickled[0] if isinstance(pickled, tuple) else pickled
+    return written
+
+
+class RequestLog:
+    """Takes note of what ale-py's environment asks its emulator for.
+
+    Args:
+        env: the environment; its steps and resets go through here from now on.
+    """
+
+    __env_state__ = None
+
+    def __init__(self, env: Any) -> None:
+        self.step, self.reset = env.step, env.reset
+        self._env = env
+        self._requested: deque[tuple[Any, float, int]] = deque(maxlen=_MOST_REQUESTS)
+        setattr(env, REQUESTED, self._requested)
+        env.step, env.reset = self._step, self._reset
+
+    @classmethod
+    def on(cls, env: Any) -> None:
+        """Begins one, unless there is one, or actions do not stick."""
+        if not hasattr(env, REQUESTED) and env.ale.getFloat("repeat_action_probability") > 0:
+            cls(env)
+
+    def _reset(self, **how: Any) -> Any:
+        result = self.reset(**how)
+        self._requested.clear()
+        self._requested.append((importlib.import_module("ale_py").Action.NOOP, 1.0, 0))
+        return result
+
+    def _step(self, action: Any) -> Any:
+        env = self._env
+        frames = env._frameskip
+        if type(frames) is not int:  # drawn by the step
+            bits = env.np_random.bit_generator
+            before = bits.state
+            frames = int(env.np_random.integers(*frames))
+            bits.state = before
+        if env.continuous:
+            x, y = action[0] * np.cos(action[1]), action[0] * np.sin(action[1])
+            least = env.continuous_action_threshold
+            taken, strength = (
+                env.map_action_idx(
+                    left_center_right=-int(x < -least) + int(x > least),
+                    down_center_up=-int(y < -least) + int(y > least),
+                    fire=(action[-1] > least),
+                ),
+                float(action[0]),
+            )
+        else:
+            taken, strength = env._action_set[action], 1.0
+        result = self.step(action)
+        self._requested.append((taken, strength, frames))
+        return result
+
+
+def _requested_of(owner: Any) -> Any:
+    return getattr(owner, "__dict__", {}).get(REQUESTED)
+
+
+def _save(ale: Any, owner: Any) -> _Value:
+    state = _serialized(ale.cloneState(include_rng=True))
+    stickiness, requested = ale.getFloat("repeat_action_probability"), _requested_of(owner)
+    if stickiness == 0:
+        return state, 0, 1.0
+    if requested is None or stickiness > _STICKIEST:
+        raise FaultError(
+            f"{type(owner).__qualname__}'s emulator",
+            f"it repeats actions with a probability of {stickiness:g}, and which one it would "
+            f"repeat cannot be told: expected at most {_STICKIEST}, and an environment that was "
+            "made by a vector environment or by check_saving",
+        )
+    action, strength = taken(state, requested, stickiness)
+    return state, _number(action), strength
+
+
+def _number(action: Any) -> int:
+    number: int = action.value
+    return number
+
+
+def _check(ale: Any, value: _Value) -> None:
+    state, number, strength = value
+    if not (type(state) is bytes and len(state) > 100 and type(number) is int):
+        raise FaultError("", "expected the state of an emulator")
+    text = state[_generator(state)]
+    if text.count(b" ") != _WORDS or text.translate(None, b"0123456789 "):
+        raise FaultError("", "expected the state of an emulator, with its random generator")
+    importlib.import_module("ale_py").Action(number)
+    float(strength)
+
+
+def _load(ale: Any, value: _Value, owner: Any) -> None:
+    library = importlib.import_module("ale_py")
+    state, number, strength = value
+    action = library.Action(number)
+    if ale.getFloat("repeat_action_probability") > 0:
+        ale.restoreState(library.ALEState(_in_which_actions_are_taken(state)))
+        ale.act(action, strength)
+    ale.restoreState(library.ALEState(state))
+    requested = _requested_of(owner)
+    if requested is not None:
+        requested.clear()
+        requested.append((action, strength, 0))
+
+
+def _in_which_actions_are_taken(state: bytes) -> bytes:
+    """The state, so that the next action is taken for certain.
+
+    Where there is a limit of frames it is beyond that: then no frame is emulated for it.
+    """
+    place = _generator(state)
+    rest = state[place].split(b" ", 2)[2]
+    words = b"%d " % _drawn_as(_BITS) * 2 + rest[: rest.rindex(b" ")] + b" 0"
+    return b"".join(
+        [
+            state[: _EPISODE_FRAMES.start],
+            _OVER,
+            state[_EPISODE_FRAMES.stop : place.start - _LENGTH.size],
+            _LENGTH.pack(len(words)),
+            words,
+            state[place.stop :],
+        ]
+    )
+
+
+def _fork(ale: Any, fork: Any) -> None:
+    library = importlib.import_module("ale_py")
+    state = _serialized(ale.cloneState(include_rng=True))
+    pieces, end = [], 0
+    for match in _GENERATOR.finditer(state):
+        words = fork.sequence(match.group().decode()).generate_state(_WORDS).tolist()
+        text = b" ".join(b"%d" % word for word in [*words, _WORDS])
+        start, size = match.start(), _LENGTH.size
+        if _LENGTH.unpack_from(state, start - size)[0] != len(match.group()):
+            raise FaultError("", "this version of ale-py writes states in an unknown way")
+        pieces += [state[end : start - size], _LENGTH.pack(len(text)), text]
+        end = match.end()
+    ale.restoreState(library.ALEState(b"".join([*pieces, state[end:]])))
+
+
+def _describe(ale: Any, owner: Any) -> tuple[str, dict[str, Any]]:
+    game = getattr(getattr(owner, "unwrapped", None), "_game", None)
+    facts: dict[str, Any] = {}
+    if isinstance(game, str):
+        facts["ROM"] = f"{game}, {_rom_digest(game)}"
+    stickiness = ale.getFloat("repeat_action_probability")
+    return "ale_py", {**facts, "repeat_action_probability": round(stickiness, 6)}
+
+
+@functools.cache
+def _rom_digest(game: str) -> str:
+    path = importlib.import_module("ale_py.roms").get_rom_path(game)
+    return hashlib.md5(Path(path).read_bytes(), usedforsecurity=False).hexdigest()
+
+
+NATIVE["ale_py._ale_py.ALEInterface"] = Handler(_save, _load, _check, _describe, _fork)

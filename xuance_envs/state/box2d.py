@@ -1,0 +1,115 @@
+"""Gymnasium's environments of Box2D.
+
+Nothing of a Box2D world can be read: the impulses it starts the next step from, its timers, the
+order of its contacts. But a world that is made anew at each reset follows from the generator before
+that reset and the actions since. So these are the state, and it is put in by repeating them.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from xuance_envs.state.faults import FaultError
+from xuance_envs.state.handlers import NATIVE, Handler
+
+__all__ = ["REPLAYED", "Replay"]
+
+_LOG = "_replay"
+
+REPLAYED = "gymnasium.envs.box2d.lunar_lander.LunarLander"
+"""The class whose state is a replay."""
+
+
+class Replay:
+    """Takes note of what an environment's state follows from.
+
+    Args:
+        env: the environment; it is told to report here.
+    """
+
+    __env_state__ = None
+
+    def __init__(self, env: Any) -> None:
+        self.begin: Any = None
+        self.actions: list[Any] = []
+        self.reset, self.step = env.reset, env.step
+        self._is_resetting = False
+        self._env = env
+        env.reset, env.step = self._reset, self._step
+        setattr(env, _LOG, self)
+
+    def _reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        begin = copy.deepcopy((self._env._np_random, self._env._np_random_seed, seed, options))
+        self._is_resetting = True  # in which it may step itself
+        try:
+            result = self.reset(seed=seed, options=options)
+        finally:
+            self._is_resetting = False
+        self.begin, self.actions = begin, []
+        return result
+
+    def _step(self, action: Any) -> Any:
+        if self._is_resetting:
+            return self.step(action)
+        kept = action.copy() if type(action) is np.ndarray else action
+        result = self.step(action)
+        self.actions.append(kept)
+        return result
+
+
+def _log_of(env: Any) -> Replay:
+    log = vars(env).get(_LOG)
+    if not isinstance(log, Replay):
+        raise FaultError(
+            type(env).__qualname__,
+            "nothing of a Box2D world can be saved, and what it was made from has not been "
+            "recorded: expected an environment that was made by a vector environment or by "
+            "check_saving",
+        )
+    return log
+
+
+def _save(env: Any, _: Any) -> Any:
+    log = _log_of(env)
+    return log.begin, list(log.actions), env._np_random
+
+
+def _check(env: Any, value: Any) -> None:
+    _log_of(env)
+    begin, actions, _ = value
+    if not isinstance(actions, list) or not (begin is None or len(begin) == 4):
+        raise FaultError("", "expected a generator, a seed and the actions since")
+
+
+def _load(env: Any, value: Any, _: Any) -> None:
+    begin, actions, generator = value
+    log = _log_of(env)
+    if begin is None:
+        log.begin, log.actions = None, []
+    else:
+        env._np_random, env._np_random_seed, seed, options = begin
+        env.reset(seed=seed, options=options)
+        for action in actions:
+            env.step(action)
+    env._np_random = generator
+
+
+_REUSED = (
+    "its world is used again over resets, and what that has kept cannot be read: "
+    "no state of it is exact"
+)
+
+
+def _refuse(env: Any, _: Any) -> Any:
+    raise FaultError(type(env).__qualname__, _REUSED)
+
+
+NATIVE[REPLAYED] = Handler(_save, _load, _check, replays=True)
+for _name in ("bipedal_walker.BipedalWalker", "car_racing.CarRacing", "lunar_lander.LunarLander"):
+    for _library in ("gymnasium", "gym"):
+        NATIVE.setdefault(
+            f"{_library}.envs.box2d.{_name}", Handler(_refuse, lambda env, value, owner: None)
+        )

@@ -1,0 +1,141 @@
+"""Whether an environment can be saved exactly, tried out."""
+
+from __future__ import annotations
+
+import copy
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from xuance_envs.errors import StateError
+from xuance_envs.state.faults import FaultError, as_error
+from xuance_envs.state.recording import record
+from xuance_envs.state.single import StateOfEnv
+
+__all__ = ["check_saving", "difference"]
+
+
+def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) -> None:
+    """Tries whether an environment goes on from a saved state as it would have without.
+
+    One is stepped with random actions, saved, and stepped on. The state is put into a twin that was
+    stepped otherwise before, and this is given the same actions. What they return is compared bit
+    for bit, over the resets that fall into it.
+
+    Args:
+        env_fn: makes the environment.
+        steps: how many there are before saving, and how many after.
+        seed: of the first reset, and of the actions.
+
+    Raises:
+        StateError: it cannot be saved, or goes on otherwise; says in what.
+        StateMismatchError: two that the function made differ in what a state cannot set.
+
+    Example:
+        >>> import gymnasium, random
+        >>> from xuance_envs import StateError, check_saving
+        >>> check_saving(lambda: gymnasium.make("Acrobot-v1"))
+        >>> class Noisy(gymnasium.ObservationWrapper):
+        ...     def observation(self, observation):
+        ...         return observation * (1 + random.random())
+        >>> try:
+        ...     check_saving(lambda: Noisy(gymnasium.make("CartPole-v1")))
+        ... except StateError as error:
+        ...     print(error.reason[:52])
+        1 steps after saving, the observation differs: array
+    """
+    env, twin = env_fn(), env_fn()
+    try:
+        for each in (env, twin):
+            record(each)
+        space = copy.deepcopy(env.action_space)
+        space.seed(seed)
+        actions = [space.sample() for _ in range(2 * steps)]
+        env.reset(seed=seed)
+        twin.reset(seed=seed + 1)
+        _stepped(env, actions[:steps])
+        _stepped(twin, actions[: steps // 2])
+        try:
+            data = StateOfEnv(env).save()
+            expected = _stepped(env, actions[steps:])
+            StateOfEnv(twin).prepare(data, trusted=True).put_in()
+        except FaultError as fault:
+            raise as_error(0, fault, "check_saving") from None
+        found = _stepped(twin, actions[steps:])
+        _compare(expected, found)
+    finally:
+        for each in (env, twin):
+            each.close()
+
+
+_Seen = list[tuple[str, int, Any]]
+
+
+def _stepped(env: Any, actions: list[Any]) -> _Seen:
+    """All that comes of some steps: what it is, after how many steps, and its value."""
+    seen: _Seen = []
+    names = "observation", "reward", "terminated", "truncated", "info"
+    for number, action in enumerate(actions, 1):
+        result = env.step(copy.deepcopy(action))
+        seen += [(f"the {n}", number, _kept(v)) for n, v in zip(names, result, strict=True)]
+        if result[2] or result[3]:
+            observation, info = env.reset()
+            seen.append(("the observation of a reset", number, _kept(observation)))
+            seen.append(("the info of a reset", number, _kept(info)))
+    return seen
+
+
+def _kept(value: Any) -> Any:
+    return copy.deepcopy(np.asarray(value) if hasattr(value, "__array__") else value)
+
+
+def _compare(expected: _Seen, found: _Seen) -> None:
+    for (what, number, one), (also, _, other) in zip(expected, found, strict=False):
+        if what != also or (where := difference(one, other)) is not None:
+            where = where if what == also else ""
+            raise StateError(
+                0,
+                "check_saving",
+                f"{number} steps after saving, {what} differs{where}: {_shown(one)} without "
+                f"saving, {_shown(other)} from the saved state. What it depends on is not among "
+                "the environment's attributes: such as the generators of random and numpy.random, "
+                "module variables, or files",
+            )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value).replace("\n", "")
+    return text if len(text) < 200 else f"{text[:160]}... (crc {zlib.crc32(text.encode()):08x})"
+
+
+def difference(one: Any, other: Any) -> str | None:
+    """Where two values differ, in words that follow a name; None where they do not, bit for bit."""
+    if type(one) is not type(other):
+        return f" in its type ({type(one).__name__}, {type(other).__name__})"
+    if isinstance(one, np.ndarray | np.generic):
+        same = one.dtype == other.dtype and one.shape == other.shape
+        if same and one.dtype.hasobject:
+            return difference(one.tolist(), other.tolist())
+        return None if same and one.tobytes() == other.tobytes() else ""
+    if isinstance(one, dict):
+        if list(one) != list(other):
+            return f" in its keys ({list(one)}, {list(other)})"
+        pairs = ((f"[{key!r}]", one[key], other[key]) for key in one)
+    elif isinstance(one, list | tuple):
+        if len(one) != len(other):
+            return f" in its length ({len(one)}, {len(other)})"
+        pairs = ((f"[{k}]", a, b) for k, (a, b) in enumerate(zip(one, other, strict=True)))
+    elif isinstance(one, float):
+        return None if one.hex() == other.hex() else ""
+    else:
+        return None if repr(one) == repr(other) or one == other else ""
+    for key, a, b in pairs:
+        if (where := difference(a, b)) is not None:
+            return (
+                f" at {key}{where.removeprefix(' at ')}"
+                if where.startswith(" at")
+                else f" at {key}{where}"
+            )
+    return None

@@ -1,0 +1,70 @@
+"""Why a state cannot be taken or put in: said where the environment's index is not known yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xuance_envs.errors import StateError, StateMismatchError
+
+__all__ = ["FaultError", "MismatchError", "as_error", "kind_of"]
+
+_LONGEST = 300
+
+
+class FaultError(Exception):
+    """Something in an environment cannot be saved, or a state cannot be read.
+
+    Args:
+        where: the layer and its attribute, ``"CartPoleEnv.state"``; empty where it is neither.
+        reason: what is wrong, and what to do about it.
+    """
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(where, reason)
+        self.where = where
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.reason}" if self.where else self.reason
+
+
+class MismatchError(FaultError):
+    """A state is of an environment that differs from the one it is to be put into.
+
+    Args:
+        what: what differs.
+        saved: how it is in the state.
+        here: how it is in the environment.
+    """
+
+    def __init__(self, what: str, saved: Any, here: Any) -> None:
+        super().__init__(
+            "",
+            f"the state is of an environment with another {what}: "
+            f"{_short(saved)} when it was saved, {_short(here)} here",
+        )
+        self.what = what
+        self.saved = saved
+        self.here = here
+
+
+def as_error(env: int, fault: FaultError, command: str) -> StateError:
+    """What is raised for a fault, once it is known in which environment it was found."""
+    if isinstance(fault, MismatchError):
+        return StateMismatchError(env, command, str(fault), "", fault.what, fault.saved, fault.here)
+    return StateError(env, command, str(fault))
+
+
+def kind_of(value: Any) -> str:
+    """The type of a value as an error names it."""
+    kind = type(value)
+    return (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

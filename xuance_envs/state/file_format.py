@@ -1,0 +1,212 @@
+r"""States as a file: what is in it can be told from its header, and nothing in it is executed.
+
+.. code-block:: text
+
+    8 bytes   89 58 45 4e 56 53 0d 0a, that is "\x89XENVS\r\n"
+    2 bytes   version of the format, big-endian: 1
+    4 bytes   length of the header
+    16 bytes  checksum of all that follows (blake2b)
+    header    JSON: library versions; what each environment was; for each its kind (snapshot, or
+              replay), and the lengths of its parts; how the rest is compressed, and its length
+    rest      the parts one after the other, compressed (xz)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import os
+import platform
+import struct
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from xuance_envs._version import __version__
+from xuance_envs.errors import StateError
+from xuance_envs.state.faults import FaultError
+from xuance_envs.state.pickling import check_harmless
+from xuance_envs.state.saved_env import Facts, SavedEnv
+
+__all__ = ["MAGIC", "VERSION", "header_of", "read", "write", "write_file"]
+
+MAGIC = b"\x89XENVS\r\n"
+VERSION = 1
+
+_START = struct.Struct(">8sHI16s")
+_CHECKSUM = 16
+_MOST_BYTES = 1 << 36
+_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1 << 20}]
+
+
+Contents = tuple[Sequence[SavedEnv], Facts, Mapping[str, bytes]]
+"""The states of environments, what these are, and by name what is kept for all together."""
+
+
+def write(
+    saved: Sequence[SavedEnv], facts: Facts, shared: Mapping[str, bytes], **notes: Any
+) -> bytes:
+    """States as bytes.
+
+    Args:
+        saved: a state for each environment.
+        facts: what these are.
+        shared: by name, what is kept for all together.
+        **notes: what else the header is to have.
+    """
+    parts: list[bytes] = []
+    envs = []
+    for env in saved:
+        parts += [env.env, *env.extras.values()]
+        envs.append(
+            {
+                "kind": "replay" if env.replays else "snapshot",
+                "what": env.digest.hex(),
+                "bytes": len(env.env),
+                "extras": {name: len(data) for name, data in env.extras.items()},
+            }
+        )
+    parts += shared.values()
+    raw = b"".join(parts)
+    packed = lzma.compress(raw, lzma.FORMAT_XZ, filters=_FILTERS)
+    header: dict[str, Any] = {
+        "versions": {
+            "xuance_envs": __version__,
+            "python": platform.python_version(),
+            **{
+                name: str(sys.modules[name].__version__)
+                for name in ("numpy", "gymnasium")
+                if name in sys.modules
+            },
+        },
+        "what": {
+            digest.hex(): {"is": parts_of, "versions": versions}
+            for digest, (parts_of, versions) in facts.items()
+        },
+        "envs": envs,
+        "shared": {name: len(data) for name, data in shared.items()},
+        "compression": "xz",
+        "bytes": len(raw),
+        "compressed_bytes": len(packed),
+        **notes,
+    }
+    text = json.dumps(header).encode()
+    rest = text + packed
+    return _START.pack(MAGIC, VERSION, len(text), _checksum(rest)) + rest
+
+
+def header_of(data: bytes) -> dict[str, Any]:
+    """What the header says; the whole file is checked for being whole.
+
+    Raises:
+        StateError: it is no file of states, of another version, or cut off.
+    """
+    return _checked(data)[0]
+
+
+def read(data: bytes, trusted: bool) -> Contents:
+    """The states that were written.
+
+    Raises:
+        StateError: they cannot be read, or name what nobody vouches for.
+    """
+    header, packed = _checked(data)
+    try:
+        raw = _unpacked(packed, header["bytes"])
+        place = 0
+
+        def take(length: int) -> bytes:
+            nonlocal place
+            part = raw[place : place + length]
+            if type(length) is not int or length < 0 or len(part) != length:
+                raise ValueError("its parts are not as long as the header says")
+            place += length
+            return part
+
+        envs = []
+        for env in header["envs"]:
+            own = take(env["bytes"])
+            extras = {str(name): take(length) for name, length in env["extras"].items()}
+            what = bytes.fromhex(env["what"])
+            envs.append(SavedEnv(own, what, env["kind"] == "replay", extras))
+        shared = {str(name): take(length) for name, length in header["shared"].items()}
+        facts = {
+            bytes.fromhex(digest): (dict(fact["is"]), dict(fact["versions"]))
+            for digest, fact in header["what"].items()
+        }
+        if place != len(raw) or any(env.digest not in facts for env in envs):
+            raise ValueError("its parts are not those that the header names")
+    except StateError:
+        raise
+    except Exception as error:
+        raise _unreadable(f"{type(error).__name__}: {error}") from None
+    if not trusted:
+        for number, saved in enumerate(envs):
+            _check(number, saved.env, *saved.extras.values())
+        _check(-1, *shared.values())
+    return envs, facts, shared
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Writes a file whole or not at all, also when the machine stops meanwhile."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+
+
+def _checked(data: bytes) -> tuple[dict[str, Any], bytes]:
+    if len(data) < _START.size or not data.startswith(MAGIC):
+        raise _unreadable(f"it begins with {bytes(data[:8])!r}, not with {MAGIC!r}")
+    _, version, length, checksum = _START.unpack_from(data)
+    if version != VERSION:
+        raise _unreadable(f"its format has version {version}, and {VERSION} is known here")
+    rest = data[_START.size :]
+    if _checksum(rest) != checksum:
+        raise _unreadable("it is cut off or was changed: its checksum is another one")
+    try:
+        header = json.loads(rest[:length])
+        if not isinstance(header, dict):
+            raise TypeError("its header is no object")
+    except Exception as error:
+        raise _unreadable(f"{type(error).__name__}: {error}") from None
+    return header, rest[length:]
+
+
+def _unpacked(packed: bytes, length: Any) -> bytes:
+    if type(length) is not int or not 0 <= length <= _MOST_BYTES:
+        raise ValueError(f"a length of {length!r}")
+    reader = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=1 << 26)
+    raw = reader.decompress(packed, length + 1)
+    if len(raw) != length:
+        raise ValueError("it is not as long as the header says")
+    return raw
+
+
+def _check(env: int, *parts: bytes) -> None:
+    for part in parts:
+        try:
+            check_harmless(part)
+        except FaultError as fault:
+            raise StateError(env, "load_state", fault.reason) from None
+
+
+def _checksum(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_CHECKSUM).digest()
+
+
+def _unreadable(reason: str) -> StateError:
+    return StateError(
+        -1, "load_state", f"expected states as EnvStates.to_bytes gives them: {reason}"
+    )

@@ -1,0 +1,143 @@
+"""What has to be the same in two environments, so that one can be given the other's state."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from xuance_envs.state.faults import MismatchError
+from xuance_envs.state.layers import Layer
+
+__all__ = ["EXACT", "Fingerprint", "is_space", "parts_of_space"]
+
+EXACT = frozenset({"mujoco", "ale_py", "Box2D"})
+"""Libraries of which another version has states of another form."""
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_DIGEST = 12
+
+
+class Fingerprint:
+    """What an environment is, in words that can be compared.
+
+    Args:
+        parts: what is compared, by its name.
+        versions: of the libraries its layers are from.
+    """
+
+    def __init__(self, parts: dict[str, Any], versions: dict[str, str]) -> None:
+        self.parts = parts
+        self.versions = versions
+        self.digest = hashlib.blake2b(
+            repr((parts, versions)).encode(), digest_size=_DIGEST
+        ).digest()
+
+    @classmethod
+    def of(cls, layers: Sequence[Layer], extra: dict[str, Any]) -> Fingerprint:
+        """That of an environment.
+
+        Args:
+            layers: its layers.
+            extra: what native libraries have to add.
+        """
+        spec = next((s for layer in reversed(layers) if (s := layer.get("spec")) is not None), None)
+        parts: dict[str, Any] = {
+            "wrappers": [_class_name(layer.obj) for layer in layers],
+            "id": getattr(spec, "id", None),
+            "kwargs": _plain(getattr(spec, "kwargs", None)),
+            "observation space": _described(layers[0].obj.observation_space),
+            "action space": _described(layers[0].obj.action_space),
+            **extra,
+        }
+        libraries = {type(layer.obj).__module__.partition(".")[0] for layer in layers} - {
+            "builtins"
+        }
+        libraries |= {"numpy"} | (EXACT & set(extra.get("libraries", ())))
+        parts.pop("libraries", None)
+        return cls(
+            parts, {name: version for name in sorted(libraries) if (version := _version(name))}
+        )
+
+    def check(self, parts: dict[str, Any], versions: dict[str, str]) -> list[str]:
+        """Compares it with that of a state.
+
+        Returns:
+            What may make a difference and need not: other versions of libraries.
+
+        Raises:
+            MismatchError: something has to be the same, and is not.
+        """
+        for what in {**parts, **self.parts}:
+            if parts.get(what) != self.parts.get(what):
+                raise MismatchError(what, parts.get(what), self.parts.get(what))
+        doubts = []
+        for name in {**versions, **self.versions}:
+            then, now = versions.get(name), self.versions.get(name)
+            if then == now:
+                continue
+            if name in EXACT:
+                raise MismatchError(f"version of {name}", then, now)
+            doubts.append(f"it was saved with {name} {then}, and this is {now}")
+        return doubts
+
+
+def _class_name(obj: Any) -> str:
+    kind = type(obj)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _plain(value: Any) -> str:
+    return _ADDRESS.sub("", repr(value))
+
+
+def _version(library: str) -> str | None:
+    version = getattr(sys.modules.get(library), "__version__", None)
+    return version if isinstance(version, str) else None
+
+
+def is_space(value: Any) -> bool:
+    """Whether something is a space, of Gymnasium or of the older gym."""
+    return _is_space_class(type(value))
+
+
+def _is_space_class(kind: type) -> bool:
+    for each in kind.__mro__:
+        if each.__name__ == "Space" and each.__module__ in (
+            "gymnasium.spaces.space",
+            "gym.spaces.space",
+        ):
+            return True
+    return False
+
+
+def parts_of_space(space: Any) -> Iterator[Any]:
+    """A space and those inside it, each once, in an order of their own."""
+    seen: set[int] = set()
+    waiting = [space]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        for _, value in sorted(vars(one).items()):
+            inner = value.values() if isinstance(value, dict) else value
+            items = (
+                inner if isinstance(inner, (list, tuple)) or isinstance(value, dict) else [value]
+            )
+            waiting += [item for item in items if is_space(item)]
+
+
+def _described(space: Any) -> str:
+    """A space in words, its bounds exactly."""
+    bounds = hashlib.blake2b(digest_size=_DIGEST)
+    for part in parts_of_space(space):
+        for name, value in sorted(vars(part).items()):
+            if isinstance(value, np.ndarray):
+                bounds.update(f"{name} {value.dtype} {value.shape}".encode() + value.tobytes())
+    return f"{_plain(space)} ({bounds.hexdigest()})"

@@ -1,0 +1,327 @@
+"""An environment's attributes as bytes, and back."""
+
+from __future__ import annotations
+
+import collections
+import io
+import pickle
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from xuance_envs.state import rebuild
+from xuance_envs.state.faults import FaultError, kind_of
+from xuance_envs.state.fingerprint import is_space
+from xuance_envs.state.plan import Plan, is_kept, is_native
+
+__all__ = ["StatePickler", "StateUnpickler", "check_harmless", "dumps_plain", "loads_plain"]
+
+_PROTOCOL = 5
+
+_HARMLESS_CLASSES = frozenset(
+    {
+        ("collections", "deque"),
+        ("collections", "OrderedDict"),
+        ("collections", "defaultdict"),
+        ("collections", "Counter"),
+        ("builtins", "complex"),
+        ("builtins", "frozenset"),
+        ("builtins", "set"),
+        ("builtins", "bytearray"),
+        ("builtins", "range"),
+        ("builtins", "slice"),
+        ("builtins", "int"),
+        ("builtins", "float"),
+        ("builtins", "list"),
+        ("builtins", "dict"),
+        ("numpy", "ndarray"),
+        ("numpy", "dtype"),
+        ("numpy.dtypes", "StringDType"),
+        ("numpy._core.multiarray", "scalar"),
+        ("numpy._core.multiarray", "_reconstruct"),
+        ("numpy._core.numeric", "_frombuffer"),
+        ("numpy.core.multiarray", "scalar"),
+        ("numpy.core.multiarray", "_reconstruct"),
+        ("numpy.core.numeric", "_frombuffer"),
+        ("gymnasium.wrappers.utils", "RunningMeanStd"),
+        ("gymnasium.spaces.graph", "GraphInstance"),
+        ("gym.wrappers.normalize", "RunningMeanStd"),
+        ("xuance_envs.gym.lazy_frames", "LazyFrames"),
+        ("ale_py._ale_py", "Action"),
+    }
+)
+"""What may be named by a state that nobody vouches for: it holds data and does nothing."""
+
+_REBUILD = "xuance_envs.state.rebuild"
+_PLAIN = {
+    name: getattr(rebuild, name)
+    for name in (
+        "array",
+        "view",
+        "scalar",
+        "bit_generator",
+        "generator",
+        "random_state",
+        "python_random",
+    )
+}
+_IN_TARGET = ("there", "native", "class_named", "method")
+_FUNCTIONS = frozenset(id(getattr(rebuild, name)) for name in (*_PLAIN, *_IN_TARGET))
+_REDUCERS = rebuild.REDUCERS
+
+
+class StatePickler(pickle.Pickler):
+    """Writes what an environment holds; what is no state is written as where it is.
+
+    Args:
+        file: to write to.
+        plan: of the environment.
+    """
+
+    def __init__(self, file: Any, plan: Plan) -> None:
+        super().__init__(file, _PROTOCOL)
+        self._known = plan.known
+        self._plan = plan
+
+    def reducer_override(self, obj: Any) -> Any:
+        """See :class:`pickle.Pickler`."""
+        path = self._known.get(id(obj))
+        if path is not None:
+            return rebuild.there, (path,)
+        kind = type(obj)
+        reduce = _REDUCERS.get(kind)
+        if reduce is None:
+            return self._reduce_other(obj)
+        is_elsewhere = kind is np.ndarray and obj.base is not None and _is_elsewhere(obj)
+        if is_elsewhere and (path := self._plan.find(obj)) is not None:
+            return rebuild.native, (path, obj.tobytes())
+        return reduce(obj)
+
+    def _reduce_other(self, obj: Any) -> Any:
+        kind: Any = type(obj)
+        if kind is types.FunctionType or kind is types.BuiltinFunctionType:
+            if id(obj) in _FUNCTIONS or (path := self._plan.find(obj)) is None:
+                return NotImplemented
+            return rebuild.there, (path,)
+        if kind is types.MethodType:
+            return rebuild.method, (obj.__self__, obj.__name__)
+        if isinstance(obj, type):
+            if (
+                obj.__module__ == "builtins"
+                or (obj.__module__, obj.__qualname__) in _HARMLESS_CLASSES
+            ):
+                return NotImplemented
+            return rebuild.class_named, (obj.__module__, obj.__qualname__)
+        if is_space(obj):
+            return NotImplemented
+        if is_native(kind):
+            raise FaultError("", f"a {kind_of(obj)} cannot be saved: its library keeps its state")
+        if is_kept(kind) and (path := self._plan.find(obj)) is not None:
+            return rebuild.there, (path,)
+        return NotImplemented
+
+
+def _is_elsewhere(array: Any) -> bool:
+    """Whether an array is on memory of another library, where it is to stay."""
+    while type(array) is np.ndarray:
+        array = array.base
+    return array is not None and not isinstance(array, (bytes, bytearray))
+
+
+class StateUnpickler(pickle.Unpickler):
+    """Reads what an environment held, for another one.
+
+    Args:
+        data: what was written.
+        plan: of the other one; None to only look whether reading it is harmless.
+        trusted: whether it may name classes of any module.
+        spawn: makes another generator of one in the state; None leaves generators as they are.
+    """
+
+    def __init__(
+        self,
+        data: bytes,
+        plan: Plan | None,
+        trusted: bool,
+        spawn: Callable[[Any], Any] | None = None,
+    ) -> None:
+        super().__init__(io.BytesIO(data))
+        self._plan = plan
+        self._trusted = trusted
+        self._known = dict(_PLAIN)
+        if plan is None:
+            self._known.update(there=_nothing, native=_nothing, method=_nothing)
+            self._known["class_named"] = self._class_nobody_vouches_for
+        else:
+            self._known.update(
+                there=plan.at, native=_native_of(plan), method=getattr, class_named=self._class
+            )
+        if spawn is not None:
+            for name in ("generator", "random_state", "python_random"):
+                self._known[name] = _spawning(_PLAIN[name], spawn)
+        self._classes: dict[tuple[str, str], type] | None = None
+
+    def find_class(self, module: str, name: str) -> Any:
+        """See :class:`pickle.Unpickler`."""
+        if module == _REBUILD:
+            if name in self._known:
+                return self._known[name]
+        elif (module, name) in _HARMLESS_CLASSES or self._trusted:
+            return super().find_class(module, name)
+        raise _not_harmless(module, name)
+
+    def _class_nobody_vouches_for(self, module: str, name: str) -> Any:
+        if not self._trusted and (module, name) not in _HARMLESS_CLASSES:
+            raise _not_harmless(module, name)
+        return _NOTHING if self._trusted else super().find_class(module, name)
+
+    def _class(self, module: str, name: str) -> Any:
+        if not self._trusted and (module, name) not in _HARMLESS_CLASSES:
+            raise _not_harmless(module, name)
+        assert self._plan is not None
+        if self._classes is None:
+            self._classes = {(c.__module__, c.__qualname__): c for c in _classes_of(self._plan)}
+        if (module, name) in self._classes:
+            return self._classes[module, name]
+        return super().find_class(module, name)
+
+
+def check_harmless(data: bytes) -> None:
+    """Reads a state that nobody vouches for, without an environment.
+
+    Raises:
+        FaultError: it is cut off, or names what may do more than hold data.
+    """
+    try:
+        StateUnpickler(data, None, trusted=False).load()
+    except FaultError:
+        raise
+    except Exception as error:
+        raise FaultError(
+            "", f"expected the state of an environment, but cannot read it: {error}"
+        ) from error
+
+
+class _NoPlan:
+    """That of no environment."""
+
+    known: dict[int, Any] = {}  # noqa: RUF012  # never written to
+    layers: tuple[Any, ...] = ()
+    contents: tuple[Any, ...] = ()
+
+    def find(self, obj: Any) -> None:
+        """Nothing has a place."""
+
+    def at(self, path: Any) -> Any:
+        """Nothing is there.
+
+        Raises:
+            LookupError: always.
+        """
+        raise LookupError(path)
+
+
+_NO_PLAN: Any = _NoPlan()
+
+
+def dumps_plain(value: Any) -> bytes:
+    """Writes something that belongs to no environment."""
+    file = io.BytesIO()
+    StatePickler(file, _NO_PLAN).dump(value)
+    return file.getvalue()
+
+
+def loads_plain(data: bytes, trusted: bool) -> Any:
+    """Reads what :func:`dumps_plain` wrote.
+
+    Raises:
+        FaultError: it cannot be read, or names what nobody vouches for.
+    """
+    if not trusted:
+        check_harmless(data)
+    try:
+        return StateUnpickler(data, _NO_PLAN, trusted).load()
+    except FaultError:
+        raise
+    except Exception as error:
+        raise FaultError("", f"cannot read what was saved: {error}") from error
+
+
+class _Nothing:
+    """Stands for what an environment has, where there is none; nothing can be done with it."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return 0
+
+
+_NOTHING = _Nothing()
+
+
+def _nothing(*_: Any) -> _Nothing:
+    return _NOTHING
+
+
+def _not_harmless(module: str, name: str) -> FaultError:
+    return FaultError(
+        "",
+        f"the state has an object of {module}.{name}, which is not among those known to be "
+        "harmless: load it with trusted=True if you know where it comes from",
+    )
+
+
+def _native_of(plan: Plan) -> Callable[[Any, bytes], Any]:
+    def native(path: tuple[Any, ...], content: bytes) -> Any:
+        array = plan.at(path)
+        plan.contents.append((array, content))
+        return array
+
+    return native
+
+
+def _spawning(make: Callable[..., Any], spawn: Callable[[Any], Any]) -> Callable[..., Any]:
+    return lambda *given: spawn(make(*given))
+
+
+def _classes_of(plan: Plan) -> Iterator[type]:
+    """The classes of what an environment holds, and those its methods can name."""
+    for layer in plan.layers:
+        for kind in type(layer.obj).__mro__:
+            yield kind
+            for value in kind.__dict__.values():
+                function = getattr(value, "__func__", value)
+                if isinstance(function, types.FunctionType):
+                    found = (*function.__globals__.values(), *_cells(function))
+                    yield from (each for each in found if isinstance(each, type))
+                    break
+        waiting = collections.deque(value for _, value in layer.items())
+        seen: set[int] = set()
+        while waiting and len(seen) < _MOST:
+            value = waiting.popleft()
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            yield type(value)
+            if isinstance(value, dict):
+                waiting += value.values()
+            elif isinstance(value, (list, tuple, set, collections.deque)):
+                waiting += value
+            elif (
+                hasattr(value, "__dict__") and type(value).__module__ not in sys.stdlib_module_names
+            ):
+                waiting += vars(value).values()
+
+
+_MOST = 10_000
+
+
+def _cells(function: types.FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:
+            continue

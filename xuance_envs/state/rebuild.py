@@ -1,0 +1,186 @@
+"""What a state is rebuilt from: the few functions that its bytes name.
+
+Everything an environment holds is written as plain data and calls of these. So reading a state
+needs to trust nothing but them, and a few types that do nothing but hold data.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "REDUCERS",
+    "array",
+    "bit_generator",
+    "class_named",
+    "generator",
+    "method",
+    "native",
+    "python_random",
+    "random_state",
+    "scalar",
+    "there",
+    "view",
+]
+
+_NEEDS_TARGET = "only of use where a state is put into an environment"
+
+
+def there(path: tuple[Any, ...]) -> Any:
+    """What the environment that is loaded into has at this place."""
+    raise TypeError(_NEEDS_TARGET)
+
+
+def native(path: tuple[Any, ...], content: Any) -> Any:
+    """An array on memory that is not NumPy's: what is there, with this content."""
+    raise TypeError(_NEEDS_TARGET)
+
+
+def class_named(module: str, name: str) -> Any:
+    """A class of the environment that is loaded into, or of a module."""
+    raise TypeError(_NEEDS_TARGET)
+
+
+def method(owner: Any, name: str) -> Any:
+    """A bound method."""
+    raise TypeError(_NEEDS_TARGET)
+
+
+def array(data: bytes, dtype: str, shape: tuple[int, ...], form: int) -> NDArray[Any]:
+    """An array of its own memory.
+
+    Args:
+        data: its elements.
+        dtype: as ``dtype.str``.
+        shape: its shape.
+        form: 1 where its columns are contiguous, plus 2 where it is read-only.
+    """
+    order: Any = "F" if form & 1 else "C"
+    made = np.frombuffer(data, dtype).reshape(shape, order=order).copy(order=order)
+    if form & 2:
+        made.flags.writeable = False
+    return made
+
+
+def view(
+    base: NDArray[Any], offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str
+) -> NDArray[Any]:
+    """An array on the memory of another one."""
+    return np.ndarray(shape, dtype, base, offset, strides)
+
+
+def scalar(data: bytes, dtype: str) -> Any:
+    """A number of NumPy's."""
+    return np.frombuffer(data, dtype)[0]
+
+
+_BIT_GENERATORS = {"MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"}
+
+
+def bit_generator(kind: str, state: dict[str, Any], seed: tuple[Any, ...] | None) -> Any:
+    """A source of random bits in a state.
+
+    Args:
+        kind: its class.
+        state: its state.
+        seed: of what its seed was made, and how many more have been spawned of that.
+    """
+    if kind not in _BIT_GENERATORS:
+        raise ValueError(f"no random generator of NumPy's: {kind!r}")
+    made = getattr(np.random, kind)(_UNSEEDED)
+    if seed is None:
+        made.state = state
+    else:  # which only spawning needs
+        entropy, key, pool, spawned = seed
+        sequence = np.random.SeedSequence(
+            entropy, spawn_key=key, pool_size=pool, n_children_spawned=spawned
+        )
+        made.__setstate__((state, sequence))
+    return made
+
+
+class _Unseeded(np.random.bit_generator.ISeedSequence):
+    """Seeds what is given its state next."""
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
+        """See :class:`numpy.random.SeedSequence`."""
+        return np.zeros(n_words, dtype)
+
+
+_UNSEEDED = _Unseeded()
+
+
+def generator(bits: Any) -> np.random.Generator:
+    """A generator that draws from a source of bits."""
+    return np.random.Generator(bits)
+
+
+def random_state(state: dict[str, Any]) -> np.random.RandomState:
+    """A generator of NumPy's older kind."""
+    made = np.random.RandomState(0)
+    made.set_state(state)
+    return made
+
+
+def python_random(state: tuple[Any, ...]) -> random.Random:
+    """A generator of Python's."""
+    made = random.Random()
+    made.setstate(state)
+    return made
+
+
+# -- how each is written -----------------------------------------------------------------
+
+
+def _reduce_array(value: NDArray[Any]) -> Any:
+    dtype, base = value.dtype, value.base
+    if dtype.hasobject or dtype.kind == "V" or dtype.metadata:
+        return NotImplemented
+    if type(base) is np.ndarray and base.dtype.kind not in "OV" and base.flags.c_contiguous:
+        offset = value.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+        return view, (base, offset, value.shape, value.strides, dtype.str)
+    flags = value.flags
+    by_columns = flags.f_contiguous and not flags.c_contiguous
+    data = value.tobytes("F" if by_columns else "C")
+    return array, (data, dtype.str, value.shape, by_columns + 2 * (not flags.writeable))
+
+
+def _reduce_scalar(value: np.generic) -> Any:
+    return scalar, (value.tobytes(), value.dtype.str)
+
+
+def _reduce_generator(value: np.random.Generator) -> Any:
+    return generator, (value.bit_generator,)
+
+
+def _reduce_bit_generator(value: Any) -> Any:
+    seed = value.seed_seq
+    how = None
+    if isinstance(seed, np.random.SeedSequence):
+        how = seed.entropy, seed.spawn_key, seed.pool_size, seed.n_children_spawned
+    return bit_generator, (type(value).__name__, value.state, how)
+
+
+def _reduce_random_state(value: np.random.RandomState) -> Any:
+    return random_state, (value.get_state(legacy=False),)
+
+
+def _reduce_random(value: random.Random) -> Any:
+    return python_random, (value.getstate(),)
+
+
+_SCALARS = set(np.sctypeDict.values()) - {np.object_, np.void, np.str_, np.bytes_}
+
+REDUCERS: dict[type, Any] = {
+    np.ndarray: _reduce_array,
+    np.random.Generator: _reduce_generator,
+    np.random.RandomState: _reduce_random_state,
+    random.Random: _reduce_random,
+    **{getattr(np.random, name): _reduce_bit_generator for name in _BIT_GENERATORS},
+    **dict.fromkeys(_SCALARS, _reduce_scalar),
+}
+"""By exact type, what tells how a value is rebuilt."""

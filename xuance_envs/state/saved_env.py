@@ -1,0 +1,34 @@
+"""One environment's state, as it is kept and written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Facts", "SavedEnv"]
+
+Facts = Mapping[bytes, tuple[dict[str, Any], dict[str, str]]]
+"""By its digest, what an environment is, and the versions of its libraries."""
+
+
+@dataclass(frozen=True)
+class SavedEnv:
+    """One environment's state.
+
+    Attributes:
+        env: the environment's own.
+        digest: of what it was saved from.
+        replays: whether it is put in by repeating what led to it.
+        extras: by name, what vector environments and what is around them keep of it.
+    """
+
+    env: bytes
+    digest: bytes
+    replays: bool = False
+    extras: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it takes."""
+        return len(self.env) + sum(map(len, self.extras.values()))

@@ -1,0 +1,37 @@
+"""What lies between environments and an agent: each a ``VecEnv`` around a ``VecEnv``.
+
+So they stack. To make one of your own, derive from
+:class:`~xuance_envs.transforms.transform.Transform`, or from one of the three for observations,
+rewards and actions.
+"""
+
+from xuance_envs.transforms.actions import ActionTransform, ClipActions, RescaleActions
+from xuance_envs.transforms.episodes import EpisodeStatistics
+from xuance_envs.transforms.normalize_observations import NormalizeObservations
+from xuance_envs.transforms.normalize_rewards import NormalizeRewards
+from xuance_envs.transforms.observations import ObservationTransform, TransformObservations
+from xuance_envs.transforms.rewards import (
+    ClipRewards,
+    RewardTransform,
+    ScaleRewards,
+    TransformRewards,
+)
+from xuance_envs.transforms.stacking import StackObservations
+from xuance_envs.transforms.transform import Transform
+
+__all__ = [
+    "ActionTransform",
+    "ClipActions",
+    "ClipRewards",
+    "EpisodeStatistics",
+    "NormalizeObservations",
+    "NormalizeRewards",
+    "ObservationTransform",
+    "RescaleActions",
+    "RewardTransform",
+    "ScaleRewards",
+    "StackObservations",
+    "Transform",
+    "TransformObservations",
+    "TransformRewards",
+]

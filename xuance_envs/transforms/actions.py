@@ -1,0 +1,155 @@
+"""Transforms of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.engine.data.space_rows import SpaceRows
+from xuance_envs.transforms.transform import Transform
+from xuance_envs.vector_envs.actions import ActionIntake
+from xuance_envs.vector_envs.arguments import env_indices
+from xuance_envs.vector_envs.vector_env import VecEnv
+from xuance_envs.vector_envs.wrapper import checked_vec_env
+
+__all__ = ["ActionTransform", "ClipActions", "RescaleActions"]
+
+
+class ActionTransform(Transform):
+    """A transform of actions in a Box: to derive from. Define :meth:`_acted`.
+
+    Args:
+        vec_env: the vector environment.
+        space: of one action that is given.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
+    """
+
+    def __init__(self, vec_env: VecEnv, space: Space[Any], *, keep_raw: bool) -> None:
+        super().__init__(vec_env, action_space=space, keep_raw=keep_raw)
+        self._rows = SpaceRows.allocate(SpaceLayout(space), self.num_envs)
+        self._intake = ActionIntake(self._rows, (), False)
+
+    def _acted(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """The environments' actions for those given, ``(k, *shape)``, an array of their own."""
+        raise NotImplementedError
+
+    def _forward(
+        self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]] | None
+    ) -> Any:
+        envs = None if env_ids is None else env_indices(env_ids, self.num_envs)
+        self._intake.put(actions, envs)
+        (given,) = self._rows.parts
+        return self._acted(given if envs is None else given[envs])
+
+
+class RescaleActions(ActionTransform):
+    """Actions from bounds of the agent's to the environment's own.
+
+    ``low`` becomes the environment's lower bound and ``high`` its upper one, exactly, and what is
+    between lies between. What is outside goes outside by as much: that is the environment's
+    business, or that of ``check_actions``; :class:`ClipActions` around this one keeps it inside.
+
+    Args:
+        vec_env: the vector environment, its actions a Box with bounds, of floats.
+        low: the least the agent gives, a number or an array of the actions' shape.
+        high: the most, likewise.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
+
+    Raises:
+        ValueError: the actions are in no such Box, or ``low`` is not below ``high``.
+
+    Example:
+        >>> import numpy as np
+        >>> from xuance_envs import DummyVecEnv, Gym_Env
+        >>> from xuance_envs.transforms import RescaleActions
+        >>> with RescaleActions(DummyVecEnv([lambda: Gym_Env("Pendulum-v1")] * 3)) as envs:
+        ...     obs, infos = envs.reset(seed=0)
+        ...     obs, rewards, *_ = envs.step(np.array([[-1.0], [0.0], [1.0]]))
+        ...     envs.actions.ravel(), envs.action_space
+        (array([-2.,  0.,  2.], dtype=float32), Box(-1.0, 1.0, (1,), float32))
+    """
+
+    def __init__(
+        self,
+        vec_env: VecEnv,
+        low: float | NDArray[Any] = -1.0,
+        high: float | NDArray[Any] = 1.0,
+        *,
+        keep_raw: bool = False,
+    ) -> None:
+        name = type(self).__name__
+        space = _box(name, vec_env)
+        if space.dtype.kind != "f" or not space.is_bounded():
+            hint = ""
+            if isinstance(vec_env, ClipActions):
+                hint = f"; put ClipActions around {name}, not within it"
+            raise ValueError(
+                f"{name}: expected actions in a Box of floats with bounds, got {space}{hint}"
+            )
+        lowest, highest = (
+            np.broadcast_to(np.asarray(bound, np.float64), space.shape) for bound in (low, high)
+        )
+        if not (np.isfinite(lowest) & np.isfinite(highest) & (lowest < highest)).all():
+            raise ValueError(f"{name}: expected low < high, got {low!r} and {high!r}")
+        self._low, self._width = lowest, highest - lowest
+        self._to_low, self._to_high = space.low.astype(np.float64), space.high.astype(np.float64)
+        self._dtype = space.dtype
+        given = spaces.Box(
+            lowest.astype(space.dtype), highest.astype(space.dtype), dtype=space.dtype
+        )
+        super().__init__(vec_env, given, keep_raw=keep_raw)
+
+    def _acted(self, actions: NDArray[Any]) -> NDArray[Any]:
+        share = (actions - self._low) / self._width
+        # So that 0 and 1 give the bounds themselves, whatever is rounded.
+        acted = self._to_low * (1 - share) + self._to_high * share
+        own: NDArray[Any] = acted.astype(self._dtype)
+        return own
+
+
+class ClipActions(ActionTransform):
+    """Actions kept within the environment's bounds; the agent may give any.
+
+    Args:
+        vec_env: the vector environment, its actions a Box.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
+
+    Raises:
+        ValueError: they are in something else.
+
+    Example:
+        >>> import numpy as np
+        >>> from xuance_envs import DummyVecEnv, Gym_Env
+        >>> from xuance_envs.transforms import ClipActions
+        >>> with ClipActions(DummyVecEnv([lambda: Gym_Env("Pendulum-v1")] * 3)) as envs:
+        ...     obs, infos = envs.reset(seed=0)
+        ...     obs, rewards, *_ = envs.step(np.array([[-7.0], [0.5], [7.0]]))
+        ...     envs.actions.ravel(), envs.action_space
+        (array([-2. ,  0.5,  2. ], dtype=float32), Box(-inf, inf, (1,), float32))
+    """
+
+    def __init__(self, vec_env: VecEnv, *, keep_raw: bool = False) -> None:
+        space = _box(type(self).__name__, vec_env)
+        self._bounds = space.low, space.high
+        if space.dtype.kind == "f":
+            given = spaces.Box(-np.inf, np.inf, space.shape, space.dtype)
+        else:
+            limits = np.iinfo(space.dtype)
+            given = spaces.Box(limits.min, limits.max, space.shape, space.dtype)
+        super().__init__(vec_env, given, keep_raw=keep_raw)
+
+    def _acted(self, actions: NDArray[Any]) -> NDArray[Any]:
+        clipped: NDArray[Any] = np.clip(actions, *self._bounds)
+        return clipped
+
+
+def _box(name: str, vec_env: VecEnv) -> Any:
+    space = checked_vec_env(name, vec_env).action_space
+    if not isinstance(space, spaces.Box) or space.dtype.kind not in "iuf":
+        raise ValueError(f"{name}: expected actions in a Box of numbers, got {space}")
+    return space

@@ -1,0 +1,107 @@
+"""What episodes came to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.transforms.batches import Batch
+from xuance_envs.transforms.transform import Transform
+from xuance_envs.vector_envs.vector_env import VecEnv
+
+__all__ = ["EpisodeStatistics"]
+
+
+class _Episodes(NamedTuple):
+    """The episodes that are under way, ``(num_envs,)`` each."""
+
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    begun: NDArray[np.float64]
+
+
+class EpisodeStatistics(Transform):
+    """Each episode's return, length and time in the info of its last step, as Gymnasium names them.
+
+    ``infos[i]["episode"]`` is a dict with ``r``, the sum of the rewards before any transform,
+    wherever this one stands among them; ``l``, the number of steps; and ``t``, the seconds since
+    the episode began. It is made when it is looked at. Where a worker was lost, the step that
+    stands in for it is no step of the episode.
+
+    Args:
+        vec_env: the vector environment.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
+
+    Example:
+        >>> from xuance_envs import DummyVecEnv, Gym_Env
+        >>> from xuance_envs.transforms import EpisodeStatistics, ScaleRewards
+        >>> envs = DummyVecEnv([lambda: Gym_Env("CartPole-v1")] * 3)
+        >>> with EpisodeStatistics(ScaleRewards(envs, 0.01)) as envs:
+        ...     obs, infos = envs.reset(seed=0)
+        ...     while "episode" not in infos[0]:
+        ...         *_, infos = envs.step([1, 1, 1])
+        >>> infos[0]["episode"]["r"], infos[0]["episode"]["l"]
+        (8.0, 8)
+    """
+
+    _state: _Episodes
+
+    def __init__(self, vec_env: VecEnv, *, keep_raw: bool = False) -> None:
+        super().__init__(vec_env, keep_raw=keep_raw)
+        count = self.num_envs
+        begun = np.full(count, perf_counter())
+        self._state = _Episodes(np.zeros(count), np.zeros(count, np.int64), begun)
+
+    def _share(self, env: int) -> tuple[float, int, float]:
+        returns, lengths, begun = self._state
+        return float(returns[env]), int(lengths[env]), perf_counter() - float(begun[env])
+
+    def _put_share(
+        self, ids: Sequence[int], shares: Sequence[tuple[float, int, float]], obs: Any
+    ) -> Any:
+        state = _Episodes(*(part.copy() for part in self._state))  # type: ignore[arg-type]
+        for env, (score, length, seconds) in zip(ids, shares, strict=True):
+            state.returns[env], state.lengths[env] = score, length
+            state.begun[env] = perf_counter() - seconds
+        self._state = state
+        return obs
+
+    def _transform(self, batch: Batch) -> _Episodes:
+        now = self._state
+        returns, lengths, begun = now.returns.copy(), now.lengths.copy(), now.begun.copy()
+        at = batch.at
+        if batch.began is None or not batch.began.all():
+            returns[at] += self.originals.exact_rewards
+            lengths[at] += 1
+        if len(batch.ended):
+            self._end(batch, returns, lengths, begun)
+        if batch.began is not None:
+            envs = batch.envs_at(batch.began.nonzero()[0])
+            returns[envs], lengths[envs], begun[envs] = 0, 0, perf_counter()
+        return _Episodes(returns, lengths, begun)
+
+    def _end(
+        self,
+        batch: Batch,
+        returns: NDArray[np.float64],
+        lengths: NDArray[np.int64],
+        begun: NDArray[np.float64],
+    ) -> None:
+        lengths[batch.envs_at(batch.lost)] -= 1
+        envs, now = batch.envs_at(batch.ended), perf_counter()
+        columns = returns[envs], lengths[envs], now - begun[envs]
+        told = zip(*(column.tolist() for column in columns), strict=True)
+        rows = batch.ended.tolist()
+        batch.add_to_infos(
+            "episode", {row: partial(_told, *each) for row, each in zip(rows, told, strict=True)}
+        )
+        returns[envs], lengths[envs], begun[envs] = 0, 0, now
+
+
+def _told(score: float, length: int, seconds: float) -> dict[str, Any]:
+    return {"r": score, "l": length, "t": round(seconds, 6)}

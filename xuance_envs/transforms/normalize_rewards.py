@@ -1,0 +1,194 @@
+"""Rewards by the deviation of the discounted return so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.errors import EnvError
+from xuance_envs.transforms.batches import Batch
+from xuance_envs.transforms.learned import environment_of, moments_from, moments_of
+from xuance_envs.transforms.moments import Moments, Scale, are_finite, check_scale
+from xuance_envs.transforms.rewards import RewardTransform
+from xuance_envs.transforms.transform import transforms_of
+from xuance_envs.vector_envs.vector_env import VecEnv
+
+__all__ = ["NormalizeRewards"]
+
+
+class _Returns(NamedTuple):
+    """What is known of rewards.
+
+    Attributes:
+        now: ``(num_envs,)`` float64: the discounted return of each environment's episode so far.
+        spare: room for the next ones.
+        scale: of all returns so far.
+        steps: calls since all environments were reset.
+    """
+
+    now: NDArray[np.float64]
+    spare: NDArray[np.float64]
+    scale: Scale
+    steps: int
+
+
+class NormalizeRewards(RewardTransform):
+    r"""Rewards by the deviation of the discounted return.
+
+    .. math:: R \leftarrow \gamma R + r, \qquad
+        \mathrm{clip}\left(\frac{r}{\sqrt{\sigma^2(R) + \epsilon}}, -c, c\right)
+
+    R is an environment's own, and starts anew at 0 with each of its episodes. Each call first
+    counts the returns of all environments that it brought a step of, and then divides. The row of a
+    worker that was lost counts nothing. The mean is not subtracted, which would change what is
+    worth striving for.
+
+    Args:
+        vec_env: the vector environment.
+        gamma: the discount, best the one that is learned with.
+        epsilon: added to the variance.
+        clip: the largest magnitude of what is returned; ``math.inf`` for any.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
+
+    Attributes:
+        count (int): returns counted.
+        mean (float): their mean.
+        variance (float): their variance, the population's; 1 before the first.
+        returns (numpy.ndarray): ``(num_envs,)`` float64, R of each environment.
+
+    Raises:
+        ValueError: an argument is out of its range, or rewards are normalized already.
+        EnvError: while it learns, a reward is NaN or infinite; from ``step`` and ``recv``. It is
+            not counted, what the call brought is lost, and the environments stay usable.
+
+    Example:
+        >>> from xuance_envs import DummyVecEnv, Gym_Env
+        >>> from xuance_envs.transforms import NormalizeRewards
+        >>> envs = DummyVecEnv([lambda: Gym_Env("CartPole-v1")] * 3)
+        >>> with NormalizeRewards(envs) as envs:
+        ...     obs, infos = envs.reset(seed=0)
+        ...     for _ in range(3):
+        ...         obs, rewards, *_ = envs.step([0, 1, 0])
+        >>> envs.returns.round(4), envs.raw_rewards
+        (array([2.9701, 2.9701, 2.9701]), array([1., 1., 1.], dtype=float32))
+    """
+
+    _state: _Returns
+
+    def __init__(
+        self,
+        vec_env: VecEnv,
+        gamma: float = 0.99,
+        epsilon: float = 1e-8,
+        clip: float = 10.0,
+        *,
+        keep_raw: bool = False,
+    ) -> None:
+        name = type(self).__name__
+        check_scale(name, epsilon, clip)
+        if not 0 <= gamma <= 1:
+            raise ValueError(f"{name}: gamma: expected a number from 0 to 1, got {gamma!r}")
+        for inner in transforms_of(vec_env):
+            if isinstance(inner, NormalizeRewards):
+                raise ValueError(f"{name}: the rewards of {inner!r} are normalized already")
+        super().__init__(vec_env, keep_raw=keep_raw)
+        self._gamma = np.array(float(gamma))
+        self._epsilon = float(epsilon)
+        self._least, self._most = np.array(-float(clip)), np.array(float(clip))
+        self._scratch = np.empty((2, self.num_envs))
+        scale = Scale.of(Moments.none(()), self._epsilon)
+        self._state = _Returns(np.zeros(self.num_envs), np.zeros(self.num_envs), scale, 0)
+        self._environment = environment_of(vec_env)
+
+    @property
+    def count(self) -> int:
+        """How many returns have been counted."""
+        return self._state.scale.moments.count
+
+    @property
+    def mean(self) -> float:
+        """The mean of the returns."""
+        return float(self._state.scale.moments.mean)
+
+    @property
+    def variance(self) -> float:
+        """The population's variance of the returns; 1 before the first."""
+        return float(self._state.scale.moments.variance)
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """The discounted return of each environment's episode so far, ``(num_envs,)``."""
+        return self._state.now.copy()
+
+    def learned(self) -> dict[str, Any]:
+        """See :meth:`~xuance_envs.transforms.learning.Learner.learned`."""
+        return moments_of(self._environment, {"": self._state.scale.moments})
+
+    def relearning(self, learned: Mapping[str, Any]) -> Callable[[], None]:
+        """See :meth:`~xuance_envs.transforms.learning.Learner.relearning`."""
+        own = {"": self._state.scale.moments}
+        moments = moments_from(type(self).__name__, self._environment, own, learned)
+        scale = Scale.of(moments[""], self._epsilon)
+
+        def learn() -> None:
+            self._state = self._state._replace(scale=scale)
+
+        return learn
+
+    def _share(self, env: int) -> float:
+        return float(self._state.now[env])
+
+    def _put_share(self, ids: Sequence[int], shares: Sequence[float], obs: Any) -> Any:
+        now = self._state.now.copy()
+        now[list(ids)] = shares
+        self._state = self._state._replace(now=now)
+        return obs
+
+    def _rewarded(self, batch: Batch) -> tuple[NDArray[np.float64], _Returns]:
+        rewards = batch.given_rewards
+        now, spare, scale, steps = self._state
+        steps = 0 if batch.is_reset else steps + 1
+        if batch.envs is None and batch.began is None:
+            after = returns = np.multiply(now, self._gamma, out=spare)
+            np.add(returns, rewards, out=returns)
+        else:
+            after = now.copy()
+            returns = now[batch.at] * self._gamma + rewards
+        if self.training:
+            if not are_finite(returns):
+                raise self._error(batch, steps)
+            counted = self._counted(returns, batch)
+            moments = scale.moments.with_samples(counted, self._scratch[:, : len(counted)])
+            scale = Scale.of(moments, self._epsilon)
+        if len(batch.ended):
+            returns[batch.ended] = 0
+        if after is not returns:
+            if batch.began is not None:
+                returns[batch.began] = 0
+            after[batch.at] = returns
+        exact = np.divide(rewards, scale.deviation)
+        np.minimum(exact, self._most, out=exact)
+        return np.maximum(exact, self._least, out=exact), _Returns(after, now, scale, steps)
+
+    def _counted(self, returns: NDArray[np.float64], batch: Batch) -> NDArray[np.float64]:
+        """The returns that were made by steps."""
+        lost = batch.lost
+        if batch.began is None and not len(lost):
+            return returns
+        stepped = np.ones(len(returns), np.bool_) if batch.began is None else ~batch.began
+        stepped[lost] = False
+        return returns[stepped]
+
+    def _error(self, batch: Batch, steps: int) -> EnvError:
+        row = int(np.isfinite(batch.rewards).argmin())
+        env = row if batch.envs is None else int(batch.envs[row])
+        return EnvError(
+            env,
+            "step",
+            f"{type(self).__name__}: expected a number to normalize, got the reward "
+            f"{batch.rewards[row]} in step {steps} since all were reset; nothing of "
+            "that step has been counted",
+        )

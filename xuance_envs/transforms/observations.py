@@ -1,0 +1,202 @@
+"""Transforms of observations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from gymnasium import Space
+
+from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout
+from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
+from xuance_envs.engine.serialization import copy_of
+from xuance_envs.transforms.batches import Batch, is_view
+from xuance_envs.transforms.transform import Transform
+from xuance_envs.vector_envs.vector_env import VecEnv
+
+__all__ = ["ObservationState", "ObservationTransform", "TransformObservations"]
+
+
+class ObservationState(NamedTuple):
+    """What a transform of observations remembers.
+
+    Attributes:
+        rows: the last observations of all environments, transformed.
+        spare: room for the next ones.
+        known: what else there is.
+    """
+
+    rows: SpaceRows
+    spare: SpaceRows
+    known: Any
+
+
+class ObservationTransform(Transform):
+    """A transform of observations: to derive from.
+
+    Define :meth:`_put`, and what else a transform remembers in :meth:`_learn`.
+
+    Args:
+        vec_env: the vector environment.
+        space: of one transformed observation.
+        known: what it remembers at first.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
+    """
+
+    _state: ObservationState
+
+    def __init__(
+        self, vec_env: VecEnv, space: Space[Any], known: Any = None, *, keep_raw: bool = False
+    ) -> None:
+        super().__init__(vec_env, observation_space=space, keep_raw=keep_raw)
+        self._given = SpaceLayout(vec_env.observation_space)
+        self._layout = SpaceLayout(space)
+        self._state = ObservationState(
+            self._rows_of(self.num_envs), self._rows_of(self.num_envs), known
+        )
+
+    @property
+    def buf_obs(self) -> Any:
+        """The last observations, in an array of their own that may be written to."""
+        if self._held is None:
+            self._held = self._state.rows.copy_writable()
+        return self._held
+
+    @buf_obs.setter
+    def buf_obs(self, batch: Any) -> None:
+        self._held = batch
+
+    def _learn(self, known: Any, batch: Batch, first: Any) -> Any:
+        """What it remembers after a call.
+
+        Args:
+            known: what it remembered before.
+            batch: what the call brought.
+            first: the first observations of episodes after those that ended; None if none did.
+        """
+        return known
+
+    def _put(self, known: Any, obs: Any, into: SpaceRows) -> None:
+        """Transforms observations, each by itself.
+
+        Args:
+            known: what it remembers.
+            obs: a batch of observations.
+            into: where they go.
+        """
+        raise NotImplementedError
+
+    def _put_last(
+        self, known: Any, batch: Batch, before: ObservationState, into: SpaceRows
+    ) -> None:
+        """Transforms the observations that a call brought.
+
+        Args:
+            known: what it remembers after the call.
+            batch: what the call brought.
+            before: what it remembered before.
+            into: where they go.
+        """
+        self._put(known, batch.obs, into)
+
+    def _transform(self, batch: Batch) -> ObservationState:
+        before = self._state
+        first = batch.first(self._given) if len(batch.ended) else None
+        known = self._learn(before.known, batch, first)
+        is_whole = batch.envs is None
+        into = before.spare if is_whole else self._rows_of(len(batch.rewards))
+        self._put_last(known, batch, before, into)
+        if first is not None:
+            made = self._rows_of(len(batch.ended))
+            self._put(known, first, made)
+            batch.set_first([made.value(row) for row in range(len(made))])
+        if not is_whole:
+            batch.obs = into.as_batch()
+            return before._replace(known=known)
+        if is_view(batch.obs):
+            batch.obs = into.view()
+        else:
+            copy = into.copy_flat or into.copy
+            batch.obs = copy()
+        return ObservationState(into, before.rows, known)
+
+    def _share(self, env: int) -> Any:
+        return [copy_of(part[env]) for part in self._layout.flatten(self.buf_obs)]
+
+    def _put_share(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
+        self._held = self._with_rows(self.buf_obs, ids, shares)
+        into = self._rows_of(len(ids))
+        self._put_acting(ids, obs, into)
+        return into.as_batch()
+
+    def _put_acting(self, ids: Sequence[int], obs: Any, into: SpaceRows) -> None:
+        """Transforms what the next actions of environments that were loaded are chosen from."""
+        self._put(self._state.known, obs, into)
+
+    def _with_rows(self, batch: Any, ids: Sequence[int], values: Sequence[Any]) -> Any:
+        """A copy of a batch of all with the leaves of others in the places of some."""
+        parts = []
+        for i, old in enumerate(self._layout.flatten(batch)):
+            part = list(old) if isinstance(old, list) else old.copy()
+            for env, value in zip(ids, values, strict=True):
+                part[env] = copy_of(value[i]) if isinstance(old, list) else value[i]
+            parts.append(part)
+        return self._layout.unflatten(parts)
+
+    def _hold(self, batch: Batch) -> None:
+        parts = self._layout.flatten(batch.obs)
+        values = [[part[row] for part in parts] for row in range(len(batch.env_ids))]
+        self._held = self._with_rows(self.buf_obs, batch.env_ids, values)
+
+    def _rows_of(self, count: int) -> SpaceRows:
+        return SpaceRows.allocate(self._layout, count)
+
+
+class TransformObservations(ObservationTransform):
+    """Observations as a function makes them.
+
+    Args:
+        vec_env: the vector environment.
+        function: called with a batch of observations, of as many environments as there happen to
+            be: an array ``(k, *obs_shape)``, a dict or tuple of arrays for Dict and Tuple spaces.
+            It returns a batch of k observations of ``space``, each made of its own alone.
+        space: of one observation that it returns.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
+
+    Raises:
+        ValueError: what the function returned is not a batch of observations of the space; from
+            ``reset``, ``step`` and ``recv``.
+
+    Example:
+        >>> import numpy as np
+        >>> from gymnasium.spaces import Box
+        >>> from xuance_envs import DummyVecEnv, Gym_Env
+        >>> from xuance_envs.transforms import TransformObservations
+        >>> envs = DummyVecEnv([lambda: Gym_Env("CartPole-v1")] * 3)
+        >>> positions = Box(-np.inf, np.inf, (2,), np.float32)
+        >>> with TransformObservations(envs, lambda obs: obs[:, [0, 2]], positions) as envs:
+        ...     obs, infos = envs.reset(seed=0)
+        >>> obs.shape
+        (3, 2)
+    """
+
+    def __init__(
+        self,
+        vec_env: VecEnv,
+        function: Callable[[Any], Any],
+        space: Space[Any],
+        *,
+        keep_raw: bool = False,
+    ) -> None:
+        super().__init__(vec_env, space, keep_raw=keep_raw)
+        self._function = function
+
+    def _put(self, known: Any, obs: Any, into: SpaceRows) -> None:
+        made = self._function(obs)
+        try:
+            into.put(made, EVERY, len(into))
+        except BadValueError as error:
+            raise ValueError(
+                f"{type(self).__name__}: what the function made of the observations of "
+                f"{len(into)} environments: {error}"
+            ) from None

@@ -1,0 +1,169 @@
+"""Several observations, one after the other, as one."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.space_layout import Leaf
+from xuance_envs.engine.data.space_rows import SpaceRows
+from xuance_envs.transforms.batches import Batch
+from xuance_envs.transforms.leaves import chosen_leaves, with_leaves
+from xuance_envs.transforms.observations import ObservationState, ObservationTransform
+from xuance_envs.vector_envs.vector_env import VecEnv
+
+__all__ = ["StackObservations"]
+
+First = dict[int, list[Any]]
+"""By environment whose episode began within its last step, the parts of its first observation."""
+
+
+class StackObservations(ObservationTransform):
+    """The last n observations of an episode, concatenated along the last axis, the oldest first.
+
+    An episode begins with n copies of its first observation, and that is what ``reset_obs`` is: no
+    stack reaches back into the episode before. Where a worker was lost, the last stack is returned
+    as it was.
+
+    Args:
+        vec_env: the vector environment, its observations a Box with at least one axis, or a Dict
+            of such.
+        n: how many.
+        keys: of a Dict space, what is stacked; the rest stays as it is. None for all.
+        keep_raw: whether ``raw_observations`` are kept from the beginning.
+
+    Raises:
+        ValueError: ``n`` is below 1, or observations cannot be concatenated.
+
+    Example:
+        >>> from xuance_envs import DummyVecEnv, Gym_Env
+        >>> from xuance_envs.transforms import StackObservations
+        >>> with StackObservations(DummyVecEnv([lambda: Gym_Env("CartPole-v1")] * 3), 2) as envs:
+        ...     first, infos = envs.reset(seed=0)
+        ...     second, *_ = envs.step([0, 1, 0])
+        >>> first.shape, (first[:, :4] == first[:, 4:]).all(), (second[:, :4] == first[:, 4:]).all()
+        ((3, 8), np.True_, np.True_)
+    """
+
+    def __init__(
+        self,
+        vec_env: VecEnv,
+        n: int,
+        *,
+        keys: Iterable[str] | None = None,
+        keep_raw: bool = False,
+    ) -> None:
+        name = type(self).__name__
+        count = operator.index(n)
+        if count < 1:
+            raise ValueError(f"{name}: n: expected at least 1 observation, got {n}")
+        leaves = chosen_leaves(name, vec_env, keys)
+        for leaf in leaves.values():
+            if not leaf.shape:
+                raise ValueError(f"{name}: expected observations with an axis, got {leaf.space}")
+        self._widths = {i: leaf.shape[-1] for i, leaf in leaves.items()}
+        boxes = {leaf.path: _stacked(leaf, count) for leaf in leaves.values()}
+        space = with_leaves(vec_env.observation_space, boxes)
+        super().__init__(vec_env, space, {}, keep_raw=keep_raw)
+
+    def _learn(self, known: First, batch: Batch, first: Any) -> First:
+        if not known and first is None:
+            return known
+        envs = batch.env_ids
+        stepped = set(envs)
+        kept = {env: parts for env, parts in known.items() if env not in stepped}
+        if first is not None:
+            firsts = self._given.flatten(first)
+            for number, row in enumerate(batch.ended.tolist()):
+                kept[envs[row]] = [part[number] for part in firsts]
+        return kept
+
+    def _put(self, known: First, obs: Any, into: SpaceRows) -> None:
+        for i, (part, out) in enumerate(zip(self._given.flatten(obs), into.parts, strict=True)):
+            if i in self._widths:
+                _fill(out, part)
+            else:
+                out[:] = part
+
+    def _put_last(
+        self, known: First, batch: Batch, before: ObservationState, into: SpaceRows
+    ) -> None:
+        if batch.began is not None and batch.began.all():
+            self._put(known, batch.obs, into)
+            return
+        alone = [] if batch.began is None else batch.began.nonzero()[0].tolist()
+        lost = batch.lost.tolist()
+        for i, (part, out) in enumerate(
+            zip(self._given.flatten(batch.obs), into.parts, strict=True)
+        ):
+            width = self._widths.get(i)
+            if width is None:
+                out[:] = part
+                continue
+            old = before.rows.parts[i]
+            if batch.envs is not None:
+                old = old[batch.envs]
+            out[..., :-width] = old[..., width:]
+            out[..., -width:] = part
+            if before.known:
+                for row, env in enumerate(batch.env_ids):
+                    if env in before.known:
+                        _fill(out[row, ..., :-width], before.known[env][i])
+            for row in alone:
+                _fill(out[row], part[row])
+            for row in lost:
+                first = before.known.get(batch.env_ids[row])
+                if first is None:
+                    out[row] = old[row]
+                else:
+                    _fill(out[row], first[i])
+
+    def _share(self, env: int) -> Any:
+        stacks = [self._state.rows.parts[i][env].copy() for i in self._widths]
+        first = self._state.known.get(env)
+        return super()._share(env), stacks, None if first is None else list(first)
+
+    def _put_share(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
+        held = self.buf_obs
+        rows, known = self._state.rows, dict(self._state.known)
+        for env, (_, stacks, first) in zip(ids, shares, strict=True):
+            for i, stack in zip(self._widths, stacks, strict=True):
+                rows.parts[i][env] = stack
+            known.pop(env, None)
+            if first is not None:
+                known[env] = first
+        self._held = held
+        self._state = self._state._replace(known=known)
+        return super()._put_share(ids, [share for share, _, _ in shares], obs)
+
+    def _put_acting(self, ids: Sequence[int], obs: Any, into: SpaceRows) -> None:
+        super()._put_acting(ids, obs, into)
+        for i in self._widths:
+            for row, env in enumerate(ids):
+                if env not in self._state.known:
+                    into.parts[i][row] = self._state.rows.parts[i][env]
+
+    def _settle(self, batch: Batch) -> None:
+        _ = self.buf_obs  # which stays as it is
+        parts = self._layout.flatten(batch.obs)
+        for i in self._widths:
+            self._state.rows.parts[i][batch.at] = parts[i]
+
+
+def _fill(out: NDArray[Any], part: NDArray[Any]) -> None:
+    """Fills stacks with copies of one observation each."""
+    width = part.shape[-1]
+    if out.size == 0:
+        return
+    out.reshape(*part.shape[:-1], out.shape[-1] // width, width)[...] = part[..., np.newaxis, :]
+
+
+def _stacked(leaf: Leaf, count: int) -> spaces.Box:
+    assert isinstance(leaf.space, spaces.Box)
+    low, high = (np.concatenate([b] * count, axis=-1) for b in (leaf.space.low, leaf.space.high))
+    return spaces.Box(low, high, dtype=leaf.space.dtype)
