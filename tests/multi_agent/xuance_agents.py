@@ -91,7 +91,7 @@ def main() -> None:
 
     envs.step = watched
     random.seed(0)
-    np.random.seed(0)  # noqa: NPY002  # XuanCe's
+    np.random.seed(0)  # XuanCe's
     torch.manual_seed(0)
     for i, space in enumerate(envs.action_space.values()):
         space.seed(i)
