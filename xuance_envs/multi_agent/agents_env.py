@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Mapping
 from struct import Struct
 from typing import Any
 
@@ -15,11 +14,12 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row, SpaceRows
 from xuance_envs.engine.group.single_env import scalar_of
+from xuance_envs.multi_agent.lineups import Lineup, Scalars, getter
 from xuance_envs.multi_agent.masks import MaskRow
 from xuance_envs.multi_agent.record import ActionRecord, ObservationRecord, Record
 from xuance_envs.multi_agent.team import MASK, Groups, Team, team_of
 
-__all__ = ["AgentsEnv", "Lineup"]
+__all__ = ["AgentsEnv"]
 
 _ALL = slice(None)
 _FLOAT = np.dtype(np.float64)
@@ -38,43 +38,6 @@ _MAX_KEYS = 1000
 """How many keys of an agent's info are known."""
 
 _STEPPED = ("observations", "rewards", "terminations", "truncations")
-
-
-class Lineup:
-    """The agents that play in a step, and where what they have goes.
-
-    Args:
-        agents: their ids.
-        places: where they are in the team.
-        rows: where their observations go.
-        actions: gives the action of each, of a record of actions.
-        masked: those whose observations have masks: the place among the agents, and where it goes.
-    """
-
-    __slots__ = ("actions", "agents", "get", "masked", "none", "places", "rows")
-
-    def __init__(
-        self,
-        agents: list[Any],
-        places: list[int],
-        rows: list[Row],
-        actions: Callable[[NDArray[np.uint8]], Iterable[Any]],
-        masked: list[tuple[int, MaskRow]],
-    ) -> None:
-        self.agents = agents
-        self.places = places
-        self.rows = rows
-        self.actions = actions
-        self.masked = masked
-        self.get = _getter(agents)
-        self.none = (False,) * len(agents)
-
-
-def _getter(keys: Sequence[Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that gets a tuple of the values under some keys."""
-    if len(keys) > 1:
-        return itemgetter(*keys)
-    return lambda values: tuple(values[key] for key in keys)
 
 
 class AgentsEnv:
@@ -270,11 +233,11 @@ class AgentsEnv:
     def _taker(self, places: list[int]) -> Callable[[NDArray[np.uint8]], Iterable[Any]]:
         """What gives the actions of the agents at some places, in that order, from a record."""
         own, readers, order = self._actions, self._read_actions, self._action_order
-        pick = None if places == order else _getter([order.index(place) for place in places])
+        pick = None if places == order else getter([order.index(place) for place in places])
         if len(readers) == 1 and isinstance(self.described.groups[0].action_space, spaces.Discrete):
             dtype = np.dtype(self.described.groups[0].action_space.dtype)
             numbers_of = Struct(f"{len(order)}{_STRUCT_CODES[dtype.str[1:]]}").unpack_from
-            scalar_of = _Scalars(dtype.type).__getitem__
+            scalar_of = Scalars(dtype.type).__getitem__
 
             def numbers(record: NDArray[np.uint8]) -> Iterable[Any]:
                 values = numbers_of(record)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
@@ -582,21 +545,6 @@ class AgentsEnv:
             return scalar_of(name, value, dtype)
         except BadValueError as error:
             raise BadValueError(f"agent {agent!r}: {error}") from None
-
-
-class _Scalars(dict[int, Any]):
-    """NumPy's scalars of small integers, which take a while to make.
-
-    Args:
-        kind: their type.
-    """
-
-    def __init__(self, kind: Any) -> None:
-        super().__init__((i, kind(i)) for i in range(64))
-        self._kind = kind
-
-    def __missing__(self, number: int) -> Any:
-        return self._kind(number)
 
 
 def _as_parallel(env: Any) -> Any:
