@@ -121,7 +121,7 @@ NAMES: dict[str, dict[str, dict[str, str]]] = {
     },
     "stable_baselines3": {
         "class": {
-            "guide/vec_envs.html": f"{SB3}.DummyVecEnv {SB3}.SubprocVecEnv",
+            "guide/vec_envs.html": f"{SB3}.DummyVecEnv {SB3}.SubprocVecEnv {SB3}.VecEnv",
         },
     },
     "pillow": {"class": {"reference/Image.html": "PIL.Image.Image"}},
@@ -162,6 +162,7 @@ ALSO_CALLED = {
     },
     "python": {"Path": "pathlib.Path"},
     "stable_baselines3": {
+        "stable_baselines3.common.vec_env.base_vec_env.VecEnv": f"{SB3}.VecEnv",
         "stable_baselines3.common.vec_env.dummy_vec_env.DummyVecEnv": f"{SB3}.DummyVecEnv",
         "stable_baselines3.common.vec_env.subproc_vec_env.SubprocVecEnv": f"{SB3}.SubprocVecEnv",
     },

@@ -46,6 +46,17 @@ def test_what_is_said_of_the_agents(make_here):
     assert repr(envs) == "MultiAgentVecEnv(num_envs=2, num_agents=4, closed)"
 
 
+def test_agents_have_spaces_of_their_own(make):
+    envs = make([Herd] * 2)
+    for i, space in enumerate(envs.action_space.values()):
+        space.seed(i)
+    alone = [Herd().action_space("sheep_0") for _ in range(3)]
+    for i, space in enumerate(alone):
+        space.seed(i)
+    drawn = [[space.sample() for _ in range(20)] for space in envs.action_space.values()]
+    assert drawn == [[space.sample() for _ in range(20)] for space in alone]
+
+
 def test_an_agents_end(make):
     envs = make([partial(Herd, plays=ALL_END)])
     envs.reset(seed=0)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Mapping
 from struct import Struct
 from typing import Any
 
@@ -15,11 +14,12 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row, SpaceRows
 from xuance_envs.engine.group.single_env import scalar_of
+from xuance_envs.multi_agent.lineups import Lineup, Scalars, getter
 from xuance_envs.multi_agent.masks import MaskRow
 from xuance_envs.multi_agent.record import ActionRecord, ObservationRecord, Record
 from xuance_envs.multi_agent.team import MASK, Groups, Team, team_of
 
-__all__ = ["AgentsEnv", "Lineup"]
+__all__ = ["AgentsEnv"]
 
 _ALL = slice(None)
 _FLOAT = np.dtype(np.float64)
@@ -40,43 +40,6 @@ _MAX_KEYS = 1000
 _STEPPED = ("observations", "rewards", "terminations", "truncations")
 
 
-class Lineup:
-    """The agents that play in a step, and where what they have goes.
-
-    Args:
-        agents: their ids.
-        places: where they are in the team.
-        rows: where their observations go.
-        actions: gives the action of each, of a record of actions.
-        masked: those whose observations have masks: the place among the agents, and where it goes.
-    """
-
-    __slots__ = ("actions", "agents", "get", "masked", "none", "places", "rows")
-
-    def __init__(
-        self,
-        agents: list[Any],
-        places: list[int],
-        rows: list[Row],
-        actions: Callable[[NDArray[np.uint8]], Iterable[Any]],
-        masked: list[tuple[int, MaskRow]],
-    ) -> None:
-        self.agents = agents
-        self.places = places
-        self.rows = rows
-        self.actions = actions
-        self.masked = masked
-        self.get = _getter(agents)
-        self.none = (False,) * len(agents)
-
-
-def _getter(keys: Sequence[Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that gets a tuple of the values under some keys."""
-    if len(keys) > 1:
-        return itemgetter(*keys)
-    return lambda values: tuple(values[key] for key in keys)
-
-
 class AgentsEnv:
     """An environment of PettingZoo's parallel form whose observations and actions are records.
 
@@ -93,6 +56,7 @@ class AgentsEnv:
     """
 
     infos_by_agent = True
+    _entered: Lineup | None
 
     def __init__(
         self, env: Any, groups: Groups | None, state: bool | str, action_mask: bool | str
@@ -127,6 +91,16 @@ class AgentsEnv:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lay_out()
+
+    def __env_state__(self) -> Any:
+        """What its state is besides that of the environment."""
+        return self._has_given_masks, list(self._lineup.agents), self._fields["alive"].tolist()
+
+    def __set_env_state__(self, state: Any) -> None:
+        """Puts it in."""
+        self._has_given_masks, agents, alive = state
+        self._lineup, self._entered = self._lineup_of(agents), None
+        self._fields["alive"][...] = alive
 
     # -- what is known before a step --------------------------------------------------
 
@@ -224,7 +198,7 @@ class AgentsEnv:
         }
         self._lineups: dict[tuple[Any, ...], Lineup] = {}
         self._lineup = self._lineup_of(self._alive)
-        self._entered: Lineup | None = None
+        self._entered = None
         self._marked = False
 
     def _lineup_of(self, agents: Iterable[Any]) -> Lineup:
@@ -259,11 +233,11 @@ class AgentsEnv:
     def _taker(self, places: list[int]) -> Callable[[NDArray[np.uint8]], Iterable[Any]]:
         """What gives the actions of the agents at some places, in that order, from a record."""
         own, readers, order = self._actions, self._read_actions, self._action_order
-        pick = None if places == order else _getter([order.index(place) for place in places])
+        pick = None if places == order else getter([order.index(place) for place in places])
         if len(readers) == 1 and isinstance(self.described.groups[0].action_space, spaces.Discrete):
             dtype = np.dtype(self.described.groups[0].action_space.dtype)
             numbers_of = Struct(f"{len(order)}{_STRUCT_CODES[dtype.str[1:]]}").unpack_from
-            scalar_of = _Scalars(dtype.type).__getitem__
+            scalar_of = Scalars(dtype.type).__getitem__
 
             def numbers(record: NDArray[np.uint8]) -> Iterable[Any]:
                 values = numbers_of(record)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
@@ -281,10 +255,8 @@ class AgentsEnv:
     def xuance_infos(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What XuanCe's environments say of themselves, and of their groups of agents."""
         team = self.described
-        observation_space, action_space = (
-            team.space("observation_space"),
-            team.space("action_space"),
-        )
+        observation_space = dict(zip(team.agents, team.observation_spaces, strict=True))
+        action_space = dict(zip(team.agents, team.action_spaces, strict=True))
         groups = [list(group.agents) for group in team.groups]
         env_info = {
             "state_space": team.state_space,
@@ -573,21 +545,6 @@ class AgentsEnv:
             return scalar_of(name, value, dtype)
         except BadValueError as error:
             raise BadValueError(f"agent {agent!r}: {error}") from None
-
-
-class _Scalars(dict[int, Any]):
-    """NumPy's scalars of small integers, which take a while to make.
-
-    Args:
-        kind: their type.
-    """
-
-    def __init__(self, kind: Any) -> None:
-        super().__init__((i, kind(i)) for i in range(64))
-        self._kind = kind
-
-    def __missing__(self, number: int) -> Any:
-        return self._kind(number)
 
 
 def _as_parallel(env: Any) -> Any:

@@ -18,6 +18,7 @@ from xuance_envs.multi_agent.infos import MultiAgentInfos
 from xuance_envs.multi_agent.record import ObservationRecord, Record
 from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
 from xuance_envs.multi_agent.team import Groups, Team
+from xuance_envs.state.env_states import EnvStates
 from xuance_envs.tuning import autotune
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_functions, env_indices
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
@@ -159,8 +160,12 @@ class MultiAgentVecEnv:
         self.agents = self._team.agents
         self.num_agents = len(self.agents)
         self.groups = {group.name: group.agents for group in self._team.groups}
-        self.observation_space: dict[Any, Space[Any]] = self._team.space("observation_space")
-        self.action_space: dict[Any, Space[Any]] = self._team.space("action_space")
+        self.observation_space: dict[Any, Space[Any]] = dict(
+            zip(self.agents, self._team.observation_spaces, strict=True)
+        )
+        self.action_space: dict[Any, Space[Any]] = dict(
+            zip(self.agents, self._team.action_spaces, strict=True)
+        )
         self.state_space = self._team.state_space
         self._every = np.arange(self.num_envs)
         self._alive = np.zeros((self.num_envs, self.num_agents), np.bool_)
@@ -409,6 +414,43 @@ class MultiAgentVecEnv:
         for name in ("rewards", "terminated", "acted", "alive"):
             batch[name][lost] = 0
         return records
+
+    # -- states -----------------------------------------------------------------------
+
+    def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
+        """As :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`."""
+        return self.vec_env.save_state(env_ids)
+
+    def load_state(self, state: EnvStates, env_ids: Sequence[int] | None = None) -> MultiAgentStep:
+        """As :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state`.
+
+        Returns:
+            What was last seen of the environments when they were saved, in the order of
+            ``env_ids``: who is ``alive`` in it acts next.
+        """
+        ids = checked_env_ids(env_ids, self.num_envs)
+        return self._loaded(ids, *self.vec_env.load_state(state, env_ids))
+
+    def clone_state(
+        self,
+        src_ids: int | Sequence[int],
+        dst_ids: int | Sequence[int],
+        *,
+        fork_rng: bool = False,
+    ) -> MultiAgentStep:
+        """As :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state`.
+
+        Returns:
+            What was last seen of the environments, in the order of ``dst_ids``.
+        """
+        seen = self.vec_env.clone_state(src_ids, dst_ids, fork_rng=fork_rng)
+        return self._loaded(np.atleast_1d(np.asarray(dst_ids)).tolist(), *seen)
+
+    def _loaded(
+        self, ids: Sequence[int], records: NDArray[np.uint8], infos: StepInfos
+    ) -> MultiAgentStep:
+        over = np.zeros(len(ids), np.bool_)
+        return self._step(records, over, over, infos, np.array(ids, np.intp))
 
     # -- single environments ----------------------------------------------------------
 

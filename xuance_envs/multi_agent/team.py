@@ -46,6 +46,8 @@ class Team:
 
     Attributes:
         agents: their ids, as ``possible_agents`` has them.
+        observation_spaces: of each agent, its own: spaces have generators.
+        action_spaces: likewise.
         groups: each agent is in one.
         is_one: whether their arrays are given as they are, not by group.
         state_space: of the environment's state; None where none is carried.
@@ -54,15 +56,12 @@ class Team:
     """
 
     agents: tuple[Any, ...]
+    observation_spaces: tuple[Space[Any], ...]
+    action_spaces: tuple[Space[Any], ...]
     groups: tuple[Group, ...]
     is_one: bool
     state_space: Space[Any] | None
     infos_by_agent: bool
-
-    def space(self, name: str) -> dict[Any, Space[Any]]:
-        """A space of each agent: ``observation_space`` or ``action_space``."""
-        found = {agent: getattr(group, name) for group in self.groups for agent in group.agents}
-        return {agent: found[agent] for agent in self.agents}
 
     def __repr__(self) -> str:
         groups = ", ".join(
@@ -115,6 +114,8 @@ def team_of(
     place = {agent: i for i, agent in enumerate(agents)}
     return Team(
         tuple(agents),
+        tuple(observation_spaces[agent] for agent in agents),
+        tuple(action_spaces[agent] for agent in agents),
         tuple(
             Group(
                 name,

@@ -367,7 +367,7 @@ class _Football(_Battles):
 
 
 class DummyVecEnv_StarCraft2(_StarCraft2, DummyVecMultiAgentEnv):
-    """:class:`DummyVecMultiAgentEnv` with the counts of StarCraft II's battles.
+    """``DummyVecMultiAgentEnv`` with the counts of StarCraft II's battles.
 
     Example:
         >>> from xuance_envs import MPE_Env, DummyVecEnv_StarCraft2
@@ -387,7 +387,7 @@ class DummyVecEnv_StarCraft2(_StarCraft2, DummyVecMultiAgentEnv):
 
 
 class SubprocVecEnv_StarCraft2(_StarCraft2, SubprocVecMultiAgentEnv):
-    """:class:`SubprocVecMultiAgentEnv` with the counts of StarCraft II's battles.
+    """``SubprocVecMultiAgentEnv`` with the counts of StarCraft II's battles.
 
     Example:
         >>> from xuance_envs import MPE_Env, SubprocVecEnv_StarCraft2
@@ -407,7 +407,7 @@ class SubprocVecEnv_StarCraft2(_StarCraft2, SubprocVecMultiAgentEnv):
 
 
 class DummyVecEnv_Football(_Football, DummyVecMultiAgentEnv):
-    """:class:`DummyVecMultiAgentEnv` with the counts of football's matches.
+    """``DummyVecMultiAgentEnv`` with the counts of football's matches.
 
     Example:
         >>> from xuance_envs import MPE_Env, DummyVecEnv_Football
@@ -427,7 +427,7 @@ class DummyVecEnv_Football(_Football, DummyVecMultiAgentEnv):
 
 
 class SubprocVecEnv_Football(_Football, SubprocVecMultiAgentEnv):
-    """:class:`SubprocVecMultiAgentEnv` with the counts of football's matches.
+    """``SubprocVecMultiAgentEnv`` with the counts of football's matches.
 
     Example:
         >>> from xuance_envs import MPE_Env, SubprocVecEnv_Football

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.group.single_env import scalar_of
-from xuance_envs.multi_agent.agents_env import AgentsEnv, Lineup
+from xuance_envs.multi_agent.agents_env import AgentsEnv
+from xuance_envs.multi_agent.lineups import Lineup
 from xuance_envs.multi_agent.team import Groups, Team
 
 __all__ = ["XuanCeAgentsEnv"]

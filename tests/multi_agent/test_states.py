@@ -1,0 +1,46 @@
+"""Many agents saved, loaded and cloned: everything goes on bit for bit."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from agents_envs import MIXED, Herd, Squad
+
+from xuance_envs import EnvStates
+
+
+@pytest.mark.parametrize("at", [0, 1, 3, 5, 8])
+@pytest.mark.parametrize(
+    "make_one", [partial(Herd, plays=MIXED, masks="info"), Squad], ids=["pettingzoo", "xuance"]
+)
+def test_what_was_saved_goes_on_as_it_did(make, make_one, at):
+    envs = make([make_one] * 4, **({"env_seed": 1}))
+    envs.reset()
+    for _ in range(at):
+        last = envs.step(steps_of(envs))
+    state = EnvStates.from_bytes(envs.save_state().to_bytes(), trusted=True)
+    told = [np.copy(part) for part in run(envs)]
+    loaded = envs.load_state(state)
+    if at:
+        np.testing.assert_array_equal(loaded.alive, last.next().alive)
+    for one, other in zip(told, run(envs), strict=True):
+        np.testing.assert_array_equal(one, other)
+    envs.load_state(state)
+    clones = envs.clone_state([0, 0], [2, 3])
+    assert clones.env_ids.tolist() == [2, 3]
+    for part in run(envs):
+        np.testing.assert_array_equal(part[:, 2], part[:, 0])
+        np.testing.assert_array_equal(part[:, 3], part[:, 0])
+
+
+def steps_of(envs):
+    return [dict.fromkeys(envs.agents, 1)] * envs.num_envs
+
+
+def run(envs):
+    """What comes of some steps, by part."""
+    steps = [envs.step(steps_of(envs)) for _ in range(9)]
+    parts = [(s.obs, s.rewards, s.alive, s.acted, s.terminated, s.action_mask) for s in steps]
+    return [np.stack(part) for part in zip(*parts, strict=True)]
