@@ -43,7 +43,7 @@ class Transform(Learner, VecEnvWrapper):
 
     Attributes:
         vec_env (VecEnv): the vector environment.
-        training (bool): whether it learns from what it sees; :meth:`freeze` ends that.
+        training (bool): whether it learns from what it sees, which ``freeze`` ends.
         originals (Originals): what came before any transform.
     """
 
