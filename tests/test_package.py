@@ -91,7 +91,8 @@ ENGINE_FLOORS = [
     {"group"},
     {"driver", "last_known", "results", "waiting"},
     {"backend", "ledger"},
-    {"process", "ray", "restarts"},
+    {"process", "restarts"},
+    {"ray"},
     {"groups"},
 ]
 ENGINE_FLOOR_OF = {room: number for number, rooms in enumerate(ENGINE_FLOORS) for room in rooms}

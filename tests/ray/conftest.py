@@ -12,7 +12,7 @@ import pytest
 from ray_actors import lent_actors, local_ray
 
 HERE = Path(__file__).parent
-CONTRACT = HERE / "test_contract.py"
+CONTRACT = {HERE / "test_contract.py", HERE / "test_contract_machines.py"}
 
 
 @pytest.hookimpl(trylast=True)
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     without = [
         item
         for item in items
-        if item.path == CONTRACT and "make" not in getattr(item, "fixturenames", ())
+        if item.path in CONTRACT and "make" not in getattr(item, "fixturenames", ())
     ]
     if without:
         config.hook.pytest_deselected(items=without)

@@ -1,4 +1,4 @@
-"""Carries a group's part of a step as bytes, for a caller that shares no memory with it.
+"""Carries groups' parts of a step as bytes, for a caller that shares no memory with it.
 
 On an ordinary step nothing is pickled. The actions go as the bytes of their arrays. What comes back
 is the bytes of the observations, rewards and flags, of as many info columns as are in use, and,
@@ -8,7 +8,7 @@ where episodes ended, of the next ones' first observations and info columns.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 
-__all__ = ["GroupWire"]
+__all__ = ["ActorWire", "GroupWire"]
 
 
 class GroupWire:
@@ -62,7 +62,8 @@ class GroupWire:
             columns: how many columns are in use: of infos, and of the infos of resets.
         """
         infos = self._arrays.infos.first(columns[0])
-        parts = [*self._always, infos.cells, infos.kinds]
+        # Of a group among others, columns are parts of longer ones.
+        parts = [*self._always, *map(np.ascontiguousarray, (infos.cells, infos.kinds))]
         if len(envs := self._ended()):
             resets = self._arrays.reset_infos.first(columns[1]).take(envs)
             parts += [array[envs] for array in self._at_ends]
@@ -96,6 +97,60 @@ class GroupWire:
 
     def _ended(self) -> NDArray[np.intp]:
         return np.flatnonzero(self._arrays.terminated | self._arrays.truncated)
+
+
+class ActorWire:
+    """One end of the way between a caller's arrays and those of all groups of an actor.
+
+    What all of its groups have in common travels together, which costs as much as one of them.
+
+    Args:
+        arrays: of all of them.
+        split: index of the first environment and index after the last, of each group; those of
+            the first group begin the arrays.
+    """
+
+    def __init__(self, arrays: StepArrays, split: Sequence[tuple[int, int]]) -> None:
+        first = split[0][0]
+        self._all = GroupWire(arrays)
+        self._each = [GroupWire(arrays.slice(lo - first, hi - first)) for lo, hi in split]
+
+    def actions(self, groups: Sequence[int]) -> bytes:
+        """The actions of some groups, as far as they are arrays."""
+        if len(groups) == len(self._each):
+            return self._all.actions()
+        return b"".join([self._each[group].actions() for group in groups])
+
+    def take_actions(self, data: Any, start: int, groups: Sequence[int]) -> int:
+        """See :meth:`GroupWire.take_actions`."""
+        if len(groups) == len(self._each):
+            return self._all.take_actions(data, start)
+        for group in groups:
+            start = self._each[group].take_actions(data, start)
+        return start
+
+    def results(self, columns: Mapping[int, tuple[int, int]]) -> bytes:
+        """What a command left in the arrays of some groups.
+
+        Args:
+            columns: by group, how many columns are in use: see :meth:`GroupWire.results`.
+        """
+        if len(columns) == len(self._each):
+            return self._all.results(_most(columns))
+        return b"".join([self._each[group].results(used) for group, used in columns.items()])
+
+    def take_results(self, data: Any, start: int, columns: Mapping[int, tuple[int, int]]) -> int:
+        """See :meth:`GroupWire.take_results`."""
+        if len(columns) == len(self._each):
+            return self._all.take_results(data, start, _most(columns))
+        for group, used in columns.items():
+            start = self._each[group].take_results(data, start, used)
+        return start
+
+
+def _most(columns: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
+    infos, resets = zip(*columns.values(), strict=True)
+    return max(infos), max(resets)
 
 
 def _arrays_of(rows: SpaceRows) -> Iterator[NDArray[Any]]:
