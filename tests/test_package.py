@@ -32,6 +32,7 @@ PUBLIC_NAMES = [
     "LazyFrames",
     "MountainCar",
     "NotSteppingError",
+    "RayRolloutCollector",
     "RayVecEnv_Gym",
     "RemoteAuthenticationError",
     "RemoteConflictError",
@@ -64,6 +65,7 @@ PUBLIC_NAMES = [
 ]
 
 NEEDS = {
+    "RayRolloutCollector": "torch",
     "RemoteVecEnv": "httpx",
     "RolloutCollector": "torch",
     "StudentGymEnvVectorized": "httpx",

@@ -34,6 +34,7 @@ from xuance_envs.remote.client import (
 )
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv as RemoteVecEnv
 from xuance_envs.rollout.collector import RolloutCollector as RolloutCollector
+from xuance_envs.rollout.ray_collector import RayRolloutCollector as RayRolloutCollector
 from xuance_envs.rollout.sync_vec_env import SyncVecEnv as SyncVecEnv
 from xuance_envs.tuning import Autotuned as Autotuned
 from xuance_envs.tuning import autotune as autotune

@@ -193,11 +193,14 @@ class RayCluster:
 
     def start_actor(self, options: ActorOptions, plan: ActorPlan) -> Any:
         """Starts an actor, and does not wait for it; returns its handle."""
-        given = options.for_ray()
-        kind: type[Any] = ClusterActor
-        if plan.in_processes:
-            # Groups may be asked one by one; and there is something else to ask of them all.
-            kind, given["max_concurrency"] = ClusterMachine, len(plan.split) + 2
+        if not plan.in_processes:
+            return self.start(ClusterActor, options, plan)
+        # Groups may be asked one by one; and there is something else to ask of them all.
+        return self.start(ClusterMachine, options, plan, max_concurrency=len(plan.split) + 2)
+
+    def start(self, kind: type[Any], options: ActorOptions, plan: Any, **more: Any) -> Any:
+        """The same for an actor of any class, which is made of its plan."""
+        given = options.for_ray() | more
         if self._holds and options.runtime_env == RayCluster._runtime_env:
             given.pop("runtime_env", None)  # it is the whole connection's
         return self._ray.remote(kind).options(**given).remote(plan)
@@ -215,6 +218,14 @@ class RayCluster:
             would make anew without being asked.
         """
         return method.remote(*arguments) if self.alive else None
+
+    def put(self, value: Any) -> Any:
+        """Brings a value to where several calls may have it from: once to each node.
+
+        Returns:
+            What stands for it among a call's arguments.
+        """
+        return self._ray.put(value) if self.alive else None
 
     def get(self, ref: Any, seconds: float | None) -> Any:
         """What a call replied.
@@ -271,6 +282,10 @@ class RayCluster:
                 break
             time.sleep(SETTLING / 20)
         return max(1, room)
+
+    def cpus(self) -> int:
+        """How many CPUs the cluster has."""
+        return int(self._ray.cluster_resources().get("CPU", 0))
 
     def rooms(self, options: ActorOptions) -> dict[str, tuple[int, int]]:
         """For how many actors there is room on each node, by its id: now, and if it were idle."""
