@@ -3,9 +3,10 @@
     python examples/train_ppo.py --env CartPole-v1
     python examples/train_ppo.py --env Pendulum-v1 --num-envs 16 --steps 500000
     python examples/train_ppo.py --env ALE/Breakout-v5 --num-envs 16 --steps 10000000
+    python examples/train_ppo.py --collectors 2
 
 Proximal policy optimization is Schulman et al. 2017, https://arxiv.org/abs/1707.06347. It needs the
-extra `torch`; Atari games need `atari` too.
+extra `torch`; Atari games need `atari` too, and collectors on a cluster `ray`.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from gymnasium.wrappers import ClipAction, NormalizeReward
 from torch import nn
 
 import xuance_envs
-from xuance_envs import Gym_Env, RolloutCollector, VecEnv
+from xuance_envs import Gym_Env, RayRolloutCollector, RolloutCollector, VecEnv
 
 ATARI_IDS = "ALE/"
+
+Collector = RolloutCollector | RayRolloutCollector
 
 
 @dataclass(frozen=True)
@@ -138,19 +141,23 @@ class Agent(nn.Module):
 # --- learning -----------------------------------------------------------------------------------
 
 
-def train(collector: RolloutCollector, agent: Agent, settings: Settings) -> Iterator[None]:
+def train(collector: Collector, agent: Agent, settings: Settings) -> Iterator[None]:
     """Trains for ever: one rollout and one update whenever the next item is asked for."""
     optimizer = torch.optim.Adam(agent.parameters(), settings.learning_rate, eps=1e-5, fused=True)
     while True:
         done = min(collector.global_steps / settings.annealed_over, 1.0)
         optimizer.param_groups[0]["lr"] = settings.learning_rate * (1 - 0.9 * done)
         collector.rollout()
+        if isinstance(collector, RayRolloutCollector):
+            collector.collect_async()  # the next one is played while this one is learned from
         update(collector, agent, optimizer, settings)
+        if isinstance(collector, RayRolloutCollector):
+            collector.update_agent()
         yield
 
 
 def update(
-    collector: RolloutCollector, agent: Agent, optimizer: torch.optim.Optimizer, settings: Settings
+    collector: Collector, agent: Agent, optimizer: torch.optim.Optimizer, settings: Settings
 ) -> None:
     """Learns from the last rollout."""
     advantages = collector.advantages(settings.gamma, settings.gae_lambda)
@@ -212,23 +219,33 @@ def main() -> None:
     add = partial(parser.add_argument, help="default: %(default)s")
     add("--env", default="CartPole-v1")
     add("--backend", choices=("dummy", "subproc"), default="subproc")
+    add("--collectors", type=int, default=0, help="on a Ray cluster; 0 for none")
     add("--num-envs", type=int, default=32)
     add("--seed", type=int, default=1)
     add("--steps", type=int, default=200_000)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     settings = settings_for(args.env)
-    envs = make_envs(args.env, args.num_envs, args.backend, settings.gamma)
-    *height_and_width, last = envs.observation_space.shape
-    agent = Agent((last, *height_and_width), envs.action_space)
+    make = partial(make_env, args.env, settings.gamma)
+    env = make()
+    *height_and_width, last = env.observation_space.shape
+    agent = Agent((last, *height_and_width), env.action_space)
+    env.close()
     if agent.sees_images and torch.cuda.is_available():
         agent.cuda()
     if not agent.sees_images:
         torch.set_num_threads(1)  # small layers are quicker so, and workers need the other cores
     dtype = torch.uint8 if agent.sees_images else torch.float32
-    with RolloutCollector(
-        envs, agent, settings.steps_per_env, state_dtype=dtype, seed=args.seed
-    ) as collector:
+    options = {"state_dtype": dtype, "seed": args.seed}
+    collector: Collector
+    if args.collectors:
+        collector = RayRolloutCollector(
+            make, agent, args.collectors, settings.steps_per_env, num_envs=args.num_envs, **options
+        )
+    else:
+        envs = make_envs(args.env, args.num_envs, args.backend, settings.gamma)
+        collector = RolloutCollector(envs, agent, settings.steps_per_env, **options)
+    with collector:
         start = shown = time.perf_counter()
         for _ in train(collector, agent, settings):
             now, steps = time.perf_counter(), collector.global_steps
