@@ -372,7 +372,10 @@ def test_too_little_room_is_told() -> None:
 
 SCRIPT = """
 import gymnasium, numpy as np, torch
+import ray
 from xuance_envs import RayRolloutCollector
+
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
 
 class OwnEnv(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
@@ -387,7 +390,7 @@ class OwnAgent(torch.nn.Module):
         nothing = torch.zeros(len(states))
         return torch.ones(len(states)).int(), nothing, nothing, nothing
 
-with RayRolloutCollector(OwnEnv, OwnAgent(), 2, 3, num_envs=4, processes=2) as collector:
+with RayRolloutCollector(OwnEnv, OwnAgent(), 1, 3, num_envs=4, processes=2) as collector:
     collector.rollout()
     print(collector.rewards.sum().item(), collector.states[1].flatten().tolist())
 """
