@@ -136,7 +136,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"The model, {args.model_envs} environments that wait 4 ms per actor": markdown_table(
             check_header, checks
         ),
-        f"{CORES:,} cores on {MACHINES} machines, by the model": markdown_table(*read_out(costs)),
+        f"{CORES:,} cores on {MACHINES} machines, by the model": markdown_table(
+            *read_out(costs), words=2
+        ),
     }
     text = "\n\n".join(f"{title}:\n\n{table}" for title, table in tables.items())
     print(f"\n{args.rounds} rounds of {args.seconds:g} s\n\n{text}")
