@@ -102,8 +102,8 @@ def test_cartpole_is_solved(seed):
 # --- the example --------------------------------------------------------------------------------
 
 
-def test_the_example_fits_one_file_of_less_than_260_lines():
-    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) < 260
+def test_the_example_fits_one_file_of_less_than_400_lines():
+    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) < 400
 
 
 def run_example(*arguments):

@@ -82,9 +82,9 @@ class HalfStep:
     def __init__(
         self,
         parts: list[Any],
-        rewards: NDArray[np.float32],
-        terminated: NDArray[np.bool_],
-        truncated: NDArray[np.bool_],
+        rewards: NDArray[Any],
+        terminated: NDArray[Any],
+        truncated: NDArray[Any],
         infos: Any,
     ) -> None:
         self.parts = parts
