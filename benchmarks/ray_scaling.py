@@ -30,10 +30,17 @@ from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
 
 HEADER = ("work", "contender", "steps/s", "times the peer")
 OURS = "RayVecEnv_Gym, 2 actors"
+MACHINE = "RayVecEnv_Gym, one actor with 2 workers"
 NETWORK = 1.25e9
 """Bytes a second of a network of 10 Gbit/s."""
 
-CORES, MACHINES = 1000, 32
+CORES, MACHINES = 1024, 32
+
+SMALL = 49.0
+"""Bytes that come back of a step of an environment with small observations, as of CartPole."""
+
+MANY_WORKERS = 16
+"""Workers of one actor, that the caller's cost of each is taken from."""
 
 MANY, LARGE = 64, 1 << 22
 """Environments of a group, and bytes of a reply, that the costs of one are taken from."""
@@ -55,6 +62,8 @@ class Costs:
         latency: between a call and its reply, beside what the environments do.
         per_byte: for each byte of a reply.
         per_env: for each environment of a group, beside its own step.
+        per_worker: of the caller, for each worker of a machine that is one actor.
+        machine_latency: as the latency, of such an actor.
     """
 
     send: float
@@ -62,6 +71,25 @@ class Costs:
     latency: float
     per_byte: float
     per_env: float
+    per_worker: float
+    machine_latency: float
+
+    def machine_step(
+        self, machines: int, workers: int, envs: int, work: float, bytes_per_env: float = 0.0
+    ) -> float:
+        """The same where each machine is one actor with so many workers, of so many environments.
+
+        Its reply takes the caller as long as any, and a moment more for each worker.
+        """
+        in_all = machines * workers
+        own = machines * (self.send + self.receive) + in_all * self.per_worker
+        last = machines * self.send + in_all * self.per_worker + self.machine_latency
+        whole = max(last + envs * (work + self.per_env) + self.receive, own)
+        return whole + in_all * envs * bytes_per_env * self.per_byte
+
+    def collected_step(self, workers: int, envs: int, work: float, bytes_per_env: float) -> float:
+        """The same of rollouts that collectors play while the caller takes in the last ones."""
+        return max(envs * (work + self.per_env), workers * envs * bytes_per_env * self.per_byte)
 
     def step(self, actors: int, envs: int, work: float, bytes_per_env: float = 0.0) -> float:
         """Seconds of a vector step of so many actors with so many environments each.
@@ -94,6 +122,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with local_ray() as ray:
         comparisons = [compare_work(args, work) for work in args.work]
         comparisons.append(compare_cartpoles(args, ray))
+        comparisons.append(compare_machine(args))
         traffic = measure_traffic(args)
         costs = measure_costs(args)
         checks = check_model(args, costs)
@@ -107,8 +136,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"The model, {args.model_envs} environments that wait 4 ms per actor": markdown_table(
             check_header, checks
         ),
-        f"{CORES:,} cores on {MACHINES} machines, an actor per core, by the model": markdown_table(
-            *read_out(costs)
+        f"{CORES:,} cores on {MACHINES} machines, by the model": markdown_table(
+            *read_out(costs), words=2
         ),
     }
     text = "\n\n".join(f"{title}:\n\n{table}" for title, table in tables.items())
@@ -137,7 +166,7 @@ def compare_work(args: argparse.Namespace, milliseconds: float) -> dict[str, Any
     functions = [partial(BusyEnv, milliseconds / 1e3)] * args.num_envs
     half = math.ceil(args.num_envs / 2)
     with (
-        RayVecEnv_Gym(functions, half) as ours,
+        RayVecEnv_Gym(functions, half, actors="core") as ours,
         SubprocVecEnv_Gym(functions, in_series=half) as theirs,
     ):
         actions = sample_actions(ours.action_space, args.num_envs)
@@ -151,7 +180,8 @@ def compare_work(args: argparse.Namespace, milliseconds: float) -> dict[str, Any
 def compare_cartpoles(args: argparse.Namespace, ray: Any) -> dict[str, Any]:
     functions = [lambda: gymnasium.make("CartPole-v1")] * args.cartpoles
     with ExitStack() as stack:
-        ours = stack.enter_context(RayVecEnv_Gym(functions, math.ceil(args.cartpoles / 2)))
+        half = math.ceil(args.cartpoles / 2)
+        ours = stack.enter_context(RayVecEnv_Gym(functions, half, actors="core"))
         theirs = SyncActors(ray, "CartPole-v1", args.cartpoles, 2)
         stack.callback(theirs.close)
         ours.reset(seed=0)
@@ -163,6 +193,21 @@ def compare_cartpoles(args: argparse.Namespace, ray: Any) -> dict[str, Any]:
                 theirs, args.cartpoles, actions
             ),
         }
+        return compare(args, f"{args.cartpoles} × CartPole-v1", runners)
+
+
+def compare_machine(args: argparse.Namespace) -> dict[str, Any]:
+    functions = [partial(Gym_Env, "CartPole-v1")] * args.cartpoles
+    half = math.ceil(args.cartpoles / 2)
+    with (
+        RayVecEnv_Gym(functions, half, actors="machine") as ours,
+        SubprocVecEnv_Gym(functions, in_series=half) as theirs,
+    ):
+        actions = sample_actions(ours.action_space, args.cartpoles)
+        runners: dict[str, Runner] = {}
+        for name, envs in ((MACHINE, ours), ("SubprocVecEnv_Gym, 2 workers", theirs)):
+            envs.reset(seed=0)
+            runners[name] = StepLoop(envs, args.cartpoles, actions)
         return compare(args, f"{args.cartpoles} × CartPole-v1", runners)
 
 
@@ -187,7 +232,9 @@ class Traffic:
     back: float
 
 
-def count_traffic(functions: Sequence[Callable[[], Any]], in_series: int, steps: int) -> Traffic:
+def count_traffic(
+    functions: Sequence[Callable[[], Any]], in_series: int, steps: int, actors: str
+) -> Traffic:
     """Counts what the caller asks of Ray, and what it gets."""
     asked: list[int] = []
     got: list[int] = []
@@ -202,7 +249,7 @@ def count_traffic(functions: Sequence[Callable[[], Any]], in_series: int, steps:
         got.append(len(reply))
         return reply
 
-    with RayVecEnv_Gym(functions, in_series) as envs:
+    with RayVecEnv_Gym(functions, in_series, actors=actors) as envs:
         envs.reset(seed=0)
         actions = sample_actions(envs.action_space, envs.num_envs)
         envs.step(actions[0])  # which tells the keys of infos
@@ -223,9 +270,11 @@ def measure_traffic(args: argparse.Namespace) -> list[list[str]]:
         ("CartPole-v1", partial(Gym_Env, "CartPole-v1")),
         ("84 × 84 × 4 bytes", image),
     ):
-        traffic = count_traffic([function] * args.num_envs, math.ceil(args.num_envs / 2), 50)
-        figures = (f"{traffic.calls:g}", f"{traffic.there:.1f}", f"{traffic.back:.1f}")
-        rows.append([f"{args.num_envs} × {name}, 2 actors", *figures])
+        for kind, told in (("core", "2 actors"), ("machine", "one actor with 2 workers")):
+            half = math.ceil(args.num_envs / 2)
+            traffic = count_traffic([function] * args.num_envs, half, 50, kind)
+            figures = (f"{traffic.calls:g}", f"{traffic.there:.1f}", f"{traffic.back:.1f}")
+            rows.append([f"{args.num_envs} × {name}, {told}", *figures])
     return rows
 
 
@@ -242,15 +291,25 @@ def measure_costs(args: argparse.Namespace) -> Costs:
     per_env = max(0.0, (of_many - of_one) / (MANY - 1))
     _, _, of_large = medians([partial(BusyEnv, 0.0, WORKS, LARGE)], 1, steps // 4)
     latency = max(0.0, of_one - (send + receive) / 2 - per_env)
-    return Costs(send / 2, receive / 2, latency, max(0.0, of_large - of_one) / LARGE, per_env)
+    *own_one, machine_one = medians([nothing], 1, steps, "machine")
+    of_each = caller_seconds(nothing, MANY_WORKERS, steps) - caller_seconds(nothing, 1, steps)
+    return Costs(
+        send / 2,
+        receive / 2,
+        latency,
+        max(0.0, of_large - of_one) / LARGE,
+        per_env,
+        max(0.0, of_each) / (MANY_WORKERS - 1),
+        max(0.0, machine_one - sum(own_one) - per_env),
+    )
 
 
 def medians(
-    functions: Sequence[Callable[[], Any]], in_series: int, steps: int
+    functions: Sequence[Callable[[], Any]], in_series: int, steps: int, actors: str = "core"
 ) -> tuple[float, float, float]:
     """Median seconds of sending a step, of receiving it once it is there, and of a whole one."""
     times: list[tuple[float, float, float]] = []
-    with RayVecEnv_Gym(functions, in_series) as envs:
+    with RayVecEnv_Gym(functions, in_series, actors=actors) as envs:
         envs.reset(seed=0)
         actions = np.zeros(envs.num_envs, np.int64)
         for _ in range(steps):
@@ -265,6 +324,19 @@ def medians(
             times.append((sent - start, received - there, perf_counter() - received))
     send, receive, whole = map(statistics.median, zip(*times, strict=True))
     return send, receive, whole
+
+
+def caller_seconds(function: Callable[[], Any], workers: int, steps: int) -> float:
+    """Median seconds of a core that a step takes its caller, of a machine with so many workers."""
+    times = []
+    with RayVecEnv_Gym([function] * workers, 1, actors="machine") as envs:
+        envs.reset(seed=0)
+        actions = np.zeros(workers, np.int64)
+        for _ in range(steps):
+            start = time.thread_time()
+            envs.step(actions)
+            times.append(time.thread_time() - start)
+    return statistics.median(times)
 
 
 def check_model(args: argparse.Namespace, costs: Costs) -> list[list[str]]:
@@ -298,6 +370,8 @@ def told(costs: Costs) -> list[list[str]]:
         ["the caller's, for each call", f"{costs.send * 1e6:.0f} µs"],
         ["the caller's, for each reply", f"{costs.receive * 1e6:.0f} µs"],
         ["between a call and its reply", f"{costs.latency * 1e6:.0f} µs"],
+        ["between a call and its reply, of a machine", f"{costs.machine_latency * 1e6:.0f} µs"],
+        ["the caller's, for each worker of a machine", f"{costs.per_worker * 1e6:.1f} µs"],
         ["for each environment, beside its step", f"{costs.per_env * 1e6:.1f} µs"],
         ["for each MB of a reply, on this machine", f"{costs.per_byte * 1e12:.0f} µs"],
     ]
@@ -305,7 +379,7 @@ def told(costs: Costs) -> list[list[str]]:
 
 def read_out(costs: Costs) -> tuple[tuple[str, ...], list[list[str]]]:
     """What a cluster would do, with observations of 84 × 84 × 4 bytes over its network."""
-    header = ("environments per actor", "work of each", "step, ms", "env steps/s", "of the cores")
+    header = ("each core", "form", "step, ms", "env steps/s", "of the cores", "caller, MB/s")
     there = replace(costs, per_byte=max(costs.per_byte, 1 / NETWORK))
     rows = []
     for envs, work, bytes_per_env in (
@@ -316,10 +390,21 @@ def read_out(costs: Costs) -> tuple[tuple[str, ...], list[list[str]]]:
         (64, 4e-3, 84 * 84 * 4),
         (64, 20e-3, 0),
     ):
-        seconds = there.step(CORES, envs, work, bytes_per_env)
-        shown = f"{envs}, {'images' if bytes_per_env else 'small observations'}"
-        figures = (f"{work * 1e3:g} ms", f"{seconds * 1e3:.0f}", f"{CORES * envs / seconds:,.0f}")
-        rows.append([shown, *figures, f"{envs * work / seconds:.2f}"])
+        each = f"{envs} × {work * 1e3:g} ms, {'images' if bytes_per_env else 'small'}"
+        arrays = bytes_per_env or SMALL
+        for form, seconds in (
+            ("an actor per core", there.step(CORES, envs, work, arrays)),
+            (
+                "an actor per machine",
+                there.machine_step(MACHINES, CORES // MACHINES, envs, work, arrays),
+            ),
+            ("collectors", there.collected_step(CORES, envs, work, arrays)),
+        ):
+            rate = CORES * envs / seconds
+            used, taken = envs * work / seconds, rate * arrays / 1e6
+            figures = (f"{seconds * 1e3:.0f}", f"{rate:,.0f}", f"{used:.2f}", f"{taken:,.0f}")
+            rows.append([each, form, *figures])
+            each = ""
     return header, rows
 
 

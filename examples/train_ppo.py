@@ -5,12 +5,13 @@
     python examples/train_ppo.py --env ALE/Breakout-v5 --num-envs 16 --steps 10000000
     python examples/train_ppo.py --env Pendulum-v1 --steps 300000 --save pendulum.pt
     python examples/train_ppo.py --env Pendulum-v1 --steps 50000 --play pendulum.pt
+    python examples/train_ppo.py --collectors 2
 
 With `--checkpoint DIR` it can be ended at any moment, and goes on with `--resume DIR` as if it
 never had been, to the same weights bit for bit.
 
 Proximal policy optimization is Schulman et al. 2017, https://arxiv.org/abs/1707.06347. It needs the
-extra `torch`; Atari games need `atari` too.
+extra `torch`; Atari games need `atari` too, and collectors on a cluster `ray`.
 """
 
 from __future__ import annotations
@@ -26,14 +27,21 @@ from typing import Any
 
 import gymnasium
 import torch
-from gymnasium.wrappers import FlattenObservation
+from gymnasium.wrappers import (
+    ClipAction,
+    FlattenObservation,
+    NormalizeObservation,
+    NormalizeReward,
+)
 from torch import nn
 
 import xuance_envs
-from xuance_envs import Gym_Env, RolloutCollector, VecEnv
+from xuance_envs import Gym_Env, RayRolloutCollector, RolloutCollector, VecEnv
 from xuance_envs.transforms import ClipActions, NormalizeObservations, NormalizeRewards, Transform
 
 ATARI_IDS = "ALE/"
+
+Collector = RolloutCollector | RayRolloutCollector
 
 
 @dataclass(frozen=True)
@@ -141,7 +149,7 @@ def optimizer_for(agent: Agent, settings: Settings) -> torch.optim.Optimizer:
 
 
 def train(
-    collector: RolloutCollector,
+    collector: Collector,
     agent: Agent,
     settings: Settings,
     optimizer: torch.optim.Optimizer | None = None,
@@ -152,12 +160,16 @@ def train(
         done = min(collector.global_steps / settings.annealed_over, 1.0)
         optimizer.param_groups[0]["lr"] = settings.learning_rate * (1 - 0.9 * done)
         collector.rollout()
+        if isinstance(collector, RayRolloutCollector):
+            collector.collect_async()  # the next one is played while this one is learned from
         update(collector, agent, optimizer, settings)
+        if isinstance(collector, RayRolloutCollector):
+            collector.update_agent()
         yield
 
 
 def update(
-    collector: RolloutCollector, agent: Agent, optimizer: torch.optim.Optimizer, settings: Settings
+    collector: Collector, agent: Agent, optimizer: torch.optim.Optimizer, settings: Settings
 ) -> None:
     """Learns from the last rollout."""
     advantages = collector.advantages(settings.gamma, settings.gae_lambda)
@@ -238,8 +250,10 @@ def load_checkpoint(
 # --- environments and the command line ----------------------------------------------------------
 
 
-def make_gym_env(env_id: str) -> gymnasium.Env[Any, Any]:
+def make_env(env_id: str) -> gymnasium.Env[Any, Any]:
     """One environment; a counted state is shown as one of so many bits."""
+    if env_id.startswith(ATARI_IDS):
+        return xuance_envs.Atari_Env(env_id, image_size=84)
     env = Gym_Env(env_id)
     is_counted = isinstance(env.observation_space, gymnasium.spaces.Discrete)
     return FlattenObservation(env) if is_counted else env
@@ -247,20 +261,35 @@ def make_gym_env(env_id: str) -> gymnasium.Env[Any, Any]:
 
 def make_envs(env_id: str, num_envs: int, backend: str, gamma: float) -> VecEnv:
     """Many environments, in this process (``dummy``) or in workers (``subproc``)."""
-    is_atari = env_id.startswith(ATARI_IDS)
-    make_env = partial(xuance_envs.Atari_Env, image_size=84) if is_atari else make_gym_env
-    name = {"dummy": "DummyVecEnv_", "subproc": "SubprocVecEnv_"}[backend]
-    kind = getattr(xuance_envs, name + ("Atari" if is_atari else "Gym"))
+    family = "Atari" if env_id.startswith(ATARI_IDS) else "Gym"
+    kind = getattr(
+        xuance_envs, {"dummy": "DummyVecEnv_", "subproc": "SubprocVecEnv_"}[backend] + family
+    )
     return prepared(kind([partial(make_env, env_id)] * num_envs, copy=False), gamma)
 
 
 def prepared(envs: VecEnv, gamma: float) -> VecEnv:
     """Environments as PPO learns best in them; infos have the scores of before all the same."""
-    if len(envs.observation_space.shape or ()) > 1 or envs.observation_space.dtype.kind == "i":
+    if not has_scale(envs.observation_space):
         return envs
     if isinstance(envs.action_space, gymnasium.spaces.Box):
         envs = NormalizeRewards(ClipActions(envs), gamma)
     return NormalizeObservations(envs)
+
+
+def make_prepared_env(env_id: str, gamma: float) -> gymnasium.Env[Any, Any]:
+    """One environment that is prepared likewise, by itself, for a collector elsewhere."""
+    env = make_env(env_id)
+    if not has_scale(env.observation_space):
+        return env
+    if isinstance(env.action_space, gymnasium.spaces.Box):
+        env = NormalizeReward(ClipAction(env), gamma)
+    return NormalizeObservation(env)
+
+
+def has_scale(space: gymnasium.Space[Any]) -> bool:
+    """Whether observations are neither images nor counted states."""
+    return len(space.shape or ()) == 1 and space.dtype.kind != "i"
 
 
 def settings_for(env_id: str) -> Settings:
@@ -279,6 +308,7 @@ def main() -> None:
     add = partial(parser.add_argument, help="default: %(default)s")
     add("--env", default="CartPole-v1")
     add("--backend", choices=("dummy", "subproc"), default="subproc")
+    add("--collectors", type=int, default=0, help="on a Ray cluster; 0 for none")
     add("--num-envs", type=int, default=32)
     add("--seed", type=int, default=1)
     add("--steps", type=int, default=200_000)
@@ -295,11 +325,20 @@ def main() -> None:
         "--resume", type=Path, metavar="DIR", help="go on from the checkpoint in there, if any"
     )
     args = parser.parse_args()
+    kept = (args.save, args.play, args.checkpoint, args.resume)
+    if args.collectors and any(path is not None for path in kept):
+        parser.error("--collectors goes with none of --save, --play, --checkpoint and --resume")
     torch.manual_seed(args.seed)
     settings = settings_for(args.env)
-    envs = make_envs(args.env, args.num_envs, args.backend, settings.gamma)
-    *height_and_width, last = envs.observation_space.shape
-    agent = Agent((last, *height_and_width), envs.action_space)
+    make = partial(make_prepared_env, args.env, settings.gamma)
+    envs = None
+    if args.collectors:
+        first = make()
+        first.close()
+    else:
+        envs = first = make_envs(args.env, args.num_envs, args.backend, settings.gamma)
+    *height_and_width, last = first.observation_space.shape
+    agent = Agent((last, *height_and_width), first.action_space)
     if agent.sees_images and torch.cuda.is_available():
         agent.cuda()
     if not agent.sees_images:
@@ -307,9 +346,15 @@ def main() -> None:
     if args.play:
         load(args.play, agent, envs)
     dtype = torch.uint8 if agent.sees_images else torch.float32
-    with RolloutCollector(
-        envs, agent, settings.steps_per_env, state_dtype=dtype, seed=args.seed
-    ) as collector:
+    options = {"state_dtype": dtype, "seed": args.seed}
+    collector: Collector
+    if envs is None:
+        collector = RayRolloutCollector(
+            make, agent, args.collectors, settings.steps_per_env, num_envs=args.num_envs, **options
+        )
+    else:
+        collector = RolloutCollector(envs, agent, settings.steps_per_env, **options)
+    with collector:
         optimizer = optimizer_for(agent, settings)
         if args.resume is not None and (args.resume / CHECKPOINT).exists():
             load_checkpoint(args.resume, collector, agent, optimizer)

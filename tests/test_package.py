@@ -48,6 +48,7 @@ PUBLIC_NAMES = [
     "NormalizeRewards",
     "NotSteppingError",
     "RawMultiAgentEnv",
+    "RayRolloutCollector",
     "RayVecEnv_Gym",
     "RemoteAuthenticationError",
     "RemoteConflictError",
@@ -98,6 +99,7 @@ PUBLIC_NAMES = [
 
 NEEDS = {
     "MultiAgentRolloutCollector": "torch",
+    "RayRolloutCollector": "torch",
     "RemoteVecEnv": "httpx",
     "RolloutCollector": "torch",
     "StudentGymEnvVectorized": "httpx",
@@ -130,13 +132,14 @@ ENGINE_FLOORS = [
     {"group"},
     {"action_masks", "driver", "last_known", "results", "waiting"},
     {"backend", "ledger"},
-    {"process", "ray", "restarts"},
+    {"process", "restarts"},
+    {"ray"},
     {"failure_files", "resuming"},
     {"groups"},
     {"saving"},
 ]
 ENGINE_FLOOR_OF = {room: number for number, rooms in enumerate(ENGINE_FLOORS) for room in rooms}
-TIED = ENGINE_FLOORS[0] | ENGINE_FLOORS[3] | ENGINE_FLOORS[4] | ENGINE_FLOORS[6]
+TIED = ENGINE_FLOORS[0] | ENGINE_FLOORS[3] | ENGINE_FLOORS[4] | ENGINE_FLOORS[7]
 """Modules of the engine that may import others of their floor, as long as there is no circle."""
 
 MANY_ENVIRONMENTS = {"xuance_envs.gym.gym_vec_env"}

@@ -55,6 +55,7 @@ from xuance_envs.rollout.collector import RolloutCollector as RolloutCollector
 from xuance_envs.rollout.many_agents import (
     MultiAgentRolloutCollector as MultiAgentRolloutCollector,
 )
+from xuance_envs.rollout.ray_collector import RayRolloutCollector as RayRolloutCollector
 from xuance_envs.rollout.sync_vec_env import SyncVecEnv as SyncVecEnv
 from xuance_envs.state.checking import check_saving as check_saving
 from xuance_envs.state.env_states import EnvStates as EnvStates

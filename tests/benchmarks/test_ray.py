@@ -15,9 +15,12 @@ def test_the_model_is_made_checked_and_read_out(tmp_path: Path) -> None:
     short = ("--actors", "1", "2", "--rounds", "1", "--seconds", "0.02")
     answer = run_script("ray_scaling", tmp_path, *sizes, *short)
     found = answer.record["results"]
-    assert [row["what"] for row in found["comparisons"]] == ["2 × 0.1 ms", "2 × CartPole-v1"]
+    assert [row["what"] for row in found["comparisons"]] == [
+        "2 × 0.1 ms",
+        *["2 × CartPole-v1"] * 2,
+    ]
     assert all(row["ratio"] > 0 for row in found["comparisons"])
-    assert [row[1] for row in found["traffic"]] == ["2", "2"]  # a call per actor
+    assert [row[1] for row in found["traffic"]] == ["2", "1"] * 2  # a call per actor
     assert found["costs"]["send"] > 0
     assert [row[0] for row in found["checks"]] == ["1", "2"]
-    assert "1,000 cores on 32 machines" in answer.page
+    assert "1,024 cores on 32 machines" in answer.page

@@ -15,8 +15,9 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import DONE, Autoreset
 from xuance_envs.engine.group.requests import PLAIN, Reply, Request
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, take_news
-from xuance_envs.engine.ray.actor import OUTCOMES, REPLY, REQUEST, GroupActor
-from xuance_envs.engine.ray.wire import GroupWire
+from xuance_envs.engine.ray.actor import ActorPlan, GroupActor
+from xuance_envs.engine.ray.messages import Ask, pack_asks, unpack_answers
+from xuance_envs.engine.ray.wire import ActorWire
 from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
 from xuance_envs.errors import EnvError
 
@@ -51,42 +52,42 @@ class Caller:
     """The other end: the arrays of five environments, of which two are the actor's."""
 
     def __init__(self) -> None:
-        self.actor = GroupActor(threads=1)
+        self.actor = GroupActor(ActorPlan(((2, 4),), threads=1))
         self.tag = 0
         self.all = StepArrays.allocate(SPACE, CountingEnv.action_space, 5)
         self.arrays = self.all.slice(2, 4)
-        self.wire = GroupWire(self.arrays)
+        self.wire = ActorWire(self.arrays, [(2, 4)])
         self.times = bytearray(TIMES_BYTES)
         functions = dumps_for_worker([CountingEnv, CountingEnv])
         (index, description) = self.command("build", functions, [{}, {}], 2, Autoreset.SAME_STEP)[0]
         assert (index, description.observation_space) == (2, SPACE)
-        self.command("attach", (SPACE, CountingEnv.action_space), 2, INFO_BYTES)
+        self.actor.attach(dumps_for_worker((SPACE, CountingEnv.action_space)))
+        self.command("attach", (SPACE, CountingEnv.action_space), 2, INFO_BYTES, 0, 2)
 
     def command(self, name: str, *arguments: Any) -> Any:
         self.tag += 1
-        request = REQUEST.pack(self.tag, Request.CALL) + pickle.dumps((name, arguments))
-        return self.take(self.actor.answer(request))
+        ask = Ask(0, self.tag, Request.CALL, name, pickle.dumps((name, arguments)))
+        return self.take(self.actor.answer(pack_asks([ask], b"")))
+
+    def request(self, tag: int) -> bytes:
+        return pack_asks([Ask(0, tag, Request.STEP, "", b"")], self.wire.actions([0]))
 
     def step(self, actions: Any) -> Any:
         self.tag += 1
         self.arrays.actions.parts[0][...] = actions
-        return self.take(
-            self.actor.answer(REQUEST.pack(self.tag, Request.STEP) + self.wire.actions())
-        )
+        return self.take(self.actor.answer(self.request(self.tag)))
 
     def take(self, reply: bytes) -> Any:
-        if reply[0] == Reply.FAILED:
-            raise unpack_error(reply[1:])
-        if reply[0] == Reply.VALUE:
-            return loads(reply[1:])
-        assert reply[0] in OUTCOMES
-        *extents, masks, news = REPLY.unpack_from(reply, 1)
-        take_news(self.times, news)
-        end = self.wire.take_results(reply, 1 + REPLY.size, extents[:2], extents[2:], masks)
-        if reply[0] in PLAIN:
-            assert end == len(reply)
-            return PLAIN[reply[0]]
-        return loads(reply[end:])
+        (answer,), start = unpack_answers(reply, 1)
+        if answer.code == Reply.FAILED:
+            raise unpack_error(answer.payload)
+        if answer.code == Reply.VALUE:
+            return loads(answer.payload)
+        assert answer.is_outcome
+        take_news(self.times, answer.news)
+        end = self.wire.take_results(reply, start, {0: answer.extents})
+        assert end + len(answer.payload) == len(reply)
+        return PLAIN.get(answer.code) or loads(answer.payload)
 
 
 def test_a_step_is_carried_there_and_back() -> None:
@@ -127,23 +128,23 @@ def test_an_ordinary_step_has_nothing_pickled() -> None:
     caller.command("reset", [(0, None, None), (1, None, None)])
     for _ in range(4):
         caller.step([[1, 0], [1, 0]])
-    request = REQUEST.pack(77, Request.STEP) + caller.wire.actions()
+    request = caller.request(77)
     reply = caller.actor.answer(request)
     # Per environment: an action of 16; an observation of 6 + 8, a reward of 8, two flags, and a
     # value of 8 with its kind in each of three columns.
-    assert len(request) == REQUEST.size + 2 * 16
+    assert len(request) == 2 + 16 + 2 * 16
     assert reply[0] == Reply.DONE
-    assert len(reply) == 1 + REPLY.size + 2 * (6 + 8 + 8 + 2 + 3 * 9)
+    assert len(reply) == 16 + 56 + 2 * (6 + 8 + 8 + 2 + 3 * 9)
     assert caller.take(reply) is DONE
 
 
 def test_the_same_request_again_is_answered_and_not_executed() -> None:
     caller = Caller()
     caller.command("reset", [(0, None, None), (1, None, None)])
-    request = REQUEST.pack(77, Request.STEP) + caller.wire.actions()
+    request = caller.request(77)
     assert caller.actor.answer(request) == caller.actor.answer(request)
     assert caller.command("get_attr", [0, 1], "steps") == [1, 1]
-    later = REQUEST.pack(78, Request.STEP) + caller.wire.actions()
+    later = caller.request(78)
     caller.actor.answer(later)
     assert caller.command("get_attr", [0, 1], "steps") == [2, 2]
 

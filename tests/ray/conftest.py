@@ -13,7 +13,7 @@ from contract import leave_out_the_rest
 from ray_actors import lent_actors, local_ray
 
 HERE = Path(__file__).parent
-CONTRACT = HERE / "test_contract.py"
+CONTRACT = {HERE / "test_contract.py", HERE / "test_contract_machines.py"}
 
 
 @pytest.hookimpl(trylast=True)
@@ -25,7 +25,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     number = Counter(item.path for item in items)
     items.sort(key=lambda item: -number[item.path] if HERE in item.path.parents else -math.inf)
-    leave_out_the_rest(config, items, CONTRACT)
+    for path in CONTRACT:
+        leave_out_the_rest(config, items, path)
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,7 @@ class PlacedCartPole(Gym_Env):
 
 
 def test_auto_follows_the_cpus_of_all_nodes(cluster: Any, second_node: Any) -> None:
-    with RayVecEnv_Gym([PlacedEnv] * 8) as envs:
+    with RayVecEnv_Gym([PlacedEnv] * 8, actors="core") as envs:
         assert [len(worker.env_ids) for worker in envs.statistics()] == [2] * 4
         nodes = envs.call("node")
         assert sorted(map(nodes.count, set(nodes))) == [4, 4]

@@ -61,8 +61,10 @@ CALLER_STEPS = Backend(
     {"context": "forkserver", "in_series": 2, "caller_steps": True},
 )
 SPAWN = Backend("spawn", SubprocVecEnv, {"context": "spawn", "in_series": "auto"}, {"in_series": 2})
-RAY = Backend("ray", RayVecEnv_Gym, {"in_series": 2, "num_cpus_per_worker": 0.01})
+RAY = Backend("ray", RayVecEnv_Gym, {"in_series": 2, "num_cpus_per_worker": 0.01, "actors": "core"})
 """Run over by ``tests/ray``, which starts Ray for it."""
+MACHINES = Backend("machines", RayVecEnv_Gym, {"in_series": 2, "actors": "machine"})
+"""Likewise, on machines that are pretended."""
 
 REMOTE = Backend("remote", lambda *args, **options: hosted().remote_vec_env(*args, **options))
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from xuance_envs.engine.ray import worker_actor
-from xuance_envs.engine.ray.cluster import RayCluster
+from xuance_envs.engine.ray.actor import ActorPlan
+from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 from xuance_envs.engine.ray.worker_actor import ActorSettings
 
 VARIABLES = {
@@ -67,30 +68,35 @@ class ActorPool:
         self._idle: dict[str, list[Any]] = {}
         self._kind_of: dict[Any, str] = {}
 
-    def start(self, settings: ActorSettings) -> Any:
-        assert settings.threads == 1, "the pool's actors have one"
-        kind = repr(settings.options)
+    def start(self, settings: ActorSettings, options: ActorOptions, plan: ActorPlan) -> Any:
+        kind = repr(options)
         idle = self._idle.setdefault(kind, [])
-        if idle:
-            return idle.pop()
-        handle = settings.cluster.start_actor(settings.options, settings.threads)
-        self._kind_of[handle] = kind
+        if idle and not plan.in_processes:
+            handle = idle.pop()
+            handle.__ray_call__.remote(emptied, plan)
+            return handle
+        handle = settings.cluster.start_actor(options, plan)
+        if not plan.in_processes:
+            self._kind_of[handle] = kind
         return handle
 
     def discard(self, cluster: RayCluster, handle: Any) -> None:
         import ray
 
+        if handle not in self._kind_of:
+            cluster.kill(handle)
+            return
         try:
-            ray.get(handle.__ray_call__.remote(emptied), timeout=1.0)
+            ray.get(handle.__ray_call__.remote(emptied, ActorPlan(((0, 1),))), timeout=1.0)
         except ray.exceptions.RayError:
             cluster.kill(handle)
         else:
             self._idle[self._kind_of[handle]].append(handle)
 
 
-def emptied(actor: Any) -> None:
-    """Makes an actor as good as new."""
-    actor.__init__(1)
+def emptied(actor: Any, plan: ActorPlan) -> None:
+    """Makes an actor as good as new, for another plan."""
+    actor.__init__(plan)
 
 
 @contextlib.contextmanager

@@ -421,14 +421,15 @@ class RayVectorEnv(_VectorEnv, tianshou.RayVectorEnv):  # type: ignore[misc]  # 
             cpus = num_cpus_per_worker
             if cpus is None:
                 cpus = 0.0 if shares == 1 else 1.0
+            # Workers of one actor that were asked together also answer together.
+            given = {"in_series": shares, "actors": "core" if shares == 1 else "auto", **ours}
             return start_actors(
                 functions,
                 keywords,
-                in_series=shares,
                 num_cpus_per_worker=cpus,
                 autoreset=Autoreset.DISABLED,
                 describe=_common,
-                **ours,
+                **given,
             )
 
         _VectorEnv.__init__(self, env_fns, wait_num, timeout, as_objects, start)

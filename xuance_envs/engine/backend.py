@@ -149,6 +149,8 @@ class Backend(ABC, Generic[_W]):
         for worker in self.workers:
             lo, hi = worker.lo, worker.hi
             worker.ask(0, worker.pack("build", *self._recipe(lo, hi, self.keywords[lo:hi])))
+        if self.asked is not None:
+            self.asked()
 
     def descriptions(self) -> list[tuple[int, EnvDescription]]:
         """Waits until they have made their environments, and tells what these are like.
@@ -191,16 +193,27 @@ class Backend(ABC, Generic[_W]):
         Raises:
             OSError: a limit on processes or descriptors was met; says what they need.
         """
-        self._end(self.workers[index])
-        self._start(index, lambda worker: self.workers.__setitem__(index, worker))
-        worker = self.workers[index]
+        worker = self.restart(index)
         lo, hi = worker.lo, worker.hi
         worker.attach(self._arrays.slice(lo, hi))
         build, attach = self._recipe(lo, hi, keywords), self._place(lo, hi)
         worker.ask(tag, worker.pack("rebuild", build, attach, attributes, watched, then))
 
+    def restart(self, index: int) -> _W:
+        """Starts another worker in the place of one, which nobody has asked for anything yet.
+
+        Raises:
+            OSError: a limit on processes or descriptors was met; says what they need.
+        """
+        self._end(index)
+        self._start(index, lambda worker: self.workers.__setitem__(index, worker))
+        return self.workers[index]
+
     def before_step(self) -> None:
         """Is called before each step."""
+
+    asked: Callable[[], None] | None = None
+    """Is called when some workers have been asked; None where each begins by itself."""
 
     @abstractmethod
     def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
@@ -235,7 +248,7 @@ class Backend(ABC, Generic[_W]):
         """Starts one, and hands it over."""
 
     @abstractmethod
-    def _end(self, worker: _W) -> None:
+    def _end(self, index: int) -> None:
         """Ends one that is to be replaced."""
 
     @abstractmethod

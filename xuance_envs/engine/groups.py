@@ -45,6 +45,7 @@ class Groups(ABC):
         waiter: how to wait for the first group that answers; None polls the drivers' descriptors.
         results: makes infos of what the groups leave; None for the usual.
         before_step: is called before each step; None for nothing.
+        asked: is called when some have been asked for something; None for nothing.
 
     Attributes:
         ledger (Ledger): who was asked for what.
@@ -62,8 +63,9 @@ class Groups(ABC):
         waiter: Waiter | None = None,
         results: Results | None = None,
         before_step: Callable[[], None] | None = None,
+        asked: Callable[[], None] | None = None,
     ) -> None:
-        self.ledger = Ledger(drivers, waiter, before_step)
+        self.ledger = Ledger(drivers, waiter, before_step, asked)
         self.drivers = self.ledger.drivers
         self.description = description
         self.arrays = arrays
@@ -267,7 +269,14 @@ class WorkerGroups(Groups):
         if self._own is not None and own is not None:
             drivers.append(GroupDriver(self._own, own[0]))
         waiter = backend.waiter(drivers)
-        super().__init__(drivers, description, arrays, waiter, before_step=backend.before_step)
+        super().__init__(
+            drivers,
+            description,
+            arrays,
+            waiter,
+            before_step=backend.before_step,
+            asked=backend.asked,
+        )
 
     def end(self, patience: float | None = None) -> None:
         """See :class:`Groups`."""

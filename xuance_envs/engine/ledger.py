@@ -44,6 +44,7 @@ class Ledger:
         drivers: the groups, which go by their places.
         waiter: tells which of them may have answered; None polls their descriptors.
         before_step: is called before each step; None for nothing.
+        asked: is called when some have been asked for something; None for nothing.
 
     Attributes:
         stepping (bool): whether a step of all has been asked for that nobody has taken in.
@@ -58,9 +59,11 @@ class Ledger:
         drivers: Sequence[Driver],
         waiter: Waiter | None = None,
         before_step: Callable[[], None] | None = None,
+        asked: Callable[[], None] | None = None,
     ) -> None:
         self.drivers = list(drivers)
         self._before_step = before_step
+        self._asked = asked
         self.stepping = False
         self.owing: dict[int, _Asking] = {}
         self.in_flight = np.zeros(drivers[-1].hi, np.bool_)
@@ -103,6 +106,8 @@ class Ledger:
             for driver in self.drivers:
                 driver.ask_step(tag, None)
         self._all_asked = True
+        if self._asked is not None:
+            self._asked()
 
     def finish_step(self) -> list[tuple[int, Outcome]]:
         """Waits for the step; by group, what it left besides the arrays, if anything.
@@ -135,6 +140,8 @@ class Ledger:
         self.owing = self._commands(packed)
         for _, ask in self.owing.values():
             ask()
+        if self._asked is not None:
+            self._asked()
 
     def _commands(self, packed: Mapping[int, Any]) -> dict[int, _Asking]:
         tag = self._tag = self._tag + 1
@@ -250,6 +257,8 @@ class Ledger:
         self.owing, self._new, self.in_flight, self.sending = owing, new, in_flight, True
         for _, ask in asks.values():
             ask()
+        if self._asked is not None:
+            self._asked()
 
     def wait(self, wanted: int, timeout: float | None) -> dict[int, Any]:
         """Waits until so many environments have answered, or until the time is over.

@@ -12,7 +12,8 @@ except ModuleNotFoundError as error:
     ) from error
 
 from xuance_envs.rollout.collector import RolloutCollector
+from xuance_envs.rollout.ray_collector import RayRolloutCollector
 from xuance_envs.rollout.recorder import GifRecorder
 from xuance_envs.rollout.sync_vec_env import SyncVecEnv
 
-__all__ = ["GifRecorder", "RolloutCollector", "SyncVecEnv"]
+__all__ = ["GifRecorder", "RayRolloutCollector", "RolloutCollector", "SyncVecEnv"]

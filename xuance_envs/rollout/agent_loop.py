@@ -19,7 +19,7 @@ from xuance_envs.rollout.agents import (
     squeezed,
     takes_masks,
 )
-from xuance_envs.rollout.episode_statistics import EpisodeStatistics
+from xuance_envs.rollout.episode_statistics import EpisodeFigures, EpisodeStatistics
 from xuance_envs.rollout.recorder import GifRecorder, render_folder
 from xuance_envs.rollout.saved import check_state, generators, loop_of, set_generators
 from xuance_envs.rollout.states import StateLayout, StateRow
@@ -36,7 +36,7 @@ RENDER_MODE = "rgb_array"
 """How environments are asked for pictures."""
 
 
-class AgentLoop:
+class AgentLoop(EpisodeFigures):
     """Steps a vector environment with an agent's actions, and watches its episodes.
 
     The arguments are those of :class:`~xuance_envs.rollout.collector.RolloutCollector`.
@@ -58,6 +58,7 @@ class AgentLoop:
         action_space (gymnasium.Space): of one environment.
         action_dtype (torch.dtype): float32 for Box, else int32.
         device (torch.device): where the tensors are.
+        statistics (EpisodeStatistics): of the episodes.
         global_steps (int): environment steps so far, but for those of a test.
     """
 
@@ -96,7 +97,7 @@ class AgentLoop:
         self._transfer = Transfer(self.device)
         self._layout = StateLayout(self.state_space, state_dtype, channels_first, self._transfer)
         self._action_layout = ActionLayout(self.action_space)
-        self._statistics = EpisodeStatistics(self.num_envs, window)
+        self.statistics = EpisodeStatistics(self.num_envs, window)
         self._gives_masks, self._needs_masks = takes_masks(agent)
         self._masks: torch.Tensor | None = None
         self._must_reset = False
@@ -122,7 +123,7 @@ class AgentLoop:
         row.write(self._layout.parts(observations))
         self._must_reset = False
         self._fresh = np.zeros(self.num_envs, np.bool_)
-        self._statistics.restart()
+        self.statistics.restart()
         if self.recorder is not None:
             self.recorder.begin(self.global_steps)
         self.t_states = row.states
@@ -150,7 +151,7 @@ class AgentLoop:
             for state, new in zip(states, self._layout.parts(row.states), strict=True):
                 state[i] = new[0]
             self.t_states = self._layout.whole(states)
-            self._statistics.restart(i)
+            self.statistics.restart(i)
             if self.recorder is not None and i == 0:
                 self.recorder.begin(self.global_steps)
         return self._layout.whole([part[i].clone() for part in self._layout.parts(self.t_states)])
@@ -253,7 +254,7 @@ class AgentLoop:
             The places of those whose episodes ended, and those of them whose episodes finished.
         """
         last = first + len(rewards)
-        self._statistics.add_step(rewards, first)
+        self.statistics.add_step(rewards, first)
         self.global_steps += len(rewards)
         (ended,) = self._fresh[first:last].nonzero()
         places = ended.tolist()
@@ -262,7 +263,7 @@ class AgentLoop:
         for i in places:
             info = infos[i]
             firsts.append(self._layout.parts(info["reset_obs"]))
-            if self._statistics.add_end(first + i, info, bool(truncated[i])):
+            if self.statistics.add_end(first + i, info, bool(truncated[i])):
                 finished.append(i)
         row.write(parts, places, firsts)
         return ended, finished
@@ -292,7 +293,7 @@ class AgentLoop:
         content = {
             "states": [part.detach().cpu().numpy() for part in self._layout.parts(self.t_states)],
             "fresh": self._fresh,
-            "statistics": self._statistics.state(),
+            "statistics": self.statistics.state(),
             "recorder": None if self.recorder is None else self.recorder.state(),
         }
         return {
@@ -329,7 +330,7 @@ class AgentLoop:
         self.t_states = self._layout.whole(row)
         self._must_reset, self._fresh = False, content["fresh"]
         self.global_steps = state["global_steps"]
-        self._statistics.set_state(content["statistics"])
+        self.statistics.set_state(content["statistics"])
         if self.recorder is not None and content["recorder"] is not None:
             self.recorder.set_state(content["recorder"])
         set_generators(state, self.device)
@@ -351,56 +352,6 @@ class AgentLoop:
     def render_folder(self) -> str:
         """Where recordings are saved: see :class:`~xuance_envs.rollout.recorder.GifRecorder`."""
         return render_folder() if self.recorder is None else self.recorder.folder
-
-    @property
-    def finished_ep_returns(self) -> list[float]:
-        """Returns of the episodes that finished since the last rollout began, in that order."""
-        return self._statistics.finished
-
-    @property
-    def rolling_ep_returns(self) -> list[list[float]]:
-        """By environment, the returns of its last ``window`` finished episodes."""
-        return self._statistics.returns
-
-    @property
-    def rolling_ep_lengths(self) -> list[list[int]]:
-        """By environment, the lengths of its last ``window`` finished episodes."""
-        return self._statistics.lengths
-
-    @property
-    def mean_ep_return(self) -> float:
-        """Mean return of those episodes, of all environments; NaN before the first."""
-        return self._statistics.mean_return
-
-    @property
-    def lower_ep_return(self) -> float:
-        """5th percentile of their returns."""
-        return self._statistics.return_percentile(5)
-
-    @property
-    def median_ep_return(self) -> float:
-        """Median of their returns."""
-        return self._statistics.return_percentile(50)
-
-    @property
-    def upper_ep_return(self) -> float:
-        """95th percentile of their returns."""
-        return self._statistics.return_percentile(95)
-
-    @property
-    def max_ep_return(self) -> float:
-        """The best return of an episode ever; NaN before the first."""
-        return self._statistics.max_return
-
-    @property
-    def mean_ep_length(self) -> float:
-        """Mean of their lengths."""
-        return self._statistics.mean_length
-
-    @property
-    def median_ep_length(self) -> float:
-        """Median of their lengths."""
-        return self._statistics.median_length
 
     def close(self) -> None:
         """Closes the environments; again, it does nothing."""

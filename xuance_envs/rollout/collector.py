@@ -13,24 +13,18 @@ from numpy.typing import NDArray
 from PIL import Image
 from tqdm import tqdm
 
-from xuance_envs.rollout.advantages import generalized_advantages
 from xuance_envs.rollout.agent_loop import RENDER_MODE, AgentLoop
-from xuance_envs.rollout.agents import Agent, checked_answer, checked_numbers
+from xuance_envs.rollout.agents import Agent, checked_numbers
 from xuance_envs.rollout.halves import TURN, Half, HalvesTrial, checked_halves, halves_of
 from xuance_envs.rollout.recorder import GifRecorder, image_of
+from xuance_envs.rollout.results import RolloutResults
 from xuance_envs.rollout.storage import Rollout, RolloutStorage, SegmentEnds
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["RolloutCollector"]
 
-_RESULTS = (
-    *("states", "actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags"),
-    *("end_states", "ep_counts", "total_return", "action_masks"),
-)
-"""The attributes that a rollout leaves behind."""
 
-
-class RolloutCollector(AgentLoop):
+class RolloutCollector(RolloutResults, AgentLoop):
     """Has an agent play in a vector environment, and keeps what happens.
 
     :meth:`rollout` steps every environment ``steps_per_env`` times; what came of it is in the
@@ -109,17 +103,6 @@ class RolloutCollector(AgentLoop):
         >>> collector.close()
     """
 
-    states: Any
-    actions: torch.Tensor
-    rewards: torch.Tensor
-    values: torch.Tensor
-    log_probs: torch.Tensor
-    done_flags: torch.Tensor
-    trunc_flags: torch.Tensor
-    end_states: Any
-    ep_counts: torch.Tensor
-    total_return: np.float32
-    action_masks: torch.Tensor | None
     images: list[list[Image.Image]]
 
     def __init__(
@@ -173,7 +156,7 @@ class RolloutCollector(AgentLoop):
         self._settle()
         self._let_go()
         rollout = self._storage.begin()
-        self._statistics.forget()
+        self.statistics.forget()
         rows = rollout.state_rows
         rows[0].copy_from(self._layout.parts(self.t_states))
         self.t_states = rows[0].states
@@ -285,8 +268,7 @@ class RolloutCollector(AgentLoop):
     def _let_go(self) -> None:
         """Holds on to nothing of the last rollout, so that its memory can be used again."""
         self.t_states = self._layout.whole([p.clone() for p in self._layout.parts(self.t_states)])
-        for name in _RESULTS:
-            self.__dict__.pop(name, None)
+        self.drop_results()
 
     def _show(self, rollout: Rollout, ends: SegmentEnds) -> None:
         self.states = self._layout.whole(
@@ -305,46 +287,6 @@ class RolloutCollector(AgentLoop):
         self.end_states = ends.states()
         self.ep_counts = torch.from_numpy(ends.counts()).to(self.device)
         self.total_return = np.float32(rollout.hosts[0].sum(dtype=np.float64))
-
-    def advantages(self, gamma: float, gae_lambda: float) -> torch.Tensor:
-        """Generalized advantage estimates of the last rollout's actions.
-
-        The agent is asked for the values of ``end_states``, so this comes before it learns.
-        An episode that was truncated, or is not over, is bootstrapped from the value of its last
-        state; one that was terminated is not, even if it was truncated as well.
-
-        Args:
-            gamma: the discount per step.
-            gae_lambda: 0 looks one step ahead, 1 to the end of the segment.
-
-        Returns:
-            ``(T, N)`` float32. Added to ``values``, they are what values should have been.
-
-        Raises:
-            RuntimeError: there has been no rollout yet.
-            ValueError: the agent's answer is not in order.
-        """
-        if "ep_counts" not in self.__dict__:
-            raise RuntimeError("advantages are those of a rollout: call rollout first")
-        count = int(self.ep_counts.sum())
-        with torch.no_grad():
-            given = {}
-            if self.action_masks is not None:  # only values are wanted, so that all is allowed
-                given["masks"] = self.action_masks.new_ones(count, self.action_masks.shape[2])
-            answer = self.agent.get_actions_and_values(self.end_states, actions=None, **given)
-            values = checked_answer(answer, count, self._action_layout.shape, self.device)[2]
-            if torch.isnan(values).any():
-                raise ValueError("agent.get_actions_and_values: values of end_states: got NaN")
-            terminated = self.done_flags.bool()
-            return generalized_advantages(
-                self.rewards,
-                self.values,
-                terminated,
-                terminated | self.trunc_flags.bool(),
-                values.to(self.values.dtype),
-                gamma,
-                gae_lambda,
-            )
 
     # -- a test ------------------------------------------------------------------------
 

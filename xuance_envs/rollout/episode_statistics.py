@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EpisodeStatistics"]
+__all__ = ["EpisodeFigures", "EpisodeStatistics"]
 
 
 class EpisodeStatistics:
@@ -28,8 +28,8 @@ class EpisodeStatistics:
     Attributes:
         returns (list[list[float]]): by environment, of its last episodes, the latest last.
         lengths (list[list[int]]): by environment, of the same episodes.
-        finished (list[float]): the returns of all episodes that finished since :meth:`forget`, in
-            the order in which they did.
+        ends (list): of all episodes that finished since :meth:`forget`, in the order in which they
+            did: the number of the step, the environment and the return.
         max_return (float): the best return ever; NaN before the first.
     """
 
@@ -38,7 +38,7 @@ class EpisodeStatistics:
             raise ValueError(f"window: expected at least 1 episode, got {window}")
         self.returns: list[list[float]] = [[] for _ in range(num_envs)]
         self.lengths: list[list[int]] = [[] for _ in range(num_envs)]
-        self.finished: list[float] = []
+        self.ends: list[tuple[int, int, float]] = []
         self.max_return = math.nan
         self._window = window
         self._scores = np.zeros(num_envs)
@@ -91,7 +91,7 @@ class EpisodeStatistics:
         return {
             "returns": [list(each) for each in self.returns],
             "lengths": [list(each) for each in self.lengths],
-            "finished": list(self.finished),
+            "ends": list(self.ends),
             "max_return": self.max_return,
             "scores": self._scores.copy(),
             "steps": self._steps,
@@ -102,23 +102,44 @@ class EpisodeStatistics:
         """Goes on from there; as many of the last episodes are kept as it keeps."""
         self.returns = [list(each)[-self._window :] for each in state["returns"]]
         self.lengths = [list(each)[-self._window :] for each in state["lengths"]]
-        self.finished, self.max_return = list(state["finished"]), state["max_return"]
+        self.ends, self.max_return = list(state["ends"]), state["max_return"]
         self._scores, self._steps = state["scores"].copy(), state["steps"]
         self._begun = list(state["begun"])
 
+    def take(
+        self,
+        returns: list[list[float]],
+        lengths: list[list[int]],
+        ends: list[tuple[int, int, float]],
+    ) -> None:
+        """Takes over what others have watched.
+
+        Args:
+            returns: as above, here and below; of all environments.
+            lengths: theirs.
+            ends: what finished since, in any order.
+        """
+        self.returns, self.lengths, self.ends = returns, lengths, sorted(ends, key=_when)
+        self.max_return = float(np.fmax.reduce([self.max_return, *(score for *_, score in ends)]))
+
     def forget(self) -> None:
         """Begins a new list of what has finished."""
-        self.finished = []
+        self.ends = []
 
     def _keep(self, env: int, score: float, length: int) -> None:
         returns, lengths = self.returns[env], self.lengths[env]
         returns.append(score)
         lengths.append(length)
-        self.finished.append(score)
+        self.ends.append((self._steps, env, score))
         if len(returns) > self._window:
             del returns[0], lengths[0]
         if not score <= self.max_return:  # which is NaN at first
             self.max_return = score
+
+    @property
+    def finished(self) -> list[float]:
+        """Returns of the episodes that finished since :meth:`forget`, in that order."""
+        return [score for *_, score in self.ends]
 
     @property
     def mean_return(self) -> float:
@@ -138,6 +159,70 @@ class EpisodeStatistics:
     def return_percentile(self, percent: float) -> float:
         """The return that so many percent of the episodes kept stay below; NaN before the first."""
         return _percentile(self.returns, percent)
+
+
+class EpisodeFigures:
+    """How good an agent is, by its episodes.
+
+    Attributes:
+        statistics (EpisodeStatistics): of the episodes.
+    """
+
+    statistics: EpisodeStatistics
+
+    @property
+    def finished_ep_returns(self) -> list[float]:
+        """Returns of the episodes that finished since the last rollout began, in that order."""
+        return self.statistics.finished
+
+    @property
+    def rolling_ep_returns(self) -> list[list[float]]:
+        """By environment, the returns of its last ``window`` finished episodes."""
+        return self.statistics.returns
+
+    @property
+    def rolling_ep_lengths(self) -> list[list[int]]:
+        """By environment, the lengths of its last ``window`` finished episodes."""
+        return self.statistics.lengths
+
+    @property
+    def mean_ep_return(self) -> float:
+        """Mean return of those episodes, of all environments; NaN before the first."""
+        return self.statistics.mean_return
+
+    @property
+    def lower_ep_return(self) -> float:
+        """5th percentile of their returns."""
+        return self.statistics.return_percentile(5)
+
+    @property
+    def median_ep_return(self) -> float:
+        """Median of their returns."""
+        return self.statistics.return_percentile(50)
+
+    @property
+    def upper_ep_return(self) -> float:
+        """95th percentile of their returns."""
+        return self.statistics.return_percentile(95)
+
+    @property
+    def max_ep_return(self) -> float:
+        """The best return of an episode ever; NaN before the first."""
+        return self.statistics.max_return
+
+    @property
+    def mean_ep_length(self) -> float:
+        """Mean of their lengths."""
+        return self.statistics.mean_length
+
+    @property
+    def median_ep_length(self) -> float:
+        """Median of their lengths."""
+        return self.statistics.median_length
+
+
+def _when(end: tuple[int, int, float]) -> tuple[int, int]:
+    return end[:2]
 
 
 def _number(value: Any) -> Any:

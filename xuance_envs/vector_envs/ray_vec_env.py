@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.single_env import common_description
 from xuance_envs.engine.groups import Describe, WorkerGroups
+from xuance_envs.engine.ray.actor import ActorPlan
 from xuance_envs.engine.ray.actors import Actors
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
+from xuance_envs.engine.ray.shares import ActorShare, shares_of_cores, shares_of_machines
 from xuance_envs.engine.ray.worker_actor import ActorSettings
 from xuance_envs.vector_envs.arguments import (
     checked_functions,
@@ -30,9 +33,10 @@ logger = logging.getLogger("xuance_envs")
 class RayVecEnv_Gym(GroupedVecEnv):
     """Many environments on the machines of a Ray cluster.
 
-    Each actor steps a group of environments. A vector step is one call and one reply per actor,
-    with the actions, observations, rewards, flags and infos as raw arrays. Trajectories
-    are the same, bit for bit, as those of
+    Workers step a group of environments each. A machine's workers are processes of one actor,
+    which share memory with it, or each is an actor of its own. A vector step is one call and one
+    reply per actor, with the actions, observations, rewards, flags and infos as raw arrays.
+    Trajectories are the same, bit for bit, as those of
     :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv`, for environments that keep to
     their own random generators.
 
@@ -42,12 +46,16 @@ class RayVecEnv_Gym(GroupedVecEnv):
     Args:
         env_fns: callables that make one environment each, in the actor where it will live. What
             is defined in ``__main__`` reaches it by value; modules have to be there.
-        in_series: environments per actor. ``"auto"`` makes as many actors as the cluster has
+        in_series: environments per worker. ``"auto"`` makes as many workers as the cluster has
             room for, and splits the environments evenly.
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``, and without
             arguments otherwise.
-        num_cpus_per_worker: CPUs an actor takes of the cluster, also a part of one.
-        resources: what else an actor takes, by Ray's names for it: ``{"GPU": 0.5}``, or custom
+        actors: ``"machine"`` makes one actor for each machine, with as many workers in a row as it
+            has room for, in processes of their own; ``"core"`` an actor for each worker. ``"auto"``
+            takes machines where several workers would share one and Ray is left to choose nodes.
+        num_cpus_per_worker: CPUs a worker takes of the cluster, also a part of one; an actor takes
+            what its workers do.
+        resources: what else a worker takes, by Ray's names for it: ``{"GPU": 0.5}``, or custom
             resources.
         runtime_env: the code and variables an actor needs, as Ray describes them. Folders of this
             machine may be in it where the connection is made here; otherwise they have to be
@@ -103,6 +111,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
         env_fns: Iterable[Callable[..., Any]],
         in_series: int | str = "auto",
         *,
+        actors: str = "auto",
         env_seed: int | None = None,
         num_cpus_per_worker: float = 1.0,
         resources: Mapping[str, float] | None = None,
@@ -124,6 +133,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
             functions,
             keywords,
             in_series=in_series,
+            actors=actors,
             num_cpus_per_worker=num_cpus_per_worker,
             resources=resources,
             runtime_env=runtime_env,
@@ -145,6 +155,7 @@ def start_actors(
     keywords: Sequence[Mapping[str, Any]],
     *,
     in_series: int | str = "auto",
+    actors: str = "auto",
     num_cpus_per_worker: float = 1.0,
     resources: Mapping[str, float] | None = None,
     runtime_env: Mapping[str, Any] | None = None,
@@ -168,6 +179,7 @@ def start_actors(
         functions: makes an environment each.
         keywords: keyword arguments for each function.
         in_series: see above.
+        actors: see above.
         num_cpus_per_worker: see above.
         resources: see above.
         runtime_env: see above.
@@ -192,6 +204,8 @@ def start_actors(
     )
     if not num_cpus_per_worker >= 0:
         raise ValueError(f"num_cpus_per_worker: expected at least 0, got {num_cpus_per_worker!r}")
+    if actors not in ("auto", "machine", "core"):
+        raise ValueError(f"actors: expected 'auto', 'machine' or 'core', got {actors!r}")
     if in_series != "auto":
         shares(len(functions), in_series, 1)  # a wrong one is told before Ray is started
     options = ActorOptions(
@@ -201,19 +215,49 @@ def start_actors(
     try:
         free = cluster.free_workers(options) if in_series == "auto" else 1
         split = shares(len(functions), in_series, free)
+        placed = _placed(cluster, options, len(split), actors)
     except BaseException:
         cluster.release()
         raise
-    settings = ActorSettings(
-        cluster, options, len(split), worker_threads, step_timeout, start_timeout
+    settings = ActorSettings(cluster, options, len(split), step_timeout, start_timeout)
+    plan = ActorPlan(
+        (),
+        in_processes=placed is not None,
+        threads=worker_threads,
+        timeout=step_timeout,
+        start_timeout=start_timeout,
+        restarts=restarts is not None,
+        info_bytes=info_bytes,
     )
-    actors = Actors(settings, split, functions, keywords, autoreset, info_bytes)
-    groups = WorkerGroups(actors, None, describe, restarts)
-    places = [driver.actor.place for driver in actors.workers]
+    backend = Actors(
+        settings,
+        plan,
+        placed or shares_of_cores(len(split)),
+        split,
+        functions,
+        keywords,
+        autoreset,
+        info_bytes,
+    )
+    groups = WorkerGroups(backend, None, describe, restarts)
+    places = [actor.place for actor in backend.actors]
     logger.info(
-        "%d environments in %d Ray actors on %d nodes",
+        "%d environments in %d workers of %d Ray actors on %d nodes",
         len(functions),
-        len(actors.workers),
+        len(split),
+        len(places),
         len({node for _, node in filter(None, places)}),
     )
     return groups
+
+
+def _placed(
+    cluster: RayCluster, options: ActorOptions, workers: int, actors: str
+) -> list[ActorShare] | None:
+    """The actors of machines, if that is the form they are to have."""
+    if actors == "core" or (actors == "auto" and not options.spreads):
+        return None
+    placed = shares_of_machines(workers, cluster.rooms(options))
+    if actors == "auto" and len(placed) == workers:
+        return None
+    return placed if options.spreads else [replace(share, node=None) for share in placed]

@@ -193,6 +193,11 @@ class ColumnLayout:
     kinds: tuple[ArrayKind | None, ...] = ()
     nbytes: int = 0
 
+    @property
+    def extent(self) -> tuple[int, int]:
+        """How many columns, and how many of each environment's bytes, are in use."""
+        return len(self.keys), self.nbytes
+
     def kind(self, code: int) -> Kind:
         """What a code stands for."""
         number = _NUMBER_OF.get(code)

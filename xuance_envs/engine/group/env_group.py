@@ -112,8 +112,8 @@ class EnvGroup(Envs):
         self._laid_out = [-1, -1]  # the changes that these columns have heard of
         self._infos = InfoWriter(arrays.infos, self._freeze_info)
         self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze_info)
-        self._outcomes = OutcomeMaker(self._infos, self._reset_infos)
         self._masks = GroupMasks(arrays.masks, arrays.pending)
+        self._outcomes = OutcomeMaker(self._infos, self._reset_infos, self._masks.watched)
         self.clock = StepClock(n, self._recorder.times)
         # What each step calls: the environments, but for those that it resets instead.
         self._stepped: list[Any] = list(self.envs)
@@ -263,6 +263,8 @@ class EnvGroup(Envs):
         Raises:
             EnvError: one raised, or returned something else.
         """
+        if not self._masks.watched:
+            self._outcomes.forget()  # which tell that there will be masks
         watch = self._masks.watch if note else self._masks.expect
         return self._each(MASK_METHOD, places, watch, None, places)
 

@@ -77,7 +77,7 @@ class GroupHost:
         """
         try:
             if request == Request.STEP:
-                result = self.group.step(loads(payload) if payload else None)
+                result = self.group.step(None)
             else:
                 command, arguments = loads(payload)
                 result = self._execute(command, arguments)

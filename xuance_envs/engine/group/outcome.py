@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -67,6 +67,7 @@ class Rest:
     Attributes:
         layout: the columns of infos, if they have changed.
         reset_layout: the same for the infos of the resets.
+        masks: where there are layouts, whether environments are asked for masks of actions.
         infos: by place in the group, what does not fit the columns of an info.
         reset_infos: the same for the infos of the resets.
         observations: the lists of observations' leaves that are held as objects.
@@ -75,6 +76,7 @@ class Rest:
 
     layout: ColumnLayout | None = None
     reset_layout: ColumnLayout | None = None
+    masks: bool = False
     infos: dict[int, Any] = field(default_factory=dict)
     reset_infos: dict[int, Any] = field(default_factory=dict)
     observations: list[list[Any]] = field(default_factory=list)
@@ -128,11 +130,13 @@ class OutcomeMaker:
     Args:
         infos: writes the infos.
         reset_infos: writes those of the resets.
+        watched: the environments that are asked for masks of actions.
     """
 
-    def __init__(self, infos: _Writer, reset_infos: _Writer) -> None:
+    def __init__(self, infos: _Writer, reset_infos: _Writer, watched: Collection[int] = ()) -> None:
         self._infos = infos
         self._reset_infos = reset_infos
+        self._watched = watched
         self._known = self._told = 0
 
     def begin(self) -> None:
@@ -166,6 +170,7 @@ class OutcomeMaker:
             rest.reset_observations = [list(values) for values in reset_observations]
         if changes != self._known:
             rest.layout, rest.reset_layout = infos.table.layout, resets.table.layout
+            rest.masks = bool(self._watched)
         outcome = Outcome(ended, rest)
         self._told = changes  # no call comes after, so no interrupt before it has been told
         return outcome

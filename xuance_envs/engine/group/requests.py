@@ -6,7 +6,7 @@ any time. How a message travels is the business of the worker's kind.
 =======  =====================================  ===================================
 request  payload                                replies
 =======  =====================================  ===================================
-STEP     the actions that are objects, if any   DONE, ENDED, OUTCOME, FAILED
+STEP     none: the actions are in the arrays    DONE, ENDED, OUTCOME, FAILED
 CALL     (name of a command, its arguments)     DONE, ENDED, OUTCOME, VALUE, FAILED
 CLOSE    none                                   none: the worker ends
 =======  =====================================  ===================================

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["NEWS_BYTES", "TIMES_BYTES", "StepClock", "StepTimes", "take_news"]
+__all__ = ["NEWS_BYTES", "TIMES_BYTES", "StepClock", "StepTimes", "news_in", "take_news"]
 
 WINDOW = 1024
 """How many of the last steps the percentiles are of."""
@@ -65,6 +65,13 @@ class StepTimes:
             int(cells[_SLOWEST]),
             float(cells[_SLOWEST_TIME]),
         )
+
+
+def news_in(memory: bytes) -> bytes:
+    """The news of a clock by its memory, as :meth:`StepClock.news` has them."""
+    steps = int(np.frombuffer(memory, np.float64, 1)[0])
+    place = 8 * (_RING + (steps - 1) % WINDOW)
+    return memory[: 8 * _RING] + memory[place : place + 8]
 
 
 def take_news(memory: bytearray, news: bytes) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TextIO
 
 from xuance_envs.engine.group.recorder import NOWHERE, Recorder
-from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes
+from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, news_in
 from xuance_envs.engine.process.shared_memory import keep_from_forks
 
 __all__ = ["REGION", "BlackBox", "record"]
@@ -56,6 +56,10 @@ class BlackBox:
     def times(self) -> StepTimes:
         """How long its steps take."""
         return StepTimes.read(os.pread(self._fd, TIMES_BYTES, self._start + _TIMES))
+
+    def news(self) -> bytes:
+        """What its last step changed in them, for a copy of them."""
+        return news_in(os.pread(self._fd, TIMES_BYTES, self._start + _TIMES))
 
     def last_words(self) -> str:
         """The last lines of its standard error, and the first ones of its crash report.

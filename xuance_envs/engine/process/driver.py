@@ -125,10 +125,11 @@ class ProcessDriver(WorkerDriver):
             WorkerDiedError: it has ended, or one of its siblings.
             WorkerTimeoutError: it has not answered in the time it was given; it has ended now.
         """
-        code, payload = self._answer(deadline)
+        code, payload = self.answer(deadline)
         return PLAIN.get(code) or self.unpack(code, payload)
 
-    def _answer(self, deadline: float | None) -> tuple[int, bytes]:
+    def answer(self, deadline: float | None = None) -> tuple[int, bytes]:
+        """The same as the worker sent it: the reply, and its payload."""
         while True:
             began = monotonic()
             until, due = began + LOOK, self.due

@@ -60,6 +60,10 @@ class Processes(Backend[ProcessDriver]):
     def attach(self, spaces: tuple[Any, Any], arrays: StepArrays) -> None:
         """See :class:`~xuance_envs.engine.backend.Backend`."""
         super().attach(spaces, arrays)
+        self.place()
+
+    def place(self) -> None:
+        """Begins to watch how quick steps are, to keep the workers on a CPU each if they are."""
         pids = [driver.worker.pid for driver in self.workers] if self._pin else ()
         self._placement = Placement(pids, self._caller_steps, available_cpus())
 
@@ -67,10 +71,11 @@ class Processes(Backend[ProcessDriver]):
         """Keeps the workers on a CPU each as long as their steps are quick."""
         self._placement.step()
 
-    def replace(self, index: int, *how: Any) -> None:
+    def restart(self, index: int) -> ProcessDriver:
         """See :class:`~xuance_envs.engine.backend.Backend`."""
-        super().replace(index, *how)
-        self._placement.replace(index, self.workers[index].worker.pid)
+        driver = super().restart(index)
+        self._placement.replace(index, driver.worker.pid)
+        return driver
 
     def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
         """See :class:`~xuance_envs.engine.backend.Backend`; they are on shared memory."""
@@ -119,8 +124,8 @@ class Processes(Backend[ProcessDriver]):
                 "worker with in_series",
             ) from error
 
-    def _end(self, worker: ProcessDriver) -> None:
-        end_all([worker], HURRY)
+    def _end(self, index: int) -> None:
+        end_all([self.workers[index]], HURRY)
 
     def _place(self, lo: int, hi: int) -> tuple[Any, ...]:
         return self._spaces, len(self.env_fns), self.info_bytes, lo, hi

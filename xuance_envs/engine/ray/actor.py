@@ -1,75 +1,185 @@
-"""The inside of an actor: one group of environments on arrays of its own.
+"""The inside of an actor: groups of environments on arrays of its own.
 
-A request is bytes, and so is its one reply; :mod:`~xuance_envs.engine.ray.wire` says what is in
-a step's. Nothing here knows what brings them, so that it can be tried without a cluster.
+A request is bytes, and so is its one reply; :mod:`~xuance_envs.engine.ray.messages` says what is in
+them. Nothing here knows what brings them, so that it can be tried without a cluster.
 """
 
 from __future__ import annotations
 
-import struct
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
+from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.host import GroupHost
-from xuance_envs.engine.group.requests import PLAIN, Reply, Request
+from xuance_envs.engine.group.requests import Request
 from xuance_envs.engine.group.step_clock import NEWS_BYTES
-from xuance_envs.engine.ray.wire import GroupWire
+from xuance_envs.engine.ray.messages import Answer, Ask, pack_answers, unpack_asks
+from xuance_envs.engine.ray.wire import NOTHING, ActorWire, Extents
+from xuance_envs.engine.serialization import loads
 
-__all__ = ["OUTCOMES", "REPLY", "REQUEST", "GroupActor"]
+__all__ = ["NO_NEWS", "ActorPlan", "GroupActor", "GroupsActor", "HostedGroup"]
 
-REQUEST = struct.Struct("<qB")
-"""How a request begins: its number and its code. A step's actions that are arrays come next."""
-
-REPLY = struct.Struct(f"<BIBI?{NEWS_BYTES}s")
-"""What comes behind an outcome's code, before what is in the arrays: how many columns of infos are
-in use and how many bytes of each environment, the same of resets' infos, whether masks of actions
-are there, and the news of the group's clock."""
-
-OUTCOMES = frozenset({*PLAIN, Reply.OUTCOME})
-"""The replies that bring what is in the arrays."""
+NO_NEWS = bytes(NEWS_BYTES)
 
 
-class GroupActor:
-    """Bytes around one group of environments.
+@dataclass(frozen=True)
+class ActorPlan:
+    """What an actor is for.
 
-    Args:
-        threads: how many threads numeric libraries may use; None leaves them be.
+    Attributes:
+        split: index of the first environment and index after the last, of each of its groups.
+        in_processes: whether each group has a process of its own.
+        threads: how many threads numeric libraries may use in each; None leaves them be.
+        timeout: seconds each process may take to answer; None for ever.
+        start_timeout: seconds each may take to make its environments, likewise.
+        restarts: whether a process that is lost is replaced, so that its end is no concern of
+            the others.
+        info_bytes: room for the arrays in each environment's info.
+        spaces: an observation and an action space, pickled, where they are known already.
     """
 
-    def __init__(self, threads: int | None) -> None:
-        self._host = GroupHost(self._make_arrays, threads)
-        self._wire: GroupWire
-        self._request = b""
-        self._reply = b""
+    split: tuple[tuple[int, int], ...]
+    in_processes: bool = False
+    threads: int | None = None
+    timeout: float | None = None
+    start_timeout: float | None = None
+    restarts: bool = False
+    info_bytes: int = INFO_BYTES
+    spaces: bytes | None = None
+
+    @property
+    def num_envs(self) -> int:
+        """How many environments there are in it."""
+        return self.split[-1][1] - self.split[0][0]
+
+
+class HostedGroup(ABC):
+    """One group of an actor: asked for one thing at a time, and then for the answer.
+
+    Attributes:
+        asked: what it was last asked.
+        lock: held while it is asked and until it has answered.
+    """
+
+    def __init__(self) -> None:
+        self.asked: Ask | None = None
+        self.lock = threading.Lock()
+
+    @abstractmethod
+    def ask(self, ask: Ask) -> None:
+        """Starts what it is asked for."""
+
+    @abstractmethod
+    def answer(self) -> Answer:
+        """Waits for the answer, and gives it as often as it is called."""
+
+
+class GroupsActor(ABC):
+    """Bytes around groups of environments.
+
+    Args:
+        plan: what it is for.
+    """
+
+    def __init__(self, plan: ActorPlan) -> None:
+        self._plan = plan
+        self._wire: ActorWire
+        self._groups = self._start(plan)
+        if plan.spaces is not None:
+            self.attach(plan.spaces)
+
+    def attach(self, spaces: bytes) -> None:
+        """Lays out the arrays; the groups are asked to attach themselves to them later.
+
+        Args:
+            spaces: an observation and an action space, pickled.
+
+        Raises:
+            MemoryError: there is too little memory for them.
+        """
+        self._wire = ActorWire(self._allocated(loads(spaces)), self._plan.split)
 
     def answer(self, request: bytes) -> bytes:
-        """Executes a request; the same one again gets the same reply, and is not executed.
+        """Has groups do what they are asked; the same request again is not executed again.
 
-        So a caller that was interrupted may ask again.
+        So a caller that was interrupted may ask again. Several may be made at the same time.
         """
-        if request != self._request:
-            self._reply = self._executed(request)
-            self._request = request
-        return self._reply
+        asks, start = unpack_asks(request)
+        groups = [self._groups[ask.group] for ask in asks]
+        with ExitStack() as stack:
+            for group in groups:
+                stack.enter_context(group.lock)
+            if stepping := [ask.group for ask in asks if ask.code == Request.STEP]:
+                self._wire.take_actions(request, start, stepping)
+            for group, ask in zip(groups, asks, strict=True):
+                if group.asked != ask:
+                    group.ask(ask)
+                    group.asked = ask
+            answers = [group.answer() for group in groups]
+            extents = {
+                ask.group: answer.extents
+                for ask, answer in zip(asks, answers, strict=True)
+                if answer.is_outcome
+            }
+            return pack_answers(answers, self._wire.results(extents) if extents else b"")
 
+    @abstractmethod
+    def _start(self, plan: ActorPlan) -> Sequence[HostedGroup]:
+        """Makes the groups, which have no environments yet."""
+
+    @abstractmethod
+    def _allocated(self, spaces: tuple[Any, Any]) -> StepArrays:
+        """The arrays of all groups."""
+
+    @abstractmethod
     def close(self) -> None:
         """Closes the environments."""
+
+
+class GroupActor(GroupsActor):
+    """An actor with one group, in its own process."""
+
+    def _start(self, plan: ActorPlan) -> Sequence[HostedGroup]:
+        self._host = GroupHost(lambda *_: self._arrays, plan.threads)
+        return [_GroupHere(self._host)]
+
+    def _allocated(self, spaces: tuple[Any, Any]) -> StepArrays:
+        plan = self._plan
+        self._arrays = StepArrays.allocate(*spaces, plan.num_envs, info_bytes=plan.info_bytes)
+        return self._arrays
+
+    def close(self) -> None:
+        """See :class:`GroupsActor`."""
         self._host.close()
 
-    def _executed(self, request: bytes) -> bytes:
-        _, code = REQUEST.unpack_from(request)
-        start = REQUEST.size
-        if code == Request.STEP:
-            start = self._wire.take_actions(request, start)
-        reply, payload = self._host.answer(code, request[start:])
-        if reply not in OUTCOMES:
-            return bytes([reply]) + payload
-        group = self._host.group
-        infos, resets, masks = group.extents
-        head = REPLY.pack(*infos, *resets, masks, group.clock.news())
-        return b"".join((bytes([reply]), head, self._wire.results(infos, resets, masks), payload))
 
-    def _make_arrays(self, spaces: tuple[Any, Any], num_envs: int, info_bytes: int) -> StepArrays:
-        arrays = StepArrays.allocate(*spaces, num_envs, info_bytes=info_bytes)
-        self._wire = GroupWire(arrays)
-        return arrays
+class _GroupHere(HostedGroup):
+    """A group in this process, which works when it is asked for its answer."""
+
+    def __init__(self, host: GroupHost) -> None:
+        super().__init__()
+        self._host = host
+        self._ask: Ask
+        self._answer: Answer | None = None
+
+    def ask(self, ask: Ask) -> None:
+        """See :class:`HostedGroup`."""
+        self._ask, self._answer = ask, None
+
+    def answer(self) -> Answer:
+        """See :class:`HostedGroup`."""
+        if self._answer is None:
+            # A step whose actions are objects, too, has them in a call.
+            request = Request.CALL if self._ask.payload else self._ask.code
+            code, payload = self._host.answer(request, self._ask.payload)
+            answer = Answer(code, NOTHING, NO_NEWS, payload)
+            if answer.is_outcome:
+                group = self._host.group
+                answer = answer._replace(extents=Extents(*group.extents), news=group.clock.news())
+            self._answer = answer
+        return self._answer

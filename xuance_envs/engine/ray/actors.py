@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -13,9 +14,12 @@ from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.outcome import Autoreset
-from xuance_envs.engine.ray.cluster import RayCluster
+from xuance_envs.engine.ray.actor import ActorPlan
+from xuance_envs.engine.ray.cluster import LostError, RayCluster
 from xuance_envs.engine.ray.driver import ActorDriver
-from xuance_envs.engine.ray.worker_actor import ActorSettings
+from xuance_envs.engine.ray.shares import ActorShare
+from xuance_envs.engine.ray.worker_actor import ActorSettings, WorkerActor
+from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.engine.waiting import Waiter
 
 __all__ = ["Actors"]
@@ -25,20 +29,27 @@ PATIENCE = 5.0
 
 
 class Actors(Backend[ActorDriver]):
-    """The actors of one vector environment.
+    """The actors of one vector environment, each with one worker or several.
 
     Args:
         settings: how they are started.
-        split: index of the first environment and index after the last, of each.
+        plan: what each is for, but for its share.
+        shares: of the actors, in the workers' order.
+        split: index of the first environment and index after the last, of each worker.
         env_fns: makes an environment each; those of all actors.
         keywords: keyword arguments for each function.
         autoreset: when an environment whose episode ended is reset.
         info_bytes: room for the arrays in each environment's info.
+
+    Attributes:
+        actors (list[WorkerActor]): those that have been started.
     """
 
     def __init__(
         self,
         settings: ActorSettings,
+        plan: ActorPlan,
+        shares: Sequence[ActorShare],
         split: Sequence[tuple[int, int]],
         env_fns: Sequence[Callable[..., Any]],
         keywords: Sequence[Mapping[str, Any]],
@@ -46,11 +57,77 @@ class Actors(Backend[ActorDriver]):
         info_bytes: int = INFO_BYTES,
     ) -> None:
         super().__init__(split, env_fns, keywords, autoreset, info_bytes)
+        self.actors: list[WorkerActor] = []
+        self.asked = self.flush
         self._settings = settings
+        self._plan = plan
+        self._shares = shares
+        self._place_of = {
+            worker: (number, worker - share.workers.start)
+            for number, share in enumerate(shares)
+            for worker in share.workers
+        }
+
+    def flush(self) -> None:
+        """Makes the calls of what groups have been asked."""
+        for actor in self.actors:
+            actor.flush()
+
+    def start(self) -> None:
+        """See :class:`~xuance_envs.engine.backend.Backend`."""
+        for share in self._shares:
+            self.actors.append(self._actor(share))
+        super().start()
+
+    def _actor(self, share: ActorShare) -> WorkerActor:
+        workers = share.workers
+        plan = replace(self._plan, split=tuple(self._split[workers.start : workers.stop]))
+        options = self._settings.options.together(len(workers), share.node)
+        return WorkerActor(self._settings, options, plan)
+
+    def _start(self, index: int, started: Callable[[ActorDriver], None]) -> None:
+        number, group = self._place_of[index]
+        started(ActorDriver(self._settings, self.actors[number], group, self.flush))
+
+    def _end(self, index: int) -> None:
+        """Ends the actor of a worker that is to be replaced, unless that alone has been lost.
+
+        Workers of an actor that was lost are replaced one after the other, in the same successor.
+        """
+        number, _ = self._place_of[index]
+        actor = self.actors[number]
+        gone = actor.lost is not None or not self._plan.in_processes
+        if gone and actor is self.workers[index].actor:
+            end_actors(self._settings.cluster, [actor], HURRY)
+            self.actors[number] = self._actor(self._shares[number])
+            self._attach_actor(self.actors[number])
 
     def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
         """See :class:`~xuance_envs.engine.backend.Backend`; replies are copied into them."""
         return StepArrays.allocate(*spaces, num_envs, info_bytes=self.info_bytes)
+
+    def attach(self, spaces: tuple[Any, Any], arrays: StepArrays) -> None:
+        """See :class:`~xuance_envs.engine.backend.Backend`.
+
+        Raises:
+            MemoryError: an actor has too little memory for its part.
+        """
+        self._arrays = arrays
+        packed = dumps_for_worker(spaces)
+        self._plan = replace(self._plan, spaces=packed)
+        for actor, ref in [(actor, actor.allocate(packed)) for actor in self.actors]:
+            self._attach_actor(actor)
+            try:
+                self._settings.cluster.get(ref, None)
+            except LostError as error:
+                actor.lose(str(error))
+                lost = next(worker for worker in self.workers if worker.actor is actor)
+                raise lost.death() from None
+        super().attach(spaces, arrays)
+
+    def _attach_actor(self, actor: WorkerActor) -> None:
+        split = actor.plan.split
+        actor.attach(self._arrays.slice(split[0][0], split[-1][1]))
 
     def waiter(self, drivers: Sequence[Driver]) -> Waiter:
         """See :class:`~xuance_envs.engine.backend.Backend`."""
@@ -58,20 +135,18 @@ class Actors(Backend[ActorDriver]):
 
     def end(self, patience: float | None = None) -> None:
         """See :class:`~xuance_envs.engine.backend.Backend`."""
-        end_actors(self._settings.cluster, self.workers, PATIENCE if patience is None else patience)
+        self.workers.clear()
+        end_actors(self._settings.cluster, self.actors, PATIENCE if patience is None else patience)
 
     def ends_with(self, owner: Any) -> Callable[[], Any]:
         """See :class:`~xuance_envs.engine.backend.Backend`."""
         return weakref.finalize(owner, _end, self, self._settings, os.getpid())
 
-    def _start(self, index: int, started: Callable[[ActorDriver], None]) -> None:
-        started(ActorDriver(self._settings, *self._split[index]))
-
-    def _end(self, worker: ActorDriver) -> None:
-        end_actors(self._settings.cluster, [worker], HURRY)
-
     def _place(self, lo: int, hi: int) -> tuple[Any, ...]:
-        return self._spaces, hi - lo, self.info_bytes
+        plans = (actor.plan for actor in self.actors)
+        plan = next(plan for plan in plans if plan.split[0][0] <= lo < plan.split[-1][1])
+        first = plan.split[0][0]
+        return self._spaces, plan.num_envs, self.info_bytes, lo - first, hi - first
 
 
 class _ActorWaiter(Waiter):
@@ -101,30 +176,32 @@ class _ActorWaiter(Waiter):
     def _answering(
         self, at_work: Collection[int], count: int | None, seconds: float | None
     ) -> set[int]:
-        group_of = {self._actors.workers[group].ref: group for group in at_work}
-        if not group_of:
+        self._actors.flush()
+        groups_of: dict[Any, set[int]] = {}
+        for group in at_work:
+            groups_of.setdefault(self._actors.workers[group].ref, set()).add(group)
+        if not groups_of:
             return set()
-        ready = self._cluster.wait(list(group_of), count or len(group_of), seconds)
-        return {group_of[ref] for ref in ready}
+        ready = self._cluster.wait(list(groups_of), count or len(groups_of), seconds)
+        return set().union(*(groups_of[ref] for ref in ready))
 
 
-def end_actors(cluster: RayCluster, drivers: list[ActorDriver], patience: float = PATIENCE) -> None:
+def end_actors(cluster: RayCluster, actors: list[WorkerActor], patience: float = PATIENCE) -> None:
     """Ends actors: asks them to close their environments, then kills them.
 
     Args:
         cluster: where they are.
-        drivers: theirs; the list is empty afterwards.
+        actors: the actors; the list is empty afterwards.
         patience: seconds they have to close their environments.
     """
-    actors = [driver.actor for driver in drivers]
     try:
         if cluster.alive:
             calls = [call for actor in actors if (call := actor.ask_to_close()) is not None]
             if calls:
                 cluster.wait(calls, len(calls), patience)
     finally:
-        while drivers:
-            drivers.pop().actor.kill()
+        while actors:
+            actors.pop().kill()
 
 
 def _end(actors: Actors, settings: ActorSettings, owner: int) -> None:

@@ -12,10 +12,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from xuance_envs.engine.ray.actor import GroupActor
+from xuance_envs.engine.ray.actor import ActorPlan, GroupActor
+from xuance_envs.engine.ray.machine import MachineActor
 
 __all__ = ["ActorOptions", "LostError", "RayCluster"]
 
@@ -40,17 +41,39 @@ class ActorOptions:
         resources: further resources, by name; ``"GPU"`` and ``"memory"``, too.
         runtime_env: Ray's description of the code and variables it needs.
         scheduling_strategy: Ray's, such as ``"SPREAD"``.
+        node: the id of the node it is to be on if that is there and has the room; None for what
+            the strategy says.
     """
 
     num_cpus: float = 1.0
     resources: Mapping[str, float] = field(default_factory=dict)
     runtime_env: Mapping[str, Any] | None = None
     scheduling_strategy: Any = "SPREAD"
+    node: str | None = None
+
+    @property
+    def counted(self) -> dict[str, float]:
+        """What one actor takes when it is counted for how many there is room."""
+        return {"CPU": 1.0} | {name: value for name, value in self.needed.items() if value > 0}
 
     @property
     def needed(self) -> dict[str, float]:
         """What one actor takes, by the names a cluster has for it."""
         return {"CPU": self.num_cpus, **self.resources}
+
+    def together(self, count: int, node: str | None) -> ActorOptions:
+        """What an actor takes that is for so many, on a node if it is there and has the room."""
+        return replace(
+            self,
+            num_cpus=count * self.num_cpus,
+            resources={name: _whole(count * value) for name, value in self.resources.items()},
+            node=node,
+        )
+
+    @property
+    def spreads(self) -> bool:
+        """Whether Ray is to choose nodes, so that they may as well be chosen here."""
+        return self.scheduling_strategy in ("SPREAD", "DEFAULT")
 
     def for_ray(self) -> dict[str, Any]:
         """The same as Ray's options; Ray is never to restart an actor or repeat a call."""
@@ -60,7 +83,7 @@ class ActorOptions:
             "num_cpus": self.num_cpus,
             "max_restarts": 0,
             "max_task_retries": 0,
-            "scheduling_strategy": self.scheduling_strategy,
+            "scheduling_strategy": self._strategy(),
         }
         given = {
             "num_gpus": gpus,
@@ -70,15 +93,30 @@ class ActorOptions:
         }
         return options | {name: value for name, value in given.items() if value is not None}
 
+    def _strategy(self) -> Any:
+        if self.node is None:
+            return self.scheduling_strategy
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-class ClusterActor(GroupActor):
-    """A group of environments in a Ray actor."""
+        return NodeAffinitySchedulingStrategy(self.node, soft=True)
+
+
+class _Placed:
+    """What an actor of Ray's tells of itself."""
 
     def whereabouts(self) -> tuple[int, str]:
         """Its process id, and the id of its node."""
         import ray
 
         return os.getpid(), str(ray.get_runtime_context().get_node_id())
+
+
+class ClusterActor(_Placed, GroupActor):
+    """A group of environments in a Ray actor."""
+
+
+class ClusterMachine(_Placed, MachineActor):
+    """Groups of environments in the processes of a Ray actor."""
 
 
 class RayCluster:
@@ -153,12 +191,19 @@ class RayCluster:
 
     # -- actors -----------------------------------------------------------------------
 
-    def start_actor(self, options: ActorOptions, threads: int | None) -> Any:
+    def start_actor(self, options: ActorOptions, plan: ActorPlan) -> Any:
         """Starts an actor, and does not wait for it; returns its handle."""
-        given = options.for_ray()
+        if not plan.in_processes:
+            return self.start(ClusterActor, options, plan)
+        # Groups may be asked one by one; and there is something else to ask of them all.
+        return self.start(ClusterMachine, options, plan, max_concurrency=len(plan.split) + 2)
+
+    def start(self, kind: type[Any], options: ActorOptions, plan: Any, **more: Any) -> Any:
+        """The same for an actor of any class, which is made of its plan."""
+        given = options.for_ray() | more
         if self._holds and options.runtime_env == RayCluster._runtime_env:
             given.pop("runtime_env", None)  # it is the whole connection's
-        return self._ray.remote(ClusterActor).options(**given).remote(threads)
+        return self._ray.remote(kind).options(**given).remote(plan)
 
     def kill(self, handle: Any) -> None:
         """Ends an actor, whatever it is doing."""
@@ -173,6 +218,14 @@ class RayCluster:
             would make anew without being asked.
         """
         return method.remote(*arguments) if self.alive else None
+
+    def put(self, value: Any) -> Any:
+        """Brings a value to where several calls may have it from: once to each node.
+
+        Returns:
+            What stands for it among a call's arguments.
+        """
+        return self._ray.put(value) if self.alive else None
 
     def get(self, ref: Any, seconds: float | None) -> Any:
         """What a call replied.
@@ -221,8 +274,7 @@ class RayCluster:
 
         An actor without CPUs counts as one that takes a CPU.
         """
-        needed = {name: value for name, value in options.needed.items() if value > 0}
-        needed.setdefault("CPU", 1.0)
+        needed = options.counted
         total = _room(self._ray.cluster_resources(), needed)
         deadline = time.monotonic() + SETTLING
         while (room := _room(self._ray.available_resources(), needed)) < total:
@@ -230,6 +282,24 @@ class RayCluster:
                 break
             time.sleep(SETTLING / 20)
         return max(1, room)
+
+    def cpus(self) -> int:
+        """How many CPUs the cluster has."""
+        return int(self._ray.cluster_resources().get("CPU", 0))
+
+    def rooms(self, options: ActorOptions) -> dict[str, tuple[int, int]]:
+        """For how many actors there is room on each node, by its id: now, and if it were idle."""
+        from ray._private import state
+
+        # Where the connection is one to a proxy, nodes can only be asked what they have.
+        free = {} if self._ray.util.client.ray.is_connected() else _free_of(state)
+        rooms = {}
+        for node in self._ray.nodes():
+            if node["Alive"]:
+                total = _room(node["Resources"], options.counted)
+                now = _room(free.get(node["NodeID"], node["Resources"]), options.counted)
+                rooms[node["NodeID"]] = (now, total)
+        return rooms
 
     def shortage(self, options: ActorOptions, workers: int) -> str:
         """What workers take, and what there is of it, in words."""
@@ -241,6 +311,16 @@ class RayCluster:
             for name, value in needed.items()
         ]
         return ", ".join(parts)
+
+
+def _free_of(state: Any) -> Mapping[str, Mapping[str, float]]:
+    found: Mapping[str, Mapping[str, float]] = state.available_resources_per_node()
+    return found
+
+
+def _whole(amount: float) -> float:
+    """As much of a resource, or more: Ray has no parts of more than one."""
+    return amount if amount <= 1 else math.ceil(amount - 1e-6)
 
 
 def _room(resources: Mapping[str, float], needed: Mapping[str, float]) -> int:

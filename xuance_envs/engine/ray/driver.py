@@ -1,12 +1,14 @@
 """A group in a Ray actor, as a driver.
 
-A step is one call and one reply, whatever the number of environments. A request is answered, or it
-is an error that says what became of the actor and where it was. Ray may not know whether a call
-that failed was executed: the actor then counts as lost and is killed, and no call is made twice.
+A request is answered, or it is an error that says what became of the actor and where it was. Ray
+may not know whether a call that failed was executed: the actor then counts as lost and is killed,
+and no call is made twice. Where the group has a process of its own in the actor, that may be lost
+alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -15,118 +17,137 @@ from xuance_envs.engine.backend import WorkerDriver, shown
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.requests import PLAIN, Request
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, take_news
-from xuance_envs.engine.ray.actor import OUTCOMES, REPLY, REQUEST
 from xuance_envs.engine.ray.cluster import LostError
-from xuance_envs.engine.ray.wire import GroupWire
-from xuance_envs.engine.ray.worker_actor import LOOK, ActorSettings, WorkerActor
+from xuance_envs.engine.ray.messages import Answer, Ask
+from xuance_envs.engine.ray.worker_actor import LOOK, ActorSettings, Call, WorkerActor
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 
 __all__ = ["ActorDriver"]
 
+GRACE = 5.0
+"""Seconds more that an actor has to tell that a process of its own took too long."""
+
 _AT_ONCE = 0.0
 
 
 class ActorDriver(WorkerDriver):
-    """One group of environments in an actor of its own.
+    """One group of environments in an actor.
 
     Args:
-        settings: how its actor is started.
-        lo: index of its first environment.
-        hi: index after its last environment.
+        settings: how actors are started.
+        actor: its actor.
+        group: which of the actor's groups it is.
+        flush: makes the calls of what this and other groups have been asked.
 
     Attributes:
-        actor (WorkerActor): the actor.
-        ref: what Ray knows the last call by.
+        actor (WorkerActor): as given.
     """
 
     what = "an actor"
     tag = 0
     due: float | None = None
 
-    def __init__(self, settings: ActorSettings, lo: int, hi: int) -> None:
-        super().__init__(lo, hi)
-        self.actor = WorkerActor(settings)
-        self.ref: Any = None
+    def __init__(
+        self,
+        settings: ActorSettings,
+        actor: WorkerActor,
+        group: int,
+        flush: Callable[[], None],
+    ) -> None:
+        super().__init__(*actor.plan.split[group])
+        self.actor = actor
         self._settings = settings
         self._cluster = settings.cluster
+        self._group = group
+        self._flush = flush
+        self._grace = GRACE if actor.plan.in_processes else 0.0
         self._limit: float | None = None
         self._command = "start"
-        self._wire: GroupWire
         self._times = bytearray(TIMES_BYTES)
-        self._request: tuple[int, bytes] | None = None
-        self._answer: tuple[int, bytes] | None = None
+        self._timed: Answer | None = None
+        self._death: WorkerDiedError | WorkerTimeoutError | None = None
 
     @property
     def alive(self) -> bool:
         """See :class:`~xuance_envs.engine.backend.WorkerDriver`."""
-        return self.actor.lost is None
+        return self.actor.lost is None and self._death is None
 
     def attach(self, arrays: StepArrays) -> None:
-        """See :class:`~xuance_envs.engine.backend.WorkerDriver`: replies are copied into them."""
-        self._wire = GroupWire(arrays)
+        """See :class:`~xuance_envs.engine.backend.WorkerDriver`: its actor knows of them."""
+
+    @property
+    def ref(self) -> Any:
+        """What Ray knows its last call by."""
+        call = self.actor.call_of(self._group)
+        return None if call is None else call.ref
 
     def pack_actions(self, actions: list[list[Any]]) -> bytes:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
-        return dumps_for_worker(actions)
+        return dumps_for_worker(("step", (actions,)))
 
     def ask_step(self, tag: int, actions: bytes | None) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
-        self._send(tag, Request.STEP, "step", self._wire.actions() + (actions or b""))
+        self._command = "step"
+        self._ask(self._settings.timeout, Ask(self._group, tag, Request.STEP, "", actions or b""))
 
     def ask(self, tag: int, packed: tuple[str, bytes]) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
-        self._send(tag, Request.CALL, *packed)
-
-    def _send(self, tag: int, request: Request, command: str, payload: bytes) -> None:
-        starts = command in ("build", "rebuild")
-        self._limit = self._settings.start_timeout if starts else self._settings.timeout
-        self.due = None if self._limit is None else monotonic() + self._limit
+        command, payload = packed
         self._command = command
-        self._request = tag, REQUEST.pack(tag, request) + payload
-        self._submit()
+        starts = command in ("build", "rebuild")
+        limit = self._settings.start_timeout if starts else self._settings.timeout
+        self._ask(limit, Ask(self._group, tag, Request.CALL, command, payload))
 
-    def _submit(self) -> None:
-        """Makes the call; done again after an interrupt, the actor takes it for the same one."""
-        assert self._request is not None
-        tag, request = self._request
-        self._answer = None
-        self.ref = self.actor.ask(request)
-        self.tag = tag
-        self._request = None
+    def _ask(self, limit: float | None, ask: Ask) -> None:
+        self._limit = limit
+        self.due = None if limit is None else monotonic() + limit + self._grace
+        self.actor.ask(ask)
+        self.tag = ask.tag
 
     def result(self, deadline: float | None = None) -> Any:
         """See :class:`~xuance_envs.engine.driver.Driver`.
 
         Raises:
-            WorkerDiedError: the actor has been lost, or one of its siblings.
+            WorkerDiedError: the actor has been lost, or the group's process, or one of its
+                siblings.
             WorkerTimeoutError: it has not answered in the time it was given, and was killed.
         """
-        if self._request is not None:
-            self._submit()
-        if self._answer is None:
-            self._answer = self._loaded(self._fetch(deadline))
-        code, payload = self._answer
-        return PLAIN.get(code) or self.unpack(code, payload)
+        answer = self._answer(deadline)
+        return PLAIN.get(answer.code) or self.unpack(answer.code, answer.payload)
 
-    def _fetch(self, deadline: float | None) -> bytes:
+    def _answer(self, deadline: float | None) -> Answer:
+        self._flush()
+        call = self.actor.call_of(self._group)
+        if call is None or call.answers is None:
+            call = self._fetch(call, deadline)
+        assert call.answers is not None
+        answer = call.answers[self._group]
+        if answer is not self._timed:
+            self._timed = answer
+            if answer.is_outcome:
+                take_news(self._times, answer.news)
+        return answer
+
+    def _fetch(self, call: Call | None, deadline: float | None) -> Call:
         """Waits for the reply.
 
         Raises:
             TimeoutError: the deadline passed.
         """
-        while self.alive:
+        while call is not None and self.actor.lost is None:
             now = monotonic()
             ends = [now + LOOK, self.due, deadline]
             try:
                 left = min(end for end in ends if end is not None) - now
-                return bytes(self._cluster.get(self.ref, max(left, 0.0)))
+                self.actor.take(call, bytes(self._cluster.get(call.ref, max(left, 0.0))))
+                return call
             except LostError as error:
                 self.actor.lose(str(error))
                 break
             except TimeoutError:
                 now = monotonic()
-            if self.due is not None and now >= self.due and not self._replied():
+            if self.due is not None and now >= self.due and not self._replied(call):
                 raise self._overdue()
             if deadline is not None and now >= deadline:
                 raise TimeoutError
@@ -134,19 +155,9 @@ class ActorDriver(WorkerDriver):
                 sibling.look()
         raise self.death()
 
-    def _replied(self) -> bool:
+    def _replied(self, call: Call) -> bool:
         """Whether there is a reply, which may still be on its way from another machine."""
-        return bool(self._cluster.wait([self.ref], 1, 0.0))
-
-    def _loaded(self, reply: bytes) -> tuple[int, bytes]:
-        """Brings what is for the arrays there; returns the reply's code and payload."""
-        start = 1
-        if reply[0] in OUTCOMES:
-            *extents, masks, news = REPLY.unpack_from(reply, start)
-            infos, resets = extents[:2], extents[2:]
-            start = self._wire.take_results(reply, start + REPLY.size, infos, resets, masks)
-            take_news(self._times, news)
-        return reply[0], reply[start:]
+        return bool(self._cluster.wait([call.ref], 1, 0.0))
 
     def look(self) -> None:
         """Notices, without waiting, that the actor has been lost.
@@ -155,9 +166,10 @@ class ActorDriver(WorkerDriver):
             WorkerDiedError: it has.
             WorkerTimeoutError: it has not answered in the time it was given.
         """
-        if self.ref is not None and self._answer is None and self._request is None:
+        call = self.actor.call_of(self._group)
+        if call is not None and call.answers is None:
             with suppress(TimeoutError):
-                self._answer = self._loaded(self._fetch(_AT_ONCE))
+                self._fetch(call, _AT_ONCE)
 
     def times(self) -> StepTimes:
         """See :class:`~xuance_envs.engine.driver.Driver`: as of the last step that was received."""
@@ -165,9 +177,13 @@ class ActorDriver(WorkerDriver):
 
     def death(self) -> WorkerDiedError:
         """See :class:`~xuance_envs.engine.backend.WorkerDriver`."""
+        if isinstance(self._death, WorkerDiedError):
+            return self._death
         details = f"It was an actor on {self.actor.where}. Ray says:\n{self.actor.lost}"
-        envs = range(self.lo, self.hi)
-        return WorkerDiedError(envs, self.actor.pid, None, shown(self._command), details)
+        envs, pid = range(self.lo, self.hi), self.actor.pid
+        if not self.actor.plan.restarts:  # all of them are lost, and not only these
+            envs = range(self.actor.plan.split[0][0], self.actor.plan.split[-1][1])
+        return WorkerDiedError(envs, pid, None, shown(self._command), details)
 
     def _overdue(self) -> WorkerTimeoutError:
         """Ends an actor that takes too long."""
@@ -180,6 +196,10 @@ class ActorDriver(WorkerDriver):
         return WorkerTimeoutError(envs, self.actor.pid, self._limit, shown(self._command), details)
 
     def _failure(self, error: BaseException) -> BaseException:
+        if isinstance(error, WorkerDiedError | WorkerTimeoutError):
+            error.details = f"{error.details}\nIt was on {self.actor.where}.".lstrip()
+            self._death = error
+            return error
         loads = self._command in ("build", "rebuild")
         if not (loads and isinstance(error, ImportError | AttributeError)):
             return error

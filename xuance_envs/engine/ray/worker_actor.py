@@ -1,4 +1,8 @@
-"""A Ray actor around a group of environments, seen from the caller: its start, loss and end."""
+"""A Ray actor around groups of environments, seen from the caller: its start, requests and end.
+
+A request to several of its groups is one call with one reply. So what groups are asked is kept
+until somebody says that this is all, or wants an answer.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.requests import Request
+from xuance_envs.engine.ray.actor import ActorPlan
 from xuance_envs.engine.ray.cluster import ActorOptions, LostError, RayCluster
+from xuance_envs.engine.ray.messages import Answer, Ask, pack_asks, unpack_answers
+from xuance_envs.engine.ray.wire import ActorWire
 
-__all__ = ["ActorSettings", "WorkerActor", "discard_actor", "start_actor"]
+__all__ = ["ActorSettings", "Call", "WorkerActor", "discard_actor", "start_actor"]
 
 LOOK = 1.0
 """Seconds it may take to hear where an actor is that has been started."""
@@ -23,9 +32,8 @@ class ActorSettings:
 
     Attributes:
         cluster: where they are.
-        options: what each takes, and where.
-        count: how many there are.
-        threads: how many threads numeric libraries may use in each; None leaves them be.
+        options: what each worker takes, and where.
+        count: how many workers there are.
         timeout: seconds each may take to answer; None for ever.
         start_timeout: seconds until each has to have made its environments; None for ever.
     """
@@ -33,7 +41,6 @@ class ActorSettings:
     cluster: RayCluster
     options: ActorOptions
     count: int
-    threads: int | None
     timeout: float | None
     start_timeout: float | None
 
@@ -47,9 +54,9 @@ class ActorSettings:
         )
 
 
-def start_actor(settings: ActorSettings) -> Any:
+def start_actor(settings: ActorSettings, options: ActorOptions, plan: ActorPlan) -> Any:
     """Starts an actor, and does not wait for it; returns its handle."""
-    return settings.cluster.start_actor(settings.options, settings.threads)
+    return settings.cluster.start_actor(options, plan)
 
 
 def discard_actor(cluster: RayCluster, handle: Any) -> None:
@@ -57,28 +64,100 @@ def discard_actor(cluster: RayCluster, handle: Any) -> None:
     cluster.kill(handle)
 
 
-class WorkerActor:
-    """The actor of a worker, which is started, and not waited for.
+class Call:
+    """A call of an actor, with what some of its groups are asked.
 
     Args:
-        settings: how it is started.
+        ref: what Ray knows it by.
+        groups: those.
 
     Attributes:
+        ref: as given.
+        groups (list[int]): as given.
+        answers: by group, once the reply is there and in the arrays.
+    """
+
+    __slots__ = ("answers", "groups", "ref")
+
+    def __init__(self, ref: Any, groups: list[int]) -> None:
+        self.ref = ref
+        self.groups = groups
+        self.answers: dict[int, Answer] | None = None
+
+
+class WorkerActor:
+    """An actor, which is started, and not waited for.
+
+    Args:
+        settings: how those of the vector environment are started.
+        options: what this one takes, and where.
+        plan: what it is for.
+
+    Attributes:
+        plan (ActorPlan): as given.
         lost (str | None): what Ray says of its loss, once there is something.
     """
 
-    def __init__(self, settings: ActorSettings) -> None:
+    def __init__(self, settings: ActorSettings, options: ActorOptions, plan: ActorPlan) -> None:
+        self.plan = plan
         self.lost: str | None = None
-        self._settings = settings
         self._cluster = settings.cluster
-        self._handle = start_actor(settings)
+        self._handle = start_actor(settings, options, plan)
         self._place: tuple[int, str] | None = None
+        self._wire: ActorWire
+        self._asks: dict[int, Ask] = {}
+        self._calls: dict[int, Call] = {}
         # Answered before anything else is, and so it tells whether the actor has started.
         self._whereabouts = self._cluster.call(self._handle.whereabouts)
 
-    def ask(self, request: bytes) -> Any:
-        """Has it answer a request; what to get the reply by."""
-        return self._cluster.call(self._handle.answer, request)
+    def attach(self, arrays: StepArrays) -> None:
+        """Takes note of the caller's arrays that its groups' results are to be in."""
+        self._wire = ActorWire(arrays, self.plan.split)
+
+    def allocate(self, spaces: bytes) -> Any:
+        """Has it lay out its own arrays.
+
+        Args:
+            spaces: an observation and an action space, pickled.
+
+        Returns:
+            What to wait for.
+        """
+        return self._cluster.call(self._handle.attach, spaces)
+
+    def ask(self, ask: Ask) -> None:
+        """Has a group asked, together with others, when :meth:`flush` is called."""
+        self._asks[ask.group] = ask
+
+    def flush(self) -> None:
+        """Makes a call of what there is to ask.
+
+        Done again after an interrupt, the actor takes it for the same one.
+        """
+        if not self._asks:
+            return
+        asks = list(self._asks.values())
+        stepping = [ask.group for ask in asks if ask.code == Request.STEP]
+        request = pack_asks(asks, self._wire.actions(stepping) if stepping else b"")
+        call = Call(self._cluster.call(self._handle.answer, request), [ask.group for ask in asks])
+        self._calls.update(dict.fromkeys(call.groups, call))
+        self._asks = {}
+
+    def call_of(self, group: int) -> Call | None:
+        """The last call in which a group was asked; None while one is to be made."""
+        return None if group in self._asks else self._calls.get(group)
+
+    def take(self, call: Call, reply: bytes) -> None:
+        """Takes the reply to a call: brings what is for the arrays there."""
+        if call.answers is not None:
+            return
+        answers, start = unpack_answers(reply, len(call.groups))
+        by_group = dict(zip(call.groups, answers, strict=True))
+        extents = {group: answer.extents for group, answer in by_group.items() if answer.is_outcome}
+        if extents:
+            self._wire.take_results(reply, start, extents)
+        # No group of it has been asked anything else before there is this.
+        call.answers = by_group
 
     @property
     def place(self) -> tuple[int, str] | None:

@@ -1,0 +1,133 @@
+"""What goes through a machine's actor beside numbers: masks, arrays in infos, and states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from comparing import assert_same
+from masked_envs import MaskedEnv
+from pretended_cluster import pretended_machines
+
+from xuance_envs import DummyVecEnv, EnvStates, RayVecEnv_Gym
+
+
+@pytest.fixture(autouse=True)
+def machines() -> Iterator[None]:
+    """Two machines with room for two workers each."""
+    with pretended_machines(here=2, there=2):
+        yield
+
+
+def both(kind: Any, **options: Any) -> tuple[Any, Any]:
+    """Seven environments on machines, and seven here."""
+    functions = [partial(kind, number) for number in range(7)]
+    envs = RayVecEnv_Gym(functions, 2, actors="machine", **options)
+    assert len(envs._groups.backend.actors) == 2
+    return envs, DummyVecEnv(functions)
+
+
+class Showing(MaskedEnv):
+    """Has arrays in its infos, of one shape in even environments and of two in odd ones."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = super().step(action)
+        info["place"] = np.full((3, 2), 10 * self.number + reward)
+        if self.number % 2:
+            info["names"] = np.arange(self.number, dtype=np.int16)
+        return observation, reward, terminated, truncated, info
+
+
+def steps(envs: Any, count: int) -> Iterator[Any]:
+    for t in range(count):
+        *results, infos = envs.step([t % 2] * envs.num_envs)
+        yield *results, list(infos)
+
+
+def test_arrays_in_infos_are_those_of_one_process_and_are_not_pickled() -> None:
+    envs, here = both(Showing)
+    with envs, here:
+        assert_same(envs.reset(seed=3)[0], here.reset(seed=3)[0])
+        for found, expected in zip(steps(envs, 9), steps(here, 9), strict=True):
+            assert_same(found, expected)
+        infos = envs.step([0] * 7)[-1]
+        assert infos.column("place")[0].shape == (7, 3, 2)  # an array of numbers, not of objects
+
+
+def test_an_info_that_finds_no_room_is_the_same_all_the_same() -> None:
+    envs, here = both(Showing, info_bytes=0)
+    with envs, here:
+        envs.reset(seed=3), here.reset(seed=3)
+        for found, expected in zip(steps(envs, 4), steps(here, 4), strict=True):
+            assert_same(found, expected)
+
+
+@pytest.mark.parametrize("where", ["method", "action_mask"])
+def test_masks_are_those_of_one_process(where: str) -> None:
+    envs, here = both(partial(MaskedEnv, where=(where,)))
+    with envs, here:
+        envs.reset(), here.reset()
+        for found, expected in zip(steps(envs, 5), steps(here, 5), strict=True):
+            assert_same(found, expected)
+            assert_same(envs.action_masks(), here.action_masks())
+
+
+class Failing(MaskedEnv):
+    """Fails at an action, and thereby loses its worker, or the whole actor."""
+
+    def step(self, action: Any) -> Any:
+        if action == 5:
+            raise SystemExit("as told")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["a worker", "an actor"])
+def test_masks_after_a_restart_are_those_of_the_new_environments(whole: bool) -> None:
+    envs, _ = both(
+        partial(Failing, where=("method",)),
+        on_worker_failure="restart",
+        restart_on_exception=True,
+    )
+    with envs:
+        envs.reset()
+        envs.action_masks()
+        actions = [0] * 7
+        if whole:
+            lost = envs._groups.backend.actors[0]
+            lost.lose("as told")
+        else:
+            actions[2] = 5
+        infos = envs.step(actions)[-1]
+        again = [bool(info.get("worker_restarted")) for info in infos]
+        assert again == ([True] * 4 + [False] * 3 if whole else [i in (2, 3) for i in range(7)])
+        for _ in range(3):
+            assert_same(envs.action_masks(), np.stack(envs.call("mask", 2)))
+            envs.step([0] * 7)
+
+
+def test_states_go_back_and_between_kinds_of_vector_environments() -> None:
+    envs, here = both(Showing)
+    with envs, here:
+        envs.reset(seed=3), here.reset(seed=9)
+        list(steps(envs, 2))
+        state = EnvStates.from_bytes(envs.save_state().to_bytes(), trusted=True)
+        expected = list(steps(envs, 5))
+        envs.load_state(state)
+        assert_same(list(steps(envs, 5)), expected)
+        here.load_state(state)
+        assert_same(list(steps(here, 5)), expected)
+        envs.load_state(here.save_state([0, 5]), [0, 5])
+        assert_same(list(steps(envs, 5)), list(steps(here, 5)))
+
+
+def test_an_environment_becomes_like_one_on_another_machine() -> None:
+    envs, here = both(MaskedEnv)
+    with envs, here:
+        for each in (envs, here):
+            each.reset()
+            list(steps(each, 2))
+            each.clone_state([0, 6], [6, 1])
+        assert_same(list(steps(envs, 5)), list(steps(here, 5)))

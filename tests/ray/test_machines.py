@@ -1,0 +1,441 @@
+"""Machines, each of them one actor: a cluster of four nodes on this one."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cluster_envs import DIE, FAIL, GO_ON, SLEEP, PlacedEnv
+from comparing import assert_same
+from gymnasium import spaces
+from leftovers import is_running, wait_until
+from ray_actors import OBJECT_STORE, VARIABLES, ray_variables
+
+from xuance_envs import (
+    DummyVecEnv,
+    EnvError,
+    Gym_Env,
+    RayVecEnv_Gym,
+    WorkerDiedError,
+    WorkerTimeoutError,
+)
+from xuance_envs.engine.ray.cluster import RayCluster
+from xuance_envs.engine.ray.shares import ActorShare, shares_of_machines
+
+ROOT = Path(__file__).resolve().parents[2]
+NODES, CPUS = 4, 4
+LIVENESS = 60.0
+"""Seconds within which it has to go on: this is about whether it does."""
+
+
+def start_node(cluster: Any) -> Any:
+    with ray_variables():
+        return cluster.add_node(num_cpus=CPUS, object_store_memory=OBJECT_STORE)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A cluster of four nodes, the first of which is that of this process."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    settings = {"num_cpus": CPUS, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+    with ray_variables():
+        cluster = Cluster(initialize_head=True, head_node_args=settings)
+        try:
+            for _ in range(NODES - 1):
+                start_node(cluster)
+            ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+@pytest.fixture
+def nodes(cluster: Any) -> Any:
+    """The cluster, once all of it is there and free."""
+    import ray
+
+    for _ in range(NODES - 1 - len(cluster.worker_nodes)):
+        start_node(cluster)
+    assert wait_until(
+        lambda: ray.available_resources().get("CPU") == NODES * CPUS, seconds=LIVENESS
+    )
+    return cluster
+
+
+class TracedEnv(PlacedEnv):
+    """Tells which actor its process belongs to."""
+
+    def actor(self) -> int:
+        return os.getppid()
+
+
+def sizes(envs: Any) -> list[int]:
+    return [len(worker.env_ids) for worker in envs.statistics()]
+
+
+def places_of(envs: Any) -> list[str]:
+    """By environment, the node that it is on."""
+    places = dict(actor.place for actor in envs._groups.backend.actors)
+    return [places[actor] for actor in envs.call("actor")]
+
+
+def actors_of(envs: Any) -> list[int]:
+    """By actor in order, of how many environments it is."""
+    found: dict[int, int] = {}
+    for actor in envs.call("actor"):
+        found[actor] = found.get(actor, 0) + 1
+    return list(found.values())
+
+
+# --- which actors there are ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "rooms", "expected"),
+    [
+        (16, {"a": (4, 4), "b": (4, 4), "c": (4, 4), "d": (4, 4)}, "a4 b4 c4 d4"),
+        (6, {"a": (4, 4), "b": (4, 4), "c": (4, 4), "d": (4, 4)}, "a2 b2 c1 d1"),
+        (6, {"a": (8, 8), "b": (2, 8)}, "a6"),
+        (3, {"a": (0, 4), "b": (4, 4)}, "b3"),
+        (7, {"a": (2, 4), "b": (1, 2)}, "a4 b2 -1"),
+        (12, {"a": (2, 4)}, "a4 -4 -4"),
+        (2, {}, "-1 -1"),
+    ],
+)
+def test_workers_are_spread_over_the_room_there_is(count: int, rooms: Any, expected: str) -> None:
+    shares = shares_of_machines(count, rooms)
+    assert " ".join(f"{share.node or '-'}{len(share.workers)}" for share in shares) == expected
+    assert [worker for share in shares for worker in share.workers] == list(range(count))
+
+
+def test_shares_are_values() -> None:
+    assert ActorShare(range(2), "a") == ActorShare(range(2), "a")
+
+
+def test_auto_takes_machines_where_several_workers_would_share_one(nodes: Any) -> None:
+    import ray
+
+    with RayVecEnv_Gym([TracedEnv] * 18) as envs:
+        assert sorted(sizes(envs)) == [1] * 14 + [2] * 2
+        assert sorted(actors_of(envs)) == [4, 4, 5, 5]
+        assert len(set(envs.call("pid"))) == 16
+        assert not {*envs.call("pid")} & {*envs.call("actor")}
+        assert wait_until(lambda: not ray.available_resources().get("CPU", 0))
+    with RayVecEnv_Gym([PlacedEnv] * 4, 1) as envs:
+        assert len(set(envs.call("node"))) == NODES  # which only an actor of its own can tell
+
+
+def test_an_actor_takes_what_its_workers_do(nodes: Any) -> None:
+    import ray
+
+    options: dict[str, Any] = {"actors": "machine", "num_cpus_per_worker": 0.5}
+    with RayVecEnv_Gym([TracedEnv] * 8, 2, **options) as envs:
+        assert sizes(envs) == [2] * 4
+        assert actors_of(envs) == [2] * 4
+        assert wait_until(lambda: ray.available_resources()["CPU"] == NODES * CPUS - 2)
+    with pytest.raises(ValueError, match="actors: expected 'auto', 'machine' or 'core', got 'cpu'"):
+        RayVecEnv_Gym([TracedEnv], actors="cpu")
+
+
+# --- steps --------------------------------------------------------------------------------------
+
+
+class TellingEnv(Gym_Env):
+    """CartPole with infos that differ from environment to environment, in kind and in number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("CartPole-v1")
+        self.number = number
+
+    def step(self, action: Any) -> Any:
+        *result, info = super().step(action)
+        info[f"only {self.number % 3}"] = self.number
+        if self.number % 2:
+            info["words"] = f"{self.number}"
+        return *result, info
+
+
+def test_a_step_is_a_call_for_each_machine_and_trajectories_are_the_same(
+    nodes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+    call = RayCluster.call
+
+    def counted_call(cluster: Any, *arguments: Any) -> Any:
+        calls.append(arguments)
+        return call(cluster, *arguments)
+
+    functions = [partial(TellingEnv, number) for number in range(16)]
+    rng = np.random.default_rng(0)
+    with RayVecEnv_Gym(functions, 1) as envs, DummyVecEnv(functions) as reference:
+        assert_same(envs.reset(seed=7)[0], reference.reset(seed=7)[0], "reset")
+        monkeypatch.setattr(RayCluster, "call", counted_call)
+        for k in range(60):
+            actions = rng.integers(0, 2, 16)
+            found, expected = envs.step(actions), reference.step(actions)
+            assert_same(found[:4], expected[:4], f"step {k}")
+            for one, other in zip(found[4], expected[4], strict=True):
+                assert_same(one, other, f"infos of step {k}")
+        monkeypatch.undo()
+        assert len(calls) == 60 * NODES
+        assert [worker.steps for worker in envs.statistics()] == [60] * 16
+        found, expected = (each.reset(seed=3, env_ids=[1, 6, 7])[0] for each in (envs, reference))
+        assert_same(found, expected, "some are reset")
+        assert_same(envs.get_attr("number"), tuple(range(16)), "attributes")
+
+
+def test_workers_of_a_machine_are_received_as_they_are_ready(nodes: Any) -> None:
+    machine = {"actors": "machine", "num_cpus_per_worker": 0.01}
+    with RayVecEnv_Gym([TracedEnv] * 12, 1, **machine) as envs:
+        assert actors_of(envs) == [3] * 4
+        envs.set_attr("seconds", 3.0)
+        envs.async_reset()
+        envs.recv(min_envs=12)
+        envs.send([SLEEP], [0])
+        for k in range(1, 4):
+            envs.send([GO_ON] * 2, [1, 2])
+            got: list[int] = []
+            while len(got) < 2:
+                batch = envs.recv()
+                assert batch.obs[:, 1].tolist() == [k] * len(batch.env_ids)
+                got += batch.env_ids.tolist()
+            assert sorted(got) == [1, 2]  # while the one beside them still steps
+        assert envs.recv().env_ids.tolist() == [0]
+
+
+class WordEnv(PlacedEnv):
+    """Its actions are no arrays."""
+
+    action_space = spaces.Text(5)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *ends, info = super().step(GO_ON)
+        return obs, reward, *ends, {**info, "said": action}
+
+
+def test_actions_that_are_objects_reach_their_environments(nodes: Any) -> None:
+    with RayVecEnv_Gym([WordEnv] * 4, 2, actors="machine", num_cpus_per_worker=4) as envs:
+        envs.reset()
+        infos = envs.step(["a", "b", "c", "d"])[4]
+        assert [info["said"] for info in infos] == ["a", "b", "c", "d"]
+
+
+def test_no_interrupt_at_any_moment_loses_or_repeats_a_step(nodes: Any) -> None:
+    rng = random.Random(0)
+    main = threading.main_thread().ident
+    armed = [False]
+
+    def interrupt(*_: Any) -> None:
+        if armed[0]:
+            armed[0] = False
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    steps = interrupted = 0
+    try:
+        with RayVecEnv_Gym([PlacedEnv] * 5, 1, num_cpus_per_worker=2) as envs:
+            envs.reset()
+            while interrupted < 30:
+                timer = threading.Timer(
+                    rng.random() * 0.004, signal.pthread_kill, (main, signal.SIGINT)
+                )
+                timer.start()
+                try:
+                    armed[0] = True
+                    envs.step([GO_ON] * 5)
+                    armed[0] = False
+                except KeyboardInterrupt:
+                    interrupted += 1
+                    if envs.waiting:
+                        envs.step_wait()
+                timer.join()
+                made = [int(at[1]) for at in envs.get_attr("at")]
+                # One that came before the step began left it out altogether.
+                assert made in ([steps] * 5, [steps + 1] * 5)
+                assert made[0] == steps + 1 or interrupted
+                steps = made[0]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# --- losses -------------------------------------------------------------------------------------
+
+
+def test_an_environment_that_raises_is_named(nodes: Any) -> None:
+    envs = RayVecEnv_Gym([TracedEnv] * 6, 1)
+    envs.reset()
+    with pytest.raises(EnvError, match="environment 4 failed in 'step': RuntimeError: as told"):
+        envs.step([GO_ON] * 4 + [FAIL, GO_ON])
+    assert envs.closed
+
+
+def test_a_worker_that_dies_is_named_with_its_node_and_nothing_is_left(nodes: Any) -> None:
+    import ray
+
+    envs = RayVecEnv_Gym([TracedEnv] * 16, 1)
+    pids, actors = envs.call("pid"), envs.call("actor")
+    place = places_of(envs)[9]
+    envs.reset()
+    with pytest.raises(WorkerDiedError) as caught:
+        envs.step([GO_ON] * 9 + [DIE] + [GO_ON] * 6)
+    error = caught.value
+    assert (error.env_indices, error.pid, error.exitcode) == ((9,), pids[9], -signal.SIGKILL)
+    assert place in {node["NodeID"] for node in ray.nodes()}
+    assert f"(id {place})" in str(error)
+    assert envs.closed
+    assert wait_until(lambda: not any(map(is_running, {*pids, *actors})))
+
+
+def test_a_worker_that_dies_is_restarted_in_its_actor(nodes: Any) -> None:
+    with RayVecEnv_Gym(
+        [TracedEnv] * 6, 1, env_seed=5, step_timeout=2.0, on_worker_failure="restart"
+    ) as envs:
+        envs.reset(seed=10)
+        envs.set_attr("level", 3)
+        envs.step([GO_ON] * 6)
+        pids, actors = envs.call("pid"), envs.call("actor")
+        for action in (DIE, SLEEP):
+            obs, rewards, _, truncated, infos = envs.step([GO_ON, action] + [GO_ON] * 4)
+            assert truncated.tolist() == [False, True] + [False] * 4
+            assert rewards.tolist() == [1, 0, 1, 1, 1, 1]
+            assert infos[1]["worker_restarted"]
+            assert envs.call("actor") == actors
+            after = envs.call("pid")
+            assert [one == other for one, other in zip(pids, after, strict=True)] == [
+                True, False, True, True, True, True
+            ]  # fmt: skip
+            obs = envs.step([GO_ON] * 6)[0]
+            assert obs[1].tolist() == [1, 1]
+        assert envs.get_attr("level") == (3,) * 6
+        assert envs.get_attr("env_seed")[1] not in (None, 6)
+
+
+def test_one_that_takes_too_long_is_named(nodes: Any) -> None:
+    envs = RayVecEnv_Gym([TracedEnv] * 6, 1, step_timeout=1.0)
+    envs.reset()
+    with pytest.raises(WorkerTimeoutError, match=r"(?s)environment 3 .*within 1 s.*on node "):
+        envs.step([GO_ON] * 3 + [SLEEP] + [GO_ON] * 2)
+
+
+def test_an_actor_that_is_lost_is_restarted_with_all_of_its_workers(nodes: Any) -> None:
+    with RayVecEnv_Gym([TracedEnv] * 6, 1, on_worker_failure="restart") as envs:
+        envs.reset(seed=0)
+        envs.step([GO_ON] * 6)
+        actors, pids = envs.call("actor"), envs.call("pid")
+        mine = [actor == actors[0] for actor in actors]
+        os.kill(actors[0], signal.SIGKILL)
+        truncated = envs.step([GO_ON] * 6)[3]
+        assert truncated.tolist() == mine
+        assert envs.step([GO_ON] * 6)[0][:, 1].tolist() == [1 if lost else 3 for lost in mine]
+        assert [a == b for a, b in zip(actors, envs.call("actor"), strict=True)] == [
+            not lost for lost in mine
+        ]
+        gone = [pid for pid, lost in zip(pids, mine, strict=True) if lost]
+        assert wait_until(lambda: not any(map(is_running, gone)))
+
+
+def test_the_environments_of_a_lost_node_come_back_elsewhere(nodes: Any) -> None:
+    import ray
+
+    with RayVecEnv_Gym([TracedEnv] * 6, 1, on_worker_failure="restart") as envs:
+        places = places_of(envs)
+        sockets = {each["RayletSocketName"]: each["NodeID"] for each in ray.nodes()}
+        node = next(
+            node for node in nodes.worker_nodes if sockets[node.raylet_socket_name] in places
+        )
+        lost = [place == sockets[node.raylet_socket_name] for place in places]
+        envs.reset()
+        envs.step([GO_ON] * 6)
+        nodes.remove_node(node, allow_graceful=False)
+        seen = np.zeros(6, int)
+        deadline = time.monotonic() + LIVENESS
+        while not seen.any():
+            assert time.monotonic() < deadline, "it does not go on"
+            seen += envs.step([GO_ON] * 6)[3]
+        assert seen.astype(bool).tolist() == lost
+        assert places[lost.index(True)] not in places_of(envs)
+
+
+def test_workers_wait_for_a_node_that_joins(nodes: Any) -> None:
+    made: list[Any] = []
+
+    def make() -> None:
+        made.append(RayVecEnv_Gym([TracedEnv] * 20, 1))
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    time.sleep(1.0)
+    assert not made
+    node = start_node(nodes)
+    thread.join(LIVENESS)
+    (envs,) = made
+    with envs:
+        assert sorted(actors_of(envs)) == [4] * 5
+        assert len(set(places_of(envs))) == NODES + 1
+    nodes.remove_node(node)
+
+
+SCRIPT = """
+import os, sys, time
+from xuance_envs import Gym_Env, RayVecEnv_Gym
+envs = RayVecEnv_Gym([lambda: Gym_Env("CartPole-v1")] * 6, 1, address=sys.argv[1])
+envs.reset()
+print("there", flush=True)
+while True:
+    envs.step([0] * 6)
+"""
+
+
+def test_nothing_is_left_of_a_program_that_is_killed(nodes: Any, tmp_path: Path) -> None:
+    import ray
+
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    program = subprocess.Popen(
+        [sys.executable, str(script), nodes.address],
+        env={**environ, **VARIABLES, "PYTHONPATH": str(ROOT), "MARK": uuid.uuid4().hex},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "there\n"
+    assert workers_of_machines(), "there are none to be left"
+    program.kill()
+    program.wait()
+    program.stdout.close()
+    assert wait_until(lambda: not workers_of_machines(), seconds=LIVENESS)
+    assert wait_until(
+        lambda: ray.available_resources().get("CPU") == NODES * CPUS, seconds=LIVENESS
+    )
+
+
+def workers_of_machines() -> list[str]:
+    """Processes spawned by an actor of ours."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            above = (Path("/proc") / parent / "cmdline").read_bytes()
+            line = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"ClusterMachine" in above and b"spawn_main" in line:
+            found.append(folder.name)
+    return found

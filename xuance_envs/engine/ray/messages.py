@@ -1,0 +1,109 @@
+"""What a caller and an actor tell each other: what some groups are asked, and what they answer.
+
+A request asks one or more of an actor's groups, and has one reply with an answer of each. Both are
+bytes: a line for each group; then what is for the arrays; then what belongs to each line besides.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from xuance_envs.engine.group.requests import PLAIN, Reply
+from xuance_envs.engine.group.step_clock import NEWS_BYTES
+from xuance_envs.engine.ray.wire import Extents
+
+__all__ = ["Answer", "Ask", "pack_answers", "pack_asks", "unpack_answers", "unpack_asks"]
+
+_COUNT = struct.Struct("<H")
+_ASK = struct.Struct("<HqBBI")
+_ANSWER = struct.Struct(f"<BBIBI?I{NEWS_BYTES}s")
+
+_OUTCOMES = frozenset({*PLAIN, Reply.OUTCOME})
+
+
+class Ask(NamedTuple):
+    """What a group is asked.
+
+    Attributes:
+        group: which of the actor's.
+        tag: the number of the request, as the vector environment counts them.
+        code: a :class:`~xuance_envs.engine.group.requests.Request`.
+        command: its name, for a call.
+        payload: what belongs to it; of a step, a call to make in its place where some actions are
+            no arrays.
+    """
+
+    group: int
+    tag: int
+    code: int
+    command: str
+    payload: bytes
+
+
+class Answer(NamedTuple):
+    """What a group answers.
+
+    Attributes:
+        code: a :class:`~xuance_envs.engine.group.requests.Reply`.
+        extents: how much of its arrays is in use.
+        news: of the group's clock.
+        payload: what belongs to it.
+    """
+
+    code: int
+    extents: Extents
+    news: bytes
+    payload: bytes
+
+    @property
+    def is_outcome(self) -> bool:
+        """Whether there is more of it in the arrays."""
+        return self.code in _OUTCOMES
+
+
+def pack_asks(asks: Sequence[Ask], actions: bytes) -> bytes:
+    """A request, with the actions of those that are asked for a step."""
+    lines = [
+        _ASK.pack(ask.group, ask.tag, ask.code, len(ask.command), len(ask.payload)) for ask in asks
+    ]
+    besides = [ask.command.encode() + ask.payload for ask in asks if ask.command or ask.payload]
+    return b"".join([_COUNT.pack(len(asks)), *lines, actions, *besides])
+
+
+def unpack_asks(request: bytes) -> tuple[list[Ask], int]:
+    """What a request asks, and where in it the actions begin."""
+    (count,) = _COUNT.unpack_from(request)
+    start = _COUNT.size + count * _ASK.size
+    lines = list(_ASK.iter_unpack(memoryview(request)[_COUNT.size : start]))
+    at = len(request) - sum(name + size for *_, name, size in lines)
+    asks = []
+    for group, tag, code, name, size in lines:
+        command, at = request[at : at + name].decode(), at + name
+        asks.append(Ask(group, tag, code, command, request[at : at + size]))
+        at += size
+    return asks, start
+
+
+def pack_answers(answers: Sequence[Answer], results: bytes) -> bytes:
+    """A reply, with the results of those answers that are outcomes."""
+    lines = [
+        _ANSWER.pack(answer.code, *infos, *resets, masks, len(answer.payload), answer.news)
+        for answer in answers
+        for infos, resets, masks in [answer.extents]
+    ]
+    return b"".join([*lines, results, *(answer.payload for answer in answers)])
+
+
+def unpack_answers(reply: bytes, count: int) -> tuple[list[Answer], int]:
+    """The answers of so many groups, and where in the reply the results begin."""
+    start = count * _ANSWER.size
+    lines = list(_ANSWER.iter_unpack(memoryview(reply)[:start]))
+    at = len(reply) - sum(size for *_, size, _ in lines)
+    answers = []
+    for code, *columns, masks, size, news in lines:
+        extents = Extents((columns[0], columns[1]), (columns[2], columns[3]), masks)
+        answers.append(Answer(code, extents, news, reply[at : at + size]))
+        at += size
+    return answers, start
