@@ -151,9 +151,25 @@ def test_the_example_saves_an_agent_with_the_scale_it_sees_in_and_has_it_play(tm
     assert "mean return" in answer.stdout.splitlines()[-1]
 
 
+@pytest.mark.parametrize("flag", ["--save", "--play", "--checkpoint", "--resume"])
+def test_the_examples_collectors_keep_nothing_and_say_so(flag, tmp_path):
+    answer = run_example("--collectors", "2", flag, str(tmp_path / "kept"))
+    assert answer.returncode == 2
+    assert "--collectors goes with none of --save, --play" in answer.stderr
+
+
 def test_the_example_explains_its_flags():
     text = run_example("--help").stdout
-    for flag in ("--env", "--backend", "--num-envs", "--seed", "--steps", "--save", "--play"):
+    for flag in (
+        "--env",
+        "--backend",
+        "--collectors",
+        "--num-envs",
+        "--seed",
+        "--steps",
+        "--save",
+        "--play",
+    ):
         assert flag in text
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from leftovers import is_running, wait_until
@@ -420,16 +421,33 @@ with RayRolloutCollector(OwnEnv, OwnAgent(), 1, 3, num_envs=4, processes=2) as c
 """
 
 
-def test_a_script_without_a_guard_has_its_own_environments_and_agent(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+def run_script(path: Path, *arguments: str) -> str:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     result = subprocess.run(
-        [sys.executable, str(script)],
+        [sys.executable, str(path), *arguments],
         env={**environ, **VARIABLES, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=110,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout == "12.0 [1.0, 1.0, 1.0, 1.0]\n"
+    return result.stdout
+
+
+def test_a_script_without_a_guard_has_its_own_environments_and_agent(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    assert run_script(script) == "12.0 [1.0, 1.0, 1.0, 1.0]\n"
+
+
+@pytest.mark.parametrize("env_id", ["Taxi-v3", "Pendulum-v1"])  # masks; a scale of its own
+def test_the_example_of_ppo_trains_with_collectors(env_id: str) -> None:
+    if env_id not in gymnasium.registry:
+        env_id = "Taxi-v4"
+    told = run_script(
+        ROOT / "examples" / "train_ppo.py",
+        *("--env", env_id, "--collectors", "2", "--num-envs", "4", "--steps", "600"),
+    )
+    last = told.splitlines()[-1]
+    assert int(last.split()[0].replace(",", "")) >= 600
+    assert "mean return" in last

@@ -36,6 +36,12 @@ def make_local(make: Maker) -> Maker:
 
 
 @pytest.fixture
+def make_saving(make: Maker) -> Maker:
+    """The same: their states are saved as others' are."""
+    return make
+
+
+@pytest.fixture
 def make_on_all(make: Maker) -> Maker:
     """The same: they all start in one way."""
     return make
