@@ -144,9 +144,9 @@ def assert_same(found: Any, expected: Any) -> None:
     ("space", "count", "options"),
     [
         ("vector", 1, {"processes": 1}),
-        ("vector", 3, {"processes": 1}),
+        pytest.param("vector", 3, {"processes": 1}, marks=pytest.mark.long),
         ("vector", 2, {"processes": 2}),
-        ("vector", 1, {"processes": 4, "halves": 2}),
+        pytest.param("vector", 1, {"processes": 4, "halves": 2}, marks=pytest.mark.long),
         ("dict", 2, {"processes": 1}),
     ],
 )
@@ -167,7 +167,7 @@ class Obedient:
         return masks.int().argmax(1), allowed, states[:, 0] + allowed, allowed
 
 
-@pytest.mark.parametrize("where", ["method", "action_mask"])
+@pytest.mark.parametrize("where", ["method", pytest.param("action_mask", marks=pytest.mark.long)])
 def test_an_agent_that_takes_masks_is_given_those_of_its_environments(where: str) -> None:
     functions = [partial(MaskedEnv, number, where=(where,)) for number in range(5)]
     own = RolloutCollector(DummyVecEnv(functions), Obedient(), 6, device="cpu")
@@ -256,6 +256,7 @@ def test_weights_that_do_not_fit_are_named(weights: Any, said: str) -> None:
         collector.rollout()
 
 
+@pytest.mark.long
 def test_an_agent_without_weights_cannot_be_given_any() -> None:
     functions = env_fns(SPACES["vector"])
     with (
@@ -279,7 +280,7 @@ class DyingEnv(SeededEnv):
         return super().step(action)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_an_environment_that_raises_is_named_with_its_collector_and_node(processes: int) -> None:
     functions = env_fns(SPACES["vector"])
     functions[4] = partial(FailingEnv, 4, SPACES["vector"], TWO, (9,))
@@ -338,6 +339,7 @@ class SlowEnv(SeededEnv):
         return super().step(action)
 
 
+@pytest.mark.long
 def test_after_an_interrupt_the_next_call_takes_the_rollout() -> None:
     functions = env_fns(SPACES["vector"], SlowEnv)[:2]
     with RayRolloutCollector(functions, Thinker(TWO), 2, 6, seed=1, processes=1) as collector:
@@ -354,6 +356,7 @@ def test_after_an_interrupt_the_next_call_takes_the_rollout() -> None:
     assert_same(found, collected(own, 1))
 
 
+@pytest.mark.long
 def test_two_of_them_do_not_meet_and_closing_twice_is_as_good_as_once(tmp_path: Path) -> None:
     functions = env_fns(SPACES["vector"])
     told = tmp_path / "pids"
@@ -388,6 +391,7 @@ def test_a_wrong_argument_is_told(arguments: Any, said: str) -> None:
         RayRolloutCollector(agent=Thinker(TWO), **{**given, **arguments})
 
 
+@pytest.mark.long
 def test_too_little_room_is_told() -> None:
     with pytest.raises(WorkerTimeoutError, match=r"2 × 5 CPU \(in the cluster 4"):
         RayRolloutCollector(
@@ -434,12 +438,14 @@ def run_script(path: Path, *arguments: str) -> str:
     return result.stdout
 
 
+@pytest.mark.long
 def test_a_script_without_a_guard_has_its_own_environments_and_agent(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     assert run_script(script) == "12.0 [1.0, 1.0, 1.0, 1.0]\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("env_id", ["Taxi-v3", "Pendulum-v1"])  # masks; a scale of its own
 def test_the_example_of_ppo_trains_with_collectors(env_id: str) -> None:
     if env_id not in gymnasium.registry:

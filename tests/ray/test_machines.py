@@ -199,6 +199,7 @@ def test_a_step_is_a_call_for_each_machine_and_trajectories_are_the_same(
         assert_same(envs.get_attr("number"), tuple(range(16)), "attributes")
 
 
+@pytest.mark.long
 def test_workers_of_a_machine_are_received_as_they_are_ready(nodes: Any) -> None:
     machine = {"actors": "machine", "num_cpus_per_worker": 0.01}
     with RayVecEnv_Gym([TracedEnv] * 12, 1, **machine) as envs:
@@ -325,6 +326,7 @@ def test_a_worker_that_dies_is_restarted_in_its_actor(nodes: Any) -> None:
         assert envs.get_attr("env_seed")[1] not in (None, 6)
 
 
+@pytest.mark.long
 def test_one_that_takes_too_long_is_named(nodes: Any) -> None:
     envs = RayVecEnv_Gym([TracedEnv] * 6, 1, step_timeout=1.0)
     envs.reset()
@@ -349,6 +351,7 @@ def test_an_actor_that_is_lost_is_restarted_with_all_of_its_workers(nodes: Any) 
         assert wait_until(lambda: not any(map(is_running, gone)))
 
 
+@pytest.mark.long
 def test_the_environments_of_a_lost_node_come_back_elsewhere(nodes: Any) -> None:
     import ray
 
@@ -371,6 +374,7 @@ def test_the_environments_of_a_lost_node_come_back_elsewhere(nodes: Any) -> None
         assert places[lost.index(True)] not in places_of(envs)
 
 
+@pytest.mark.long
 def test_workers_wait_for_a_node_that_joins(nodes: Any) -> None:
     made: list[Any] = []
 

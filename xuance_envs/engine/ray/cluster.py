@@ -291,6 +291,7 @@ class RayCluster:
         """For how many actors there is room on each node, by its id: now, and if it were idle."""
         from ray._private import state
 
+        self.free_workers(options)  # which waits until what has just ended counts as free
         # Where the connection is one to a proxy, nodes can only be asked what they have.
         free = {} if self._ray.util.client.ray.is_connected() else _free_of(state)
         rooms = {}
