@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
+from functools import partial
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +20,10 @@ from xuance_envs.engine.ray.actor import ActorPlan
 from xuance_envs.engine.ray.cluster import ActorOptions, LostError
 from xuance_envs.engine.ray.machine import MachineActor
 from xuance_envs.vector_envs import ray_vec_env
+
+HELD = {signal.SIGINT, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF}
+HELD_FOR = 0.02
+"""Seconds that signals wait at most."""
 
 
 class PretendedCluster:
@@ -49,22 +56,25 @@ class PretendedCluster:
 
     def call(self, method: Any, *arguments: Any) -> futures.Future[Any]:
         try:
-            return method.of.submit(method.does, *arguments)
+            return undisturbed(lambda: method.of.submit(method.does, *arguments))
         except RuntimeError:  # it was killed
             lost: futures.Future[Any] = futures.Future()
             lost.set_exception(LostError("it was killed"))
             return lost
 
     def get(self, ref: futures.Future[Any], seconds: float | None) -> Any:
-        try:
-            return ref.result(seconds)
-        except futures.TimeoutError:
-            raise TimeoutError from None
+        if not self.wait([ref], 1, seconds):
+            raise TimeoutError
+        return undisturbed(ref.result)
 
     def wait(self, refs: Sequence[Any], count: int, seconds: float | None) -> list[Any]:
-        deadline = threading.TIMEOUT_MAX if seconds is None else seconds
+        ends = math.inf if seconds is None else monotonic() + seconds
         when = futures.FIRST_COMPLETED if count == 1 else futures.ALL_COMPLETED
-        return list(futures.wait(refs, deadline, when).done)
+        while True:
+            left = min(max(ends - monotonic(), 0.0), HELD_FOR)
+            done = undisturbed(partial(futures.wait, refs, left, when)).done
+            if len(done) >= count or monotonic() >= ends:
+                return list(done)
 
     def kill(self, handle: Any) -> None:
         handle.actor.close()
@@ -75,6 +85,15 @@ class PretendedCluster:
 
     def release(self) -> None:
         return
+
+
+def undisturbed(does: Callable[[], Any]) -> Any:
+    """Does something in which an interrupt would leave a lock of the pool's taken for ever."""
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+        return does()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
 
 
 @contextlib.contextmanager
