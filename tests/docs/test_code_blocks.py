@@ -38,6 +38,20 @@ COMMANDS_NOT_TRIED = {
 }
 
 STAND_INS = {
+    "ray.md": """
+from unittest.mock import MagicMock
+
+real_collector = xuance_envs.RayRolloutCollector
+agent, learn = object(), lambda *given: None
+
+def RayRolloutCollector(*given, **named):
+    inspect.signature(real_collector).bind(*given, **named)
+    collector = MagicMock(spec=real_collector)  # has its methods, and no others
+    collector.__enter__.return_value = collector
+    return collector
+
+xuance_envs.RayRolloutCollector = RayRolloutCollector
+""",
     "README.md": """
 import torch, xuance_envs
 from xuance_envs.remote.server import Server
@@ -81,6 +95,7 @@ sys.modules |= {"xuance": xuance, "xuance.environment": xuance.environment}
 NEEDS = {
     "README.md": ("torch", "stable_baselines3", "httpx"),
     "coming_from.md": ("stable_baselines3",),
+    "ray.md": ("torch",),
     "remote.md": ("httpx",),
 }
 """What a page's Python imports, its stand-ins included, and only extras bring."""

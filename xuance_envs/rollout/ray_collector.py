@@ -414,7 +414,7 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
         self._pending[number] = self._cluster.call(actor.rollout), self._version
 
     def permute_state(self, state: Any) -> Any:
-        """An observation, or a batch, with its axes as the agent sees them."""
+        """See :meth:`~xuance_envs.rollout.agent_loop.AgentLoop.permute_state`."""
         return self._layout.permute(state)
 
     def close(self) -> None:
