@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,12 @@ class _Arrays:
         self._stored[i] = value
 
 
+def _forget(layouts: list[_Layout], array_columns: dict[Any, Any]) -> None:
+    """Lets go of where columns were."""
+    layouts[:] = [_WRITE_ANEW] * len(layouts)
+    array_columns.clear()
+
+
 class InfoWriter:
     """Writes the infos of a group's environments into its arrays.
 
@@ -92,7 +99,6 @@ class InfoWriter:
     def __init__(self, arrays: InfoArrays, freeze: Callable[[Any], Any]) -> None:
         n = arrays.cells.shape[1]
         self.rest: dict[int, Any] = {}
-        self.table = ColumnTable(arrays, self._forget_layouts)
         self._freeze = freeze
         self._arrays = arrays
         integers = arrays.cells.view(np.int64)
@@ -104,6 +110,8 @@ class InfoWriter:
         }
         self._array_columns: dict[tuple[str, ArrayKind], Any] = {}
         self._layouts: list[_Layout] = [_EMPTY] * n
+        # Of nothing that has the table, which would then wait for the garbage collector.
+        self.table = ColumnTable(arrays, partial(_forget, self._layouts, self._array_columns))
         # By environment, the keys of its info that are in columns and whose order these imply.
         self._implied: list[Sequence[str]] = [()] * n
         # By environment and key, a kind of arrays without a column, and how often in a row it came.
@@ -200,10 +208,6 @@ class InfoWriter:
             column = _Vectors(vectors) if vectors else _Arrays(kind, stored)
             self._array_columns[key, kind] = column
         return column
-
-    def _forget_layouts(self) -> None:
-        self._layouts[:] = [_WRITE_ANEW] * len(self._layouts)
-        self._array_columns = {}
 
     def write_columns(self, places: Sequence[int], columns: Columns) -> None:
         """Stores the infos of some environments, which are of one kind by key.
