@@ -38,6 +38,9 @@ class PretendedCluster:
     def __init__(self, rooms: Mapping[str, int]) -> None:
         self._rooms = rooms
 
+    def settle(self, options: ActorOptions) -> None:
+        pass
+
     def free_workers(self, options: ActorOptions) -> int:
         return sum(self._rooms.values())
 

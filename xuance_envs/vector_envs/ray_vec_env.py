@@ -213,9 +213,12 @@ def start_actors(
     )
     cluster = RayCluster(address, runtime_env)
     try:
+        by_core = actors == "core" or (actors == "auto" and not options.spreads)
+        if in_series == "auto" or not by_core:
+            cluster.settle(options)
         free = cluster.free_workers(options) if in_series == "auto" else 1
         split = shares(len(functions), in_series, free)
-        placed = _placed(cluster, options, len(split), actors)
+        placed = None if by_core else _placed(cluster, options, len(split), actors)
     except BaseException:
         cluster.release()
         raise
@@ -254,9 +257,7 @@ def start_actors(
 def _placed(
     cluster: RayCluster, options: ActorOptions, workers: int, actors: str
 ) -> list[ActorShare] | None:
-    """The actors of machines, if that is the form they are to have."""
-    if actors == "core" or (actors == "auto" and not options.spreads):
-        return None
+    """The actors of machines; None where each worker is to be an actor of its own."""
     placed = shares_of_machines(workers, cluster.rooms(options))
     if actors == "auto" and len(placed) == workers:
         return None

@@ -269,19 +269,22 @@ class RayCluster:
 
     # -- resources --------------------------------------------------------------------
 
+    def settle(self, options: ActorOptions) -> None:
+        """Waits until what has just ended counts as free, if anything is taken at all."""
+        total = _room(self._ray.cluster_resources(), options.counted)
+        deadline = time.monotonic() + SETTLING
+        while self._room_now(options) < total and time.monotonic() < deadline:
+            time.sleep(SETTLING / 20)
+
     def free_workers(self, options: ActorOptions) -> int:
         """For how many actors there is room in the cluster now, at least 1.
 
         An actor without CPUs counts as one that takes a CPU.
         """
-        needed = options.counted
-        total = _room(self._ray.cluster_resources(), needed)
-        deadline = time.monotonic() + SETTLING
-        while (room := _room(self._ray.available_resources(), needed)) < total:
-            if time.monotonic() >= deadline:
-                break
-            time.sleep(SETTLING / 20)
-        return max(1, room)
+        return max(1, self._room_now(options))
+
+    def _room_now(self, options: ActorOptions) -> int:
+        return _room(self._ray.available_resources(), options.counted)
 
     def cpus(self) -> int:
         """How many CPUs the cluster has."""
@@ -291,7 +294,6 @@ class RayCluster:
         """For how many actors there is room on each node, by its id: now, and if it were idle."""
         from ray._private import state
 
-        self.free_workers(options)  # which waits until what has just ended counts as free
         # Where the connection is one to a proxy, nodes can only be asked what they have.
         free = {} if self._ray.util.client.ray.is_connected() else _free_of(state)
         rooms = {}
