@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import gymnasium
@@ -18,7 +19,7 @@ pytest.importorskip("tqdm")
 
 from PIL import Image
 
-from xuance_envs import demo
+from xuance_envs import SubprocVecEnv_Gym, demo
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "examples" / "train_ppo.py"
@@ -54,6 +55,13 @@ def test_the_same_seed_gives_the_same_agent():
     assert courses[0].episodes == courses[1].episodes
     assert courses[0].episodes != courses[2].episodes
     assert all(course.mean_return >= 25 for course in courses)
+
+
+def test_what_the_example_defines_reaches_workers_that_cannot_import_it(ppo):
+    make_env = partial(ppo.make_env, "CartPole-v1")
+    with SubprocVecEnv_Gym([make_env], context="spawn") as envs:
+        obs, _ = envs.reset()
+    assert obs.shape == (1, 4)
 
 
 def test_the_callers_threads_are_left_alone():

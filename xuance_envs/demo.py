@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import torch
 from tqdm import tqdm
@@ -161,7 +162,10 @@ def record(agent: Any, scale: dict[str, Any], path: Path, seed: int) -> Path:
 
 
 def load_example() -> ModuleType:
-    """The module ``examples/train_ppo.py``: a clone has it beside the package, a wheel in it."""
+    """The module ``examples/train_ppo.py``: a clone has it beside the package, a wheel in it.
+
+    Its functions travel to workers by value, because no worker could import it by this name.
+    """
     package = Path(__file__).parent
     places = [folder / "examples" / "train_ppo.py" for folder in (package, package.parent)]
     found = next(path for path in places if path.is_file())
@@ -170,5 +174,6 @@ def load_example() -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
+    cloudpickle.register_pickle_by_value(module)
     spec.loader.exec_module(module)
     return module

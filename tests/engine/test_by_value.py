@@ -268,6 +268,27 @@ def test_what_has_only_a_name_in_main_is_an_error_that_names_it(context, tmp_pat
     assert "in a module that can be imported" in told
 
 
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_what_a_module_defines_that_workers_cannot_import_goes_by_value(context, tmp_path):
+    script = f"""
+    import cloudpickle, types
+    from xuance_envs import Gym_Env
+    mine = types.ModuleType("mine")
+    exec("from xuance_envs import Gym_Env\\n"
+         "class Env(Gym_Env):\\n"
+         "    def get(self):\\n"
+         "        return helper, Env\\n"
+         "def make(): return Env('CartPole-v1')\\n"
+         "def helper(): return 3\\n", vars(mine))
+    sys.modules["mine"] = mine
+    cloudpickle.register_pickle_by_value(mine)
+    with SubprocVecEnv([mine.make] * 2, context={context!r}) as envs:
+        helper, kind = envs.call("get")[0]
+        print(helper is mine.helper, kind is mine.Env, helper())
+    """
+    assert run_script(tmp_path, ENVIRONMENT + script) == "True True 3\n"
+
+
 def test_a_class_that_came_half_is_none(monkeypatch):
     """Of an error in the middle, or an interrupt, nothing stays."""
 

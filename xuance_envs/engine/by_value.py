@@ -2,7 +2,7 @@
 
 A class has a number that it keeps on its journeys, so that what comes back is of the same class.
 But cloudpickle then also gives that class the state it had elsewhere. Here one that is known
-already is left as it is, and a function of ``__main__`` that comes back is that function.
+already is left as it is, and a function that comes back to its module is that function.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class ByValueUnpickler(pickle.Unpickler):
         return cls if self._knows(cls) else cloudpickle._class_setstate(cls, state)
 
     def _make_function(self, code: CodeType, names: dict[str, Any], *rest: Any) -> Any:
-        if names.get("__name__") == "__main__" and (own := _of_main(code)) is not None:
+        if (own := _own_function(names.get("__name__"), code)) is not None:
             self._known.append(own)
             return own
         return cloudpickle._make_function(code, names, *rest)
@@ -144,9 +144,9 @@ class ByValueUnpickler(pickle.Unpickler):
         return any(known is obj for known in self._known)
 
 
-def _of_main(code: CodeType) -> FunctionType | None:
-    """The function of this process's ``__main__`` with this name and code, decorated or not."""
-    found: Any = sys.modules["__main__"]
+def _own_function(module: str | None, code: CodeType) -> FunctionType | None:
+    """The function of that module here with this name and code, decorated or not."""
+    found: Any = sys.modules.get(module or "")
     for name in getattr(code, "co_qualname", code.co_name).split("."):
         found = getattr(found, name, None)
     if not callable(found):

@@ -1,6 +1,7 @@
 """Takes objects where their owner cannot change them: into bytes for another process, or copies.
 
-A worker does not import the caller's ``__main__``, so what is defined there travels by value.
+A worker does not import the caller's ``__main__``, so what is defined there travels by value, as
+does what the caller has given to ``cloudpickle.register_pickle_by_value``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import io
 import pickle
 import traceback
 from typing import Any
+
+import cloudpickle
 
 from xuance_envs.engine.by_value import ByValuePickler, ByValueUnpickler
 from xuance_envs.errors import VecEnvError
@@ -35,12 +38,13 @@ def copy_of(value: Any) -> Any:
 
 
 def dumps_for_worker(value: Any) -> bytes:
-    """Pickles a value of the caller; functions and classes of its ``__main__`` go by value."""
+    """Pickles a value of the caller; functions and classes no worker can import go by value."""
     try:
         data = pickle.dumps(value, _PROTOCOL)
     except Exception:
         data = None  # cloudpickle takes more, and its error says what is wrong
-    if data is None or b"__main__" in data:
+    by_value = cloudpickle.list_registry_pickle_by_value()
+    if data is None or any(name.encode() in data for name in ("__main__", *by_value)):
         data = _dumps_by_value(value)
     return data
 
