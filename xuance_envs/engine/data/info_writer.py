@@ -25,11 +25,16 @@ from xuance_envs.engine.data.space_rows import quick_view
 
 __all__ = ["InfoWriter"]
 
-_Layout = Sequence[tuple[Any, type, Any]]
-"""The keys of an info, in its order, and each one's type and column."""
 
-_EMPTY: _Layout = ()
-_WRITE_ANEW: _Layout = ((KeyOrder, KeyOrder, ()),)  # no info is laid out like it
+class _End:
+    """What comes after the last key of an info."""
+
+
+_Layout = tuple[Any, Mapping[Any, tuple[Any, type, Any]]]
+"""An info's first key; by key, the one that comes next, and its value's type and column."""
+
+_EMPTY: _Layout = _End, {}
+_WRITE_ANEW: _Layout = KeyOrder, {}  # no info is laid out like it
 
 _ALL = slice(None)
 
@@ -68,6 +73,15 @@ class _Arrays:
         ):
             raise TypeError
         self._stored[i] = value
+
+
+def _layout_of(columns: Sequence[tuple[str, type, Any]]) -> _Layout:
+    """The layout of an info all of which is in columns."""
+    keys = [*(key for key, _, _ in columns), _End]
+    return keys[0], {
+        key: (after, kind, column)
+        for (key, kind, column), after in zip(columns, keys[1:], strict=True)
+    }
 
 
 def _forget(layouts: list[_Layout], array_columns: dict[Any, Any]) -> None:
@@ -123,18 +137,18 @@ class InfoWriter:
         Raises:
             BadValueError: it is not a dict.
         """
-        layout = self._layouts[i]
-        place = 0
+        expected, layout = self._layouts[i]
         try:
             for key in info:
-                known, kind, column = layout[place]
+                if key is not expected and key != expected:
+                    break
                 value = info[key]
-                if key != known or type(value) is not kind:
+                expected, kind, column = layout[key]
+                if type(value) is not kind:
                     break
                 column[i] = value
-                place += 1
             else:
-                if place == len(layout) and (place or type(info) is dict):
+                if expected is _End and (layout or type(info) is dict):
                     return
         except _NOT_TAKEN:
             pass  # not laid out as this environment's last info was
@@ -147,7 +161,7 @@ class InfoWriter:
         self._implied[i] = ()
         kinds = {key: kind for key, value in info.items() if (kind := kind_of(value)) is not None}
         table.learn(self._wanted(i, kinds), self._implied)
-        layout: list[tuple[str, type, Any]] = []
+        columns: list[tuple[str, type, Any]] = []
         rest: dict[Any, Any] = {}
         last, in_order = -1, True
         self._arrays.kinds[:, i] = 0
@@ -167,14 +181,14 @@ class InfoWriter:
                 rest[key] = value
                 continue
             self._arrays.kinds[slot, i] = code
-            layout.append((key, type(value), column))
+            columns.append((key, type(value), column))
             in_order = in_order and slot > last and not rest
             last = slot
         if in_order:
-            self._implied[i] = [key for key, _, _ in layout]
+            self._implied[i] = [key for key, _, _ in columns]
         else:
             rest[KeyOrder] = tuple(info)
-        self._layouts[i] = _WRITE_ANEW if rest else layout
+        self._layouts[i] = _WRITE_ANEW if rest else _layout_of(columns)
         if rest:
             self.rest[i] = self._freeze(rest)
 
