@@ -43,7 +43,7 @@ _LIMITS = (
     ("--max-processes", "processes", 1, "processes for environments at the same time"),
     ("--max-processes-per-token", "processes_per_token", 1, "of these, of one token"),
     ("--max-processes-per-session", "processes_per_session", 1,
-     "of these, of one session; each creation of episodes takes one"),
+     "of these, of one session; each creation of episodes takes one, further ones share them"),
     ("--max-requests-per-second-per-token", "requests_rate_per_token", 1,
      "requests per second of one token; 0 for any, as below"),
     ("--max-requests-per-second", "requests_rate_per_session", 1, "the same, of one session"),

@@ -33,6 +33,7 @@ class HostedFunction(SparingFunction):
         repeating: whether it is stepped by :meth:`RepeatingEnv.repeat`.
         memory_limit: bytes of data the process may have; None for no limit.
         infos: what of its infos clients are told; None for all.
+        is_new: whether the process has no environments yet.
     """
 
     make: Callable[..., Any]
@@ -40,10 +41,11 @@ class HostedFunction(SparingFunction):
     repeating: bool
     memory_limit: int | None
     infos: frozenset[str] | None = None
+    is_new: bool = True
 
     def __call__(self, **keywords: Any) -> Any:
         """Makes it."""
-        if self.index == 0:  # once is enough for the process
+        if self.is_new and self.index == 0:  # once is enough for the process
             _confine(self.memory_limit)
         env = self.make(**keywords)
         if self.repeating:

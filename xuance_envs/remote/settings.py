@@ -42,7 +42,8 @@ class Limits:
         environments_per_session: of these, in one session.
         processes: processes for environments at the same time.
         processes_per_token: of these, of one token.
-        processes_per_session: of these, of one session, where each creation of episodes takes one.
+        processes_per_session: of these, of one session, where each creation of episodes takes one
+            as long as there may be more, and then shares one of its session's.
         requests_per_session: requests of one session that wait for their turn.
         requests_rate_per_token: requests per second.
         requests_rate_per_session: requests per second.
