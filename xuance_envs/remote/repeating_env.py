@@ -132,12 +132,26 @@ class RepeatingEnv(TellingEnv):
         self._step = -1
         self._ended: Repeated | None = None
         self._fresh = False
+        # What its next action is chosen from, unless that is what its reset returned.
+        self._shown: tuple[Any, dict[Any, Any]] | None = None
+
+    def __env_state__(self) -> Any:
+        """Its own state, without its index: that is its place, and stays its own."""
+        return self._step, self._ended, self._fresh, self._shown
+
+    def __set_env_state__(self, state: Any) -> None:
+        """Takes over what another one was in."""
+        self._step, self._ended, self._fresh, self._shown = state
+
+    def shown(self) -> tuple[Any, dict[Any, Any]] | None:
+        """The last observation and info; None where the last reset returned them."""
+        return self._shown
 
     def reset(self, **arguments: Any) -> Any:
         """Starts a new episode."""
         self._fresh = False
         result = super().reset(**arguments)
-        self._step, self._ended, self._fresh = -1, None, True
+        self._step, self._ended, self._fresh, self._shown = -1, None, True, None
         return result
 
     def repeat(self, actions: Mapping[int, Any], times: int) -> Repeated:
@@ -171,6 +185,7 @@ class RepeatingEnv(TellingEnv):
         self._step += len(rows)
         ending = {"step": self._step, "terminated": terminated, "truncated": truncated}
         info = {**self._told(info), **ending}
+        self._shown = self._layout.unflatten(rows[-1]), info
         if terminated or truncated:
             self._ended = Repeated(
                 self._batch(rows[-1:]), 0, 0.0, terminated, truncated, copy_of(info)
