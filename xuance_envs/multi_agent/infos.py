@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.multi_agent.team import Team
 
-__all__ = ["MultiAgentInfos", "infos_by_agent"]
+__all__ = ["MultiAgentInfos", "infos_by_agent", "own_key"]
 
 _ENDS = ("reset_obs", "reset_info")
 
@@ -143,7 +143,7 @@ def infos_by_agent(
         for place in np.flatnonzero(present).tolist():
             by_agent[team.agents[place]] = {}
     for name, value in info.items():
-        whose, key = name if isinstance(name, tuple) else _parted(name)
+        whose, key = _parted(name)
         if whose is not None and whose >= 0:
             by_agent.setdefault(team.agents[whose], {})[key] = value
         elif key not in _ENDS:
@@ -151,8 +151,16 @@ def infos_by_agent(
     return by_agent
 
 
-def _parted(name: str) -> tuple[int | None, Any]:
+def own_key(name: Any) -> Any:
+    """The key that an environment gave, of one in the dict that records travel with."""
+    return _parted(name)[1]
+
+
+def _parted(name: Any) -> tuple[int | None, Any]:
     """The place of the agent that a key is of, None if of none, and the key."""
+    if isinstance(name, tuple):
+        place, key = name
+        return place, key
     place, colon, key = name.partition(":")
     if not colon:
         return None, name

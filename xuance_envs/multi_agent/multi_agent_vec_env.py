@@ -109,7 +109,10 @@ class MultiAgentVecEnv:
     ) -> None:
         if backend not in BACKENDS:
             expected = ", ".join(map(repr, BACKENDS))
-            raise ValueError(f"backend: expected one of {expected}, got {backend!r}")
+            raise ValueError(
+                f"backend: expected one of {expected}, got {backend!r}; environments on a server "
+                "have their functions there: MultiAgentVecEnv.of(RemoteVecEnv(...))"
+            )
         functions, keywords = checked_functions(env_fns, env_seed)
         if groups is not None:
             groups = {name: tuple(agents) for name, agents in groups.items()}
@@ -135,7 +138,9 @@ class MultiAgentVecEnv:
 
         Args:
             vec_env: a vector environment of
-                :func:`~xuance_envs.multi_agent.adapting.agents_env`; closed with this one.
+                :func:`~xuance_envs.multi_agent.adapting.agents_env`, or a
+                :class:`~xuance_envs.remote.remote_vec_env.RemoteVecEnv` of what a server has with
+                ``--multi-agent``; closed with this one.
             action_mask: as above.
             check_actions: as above.
 
@@ -169,6 +174,7 @@ class MultiAgentVecEnv:
         self.state_space = self._team.state_space
         self._every = np.arange(self.num_envs)
         self._alive = np.zeros((self.num_envs, self.num_agents), np.bool_)
+        check_actions = check_actions or vec_env.checks_actions
         self._actions = AgentActions(self.record, self.num_envs, check_actions)
         self._shows_masks: bool | None = None if action_mask == "auto" else bool(action_mask)
         self._agent_mask = self._alive

@@ -59,7 +59,7 @@ class GroupedVecEnv(VecEnv):
         self._ledger = groups.ledger
         self._arrays = arrays
         self._intake = ActionIntake(arrays.actions, groups.drivers, check_actions)
-        self._checks_masks = check_actions
+        self.checks_actions = check_actions
         self._last = LastObservations(arrays.observations, copy)
         self._copy = copy
         self._copy_observations = arrays.observations.copy_flat or arrays.observations.copy
@@ -150,7 +150,7 @@ class GroupedVecEnv(VecEnv):
         if ledger.stepping or ledger.owing or ledger.sending or self._groups.closed:
             self._groups.check_idle("step_async")
         self._intake.put(actions)
-        if self._checks_masks and self._groups.masks.wanted:
+        if self.checks_actions and self._groups.masks.wanted:
             self._groups.masks.check()
         packed = self._intake.packed()
         self._last.are_in_arrays = False
@@ -213,7 +213,7 @@ class GroupedVecEnv(VecEnv):
         envs = env_indices(env_ids, self.num_envs)
         groups = ledger.completed_by(envs)
         self._intake.put(actions, envs)
-        if self._checks_masks and self._groups.masks.wanted:
+        if self.checks_actions and self._groups.masks.wanted:
             self._groups.masks.check(envs)
         packed = self._intake.packed(groups)
         self._last.are_in_arrays = False

@@ -64,6 +64,7 @@ class VecEnvWrapper(VecEnv):
             render_mode=vec_env.render_mode,
             metadata=vec_env.metadata,
         )
+        self.checks_actions = vec_env.checks_actions
         self.autotuned = vec_env.autotuned
         for buffer in ("buf_rews", "buf_dones", "buf_truncations", "buf_infos"):
             delattr(self, buffer)  # they are found on the vector environment
