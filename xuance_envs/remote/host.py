@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.process.processes import Processes
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
+from xuance_envs.multi_agent.record import ObservationRecord
 from xuance_envs.remote import commands
 from xuance_envs.remote.failures import RefusedError, no_session
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv, Wanted
@@ -146,6 +147,8 @@ class Host:
             beside=beside,
         )
         try:
+            if repeating and isinstance(self._vec_env.observation_space, ObservationRecord):
+                raise WireError("environments with many agents are stepped with auto_reset")
             self.description = {
                 **commands.describe(self._vec_env),
                 "checks_actions": self._checks_actions,

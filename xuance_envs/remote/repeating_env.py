@@ -18,6 +18,8 @@ from xuance_envs.engine.data.space_layout import SpaceLayout, fit
 from xuance_envs.engine.group.host import SparingFunction
 from xuance_envs.engine.group.single_env import checked_env
 from xuance_envs.engine.serialization import copy_of
+from xuance_envs.multi_agent.agents_env import AgentsEnv
+from xuance_envs.multi_agent.infos import own_key
 from xuance_envs.remote.wire.infos import what_travels
 
 __all__ = ["HostedFunction", "Repeated", "RepeatingEnv", "TellingEnv"]
@@ -64,6 +66,8 @@ class TellingEnv:
     def __init__(self, env: Any, infos: frozenset[str] | None) -> None:
         self.env = env
         self._infos = infos
+        # Infos of many agents come as one dict, whose keys say whose they are.
+        self._key_of = own_key if isinstance(env, AgentsEnv) else None
 
     def __getattr__(self, name: str) -> Any:
         if name == "env":  # not there yet: while it is unpickled
@@ -89,9 +93,13 @@ class TellingEnv:
         return observation, reward, terminated, truncated, self._told(info)
 
     def _told(self, info: dict[Any, Any]) -> dict[Any, Any]:
-        names = self._infos
+        names, key_of = self._infos, self._key_of
         if names is not None:
-            info = {key: value for key, value in info.items() if key in names}
+            info = {
+                key: value
+                for key, value in info.items()
+                if (key if key_of is None else key_of(key)) in names
+            }
         return what_travels(info)
 
 

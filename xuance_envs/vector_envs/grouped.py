@@ -70,6 +70,7 @@ class GroupedVecEnv(VecEnv):
         self._arrays = arrays
         checked_by = groups.masks if check_actions else None
         self._intake = ActionIntake(arrays.actions, groups.drivers, checked_by)
+        self.checks_actions = check_actions
         self._last = LastObservations(arrays.observations, copy)
         self._copy = copy
         self._copy_observations = arrays.observations.copy_flat or arrays.observations.copy
