@@ -192,19 +192,16 @@ class InfoBatch:
         columns = self.columns(envs) if self._groups_are_alike() else None
         if columns is None or not all([mask.all() for _, _, mask in columns.values()]):
             dicts = [self.build(position, env) for position, env in enumerate(envs.tolist())]
-            for key, values in extra.items():
-                for info, value in zip(dicts, values, strict=True):
-                    info[key] = value
-            return dicts
-        keys = [*columns, *extra]
-        if not keys:
-            return [{} for _ in range(len(envs))]
-        rows = zip(
-            *[kind.each(values) for kind, values, _ in columns.values()],
-            *extra.values(),
-            strict=True,
-        )
-        return [dict(zip(keys, row, strict=True)) for row in rows]
+        elif not columns:
+            dicts = [{} for _ in range(len(envs))]
+        else:
+            keys = [*columns]
+            each = [kind.each(values) for kind, values, _ in columns.values()]
+            dicts = [dict(zip(keys, row, strict=True)) for row in zip(*each, strict=True)]
+        for key, values in extra.items():
+            for info, value in zip(dicts, values, strict=True):
+                info[key] = value
+        return dicts
 
     def _parts(
         self, key: str, envs: NDArray[np.intp]
