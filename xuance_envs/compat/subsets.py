@@ -14,11 +14,13 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from xuance_envs.compat.stepping import Stepper
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.groups import Groups, LocalGroups
+from xuance_envs.engine.ledger import ends_all
 
 __all__ = ["Part", "SubsetStepper"]
 
@@ -57,7 +59,13 @@ class SubsetStepper(Stepper):
         sizes = [driver.hi - driver.lo for driver in groups.drivers]
         self._group_of = np.repeat(np.arange(len(sizes)), sizes).tolist()
         self._numbers = itertools.count()
-        self._read_actions = self.arrays.actions.reader()
+        actions = self.arrays.actions
+        self._read_actions = actions.reader()
+        # Rows of an array, where environments are given just these.
+        is_rows = actions.flat is not None and (
+            actions.flat.ndim > 1 or isinstance(actions.layout.space, spaces.Discrete)
+        )
+        self._action_rows = actions.flat if is_rows else None
         # The environments that were sent and have not arrived, and whether one of them waits for
         # its group; what each group was last asked: to step these, or for a command; and what has
         # come of it.
@@ -106,6 +114,8 @@ class SubsetStepper(Stepper):
         """
         self._settle()
         self._intake.put(actions, envs)
+        # In this order an interrupt leaves nothing behind that is never started.
+        self._some_wait = True
         self._sent[envs] = True
         self._start_waiting()
 
@@ -121,28 +131,30 @@ class SubsetStepper(Stepper):
             WorkerDiedError: a worker ended.
         """
         self._groups.check_open()
+        if self._some_wait:
+            self._start_waiting()
         deadline = None if timeout is None else monotonic() + timeout
-        while (sent := np.count_nonzero(self._sent)) and (missing := self._missing(wanted)) > 0:
+        while self._sent.any() and (missing := self._missing(wanted)) > 0:
             left = None
             if deadline is not None and self._arrived:
                 left = max(deadline - monotonic(), 0.0)
             # What waits for its group is to start as soon as that has answered.
-            at_once = self._some_wait or deadline is not None
-            if not self._collect(left, 1 if at_once else min(missing, sent)):
+            singly = self._some_wait or deadline is not None
+            count = 1 if singly else min(missing, int(np.count_nonzero(self._sent)))
+            if not self._collect(left, count):
                 break
         parts, self._arrived = self._arrived, []
         return parts
 
-    def reset(self, envs: NDArray[np.intp], seed: int | None, options: Any) -> Part:
-        """Resets some environments, all with the same seed and options.
+    def reset(self, envs: NDArray[np.intp], seeds: Sequence[int | None], options: Any) -> Part:
+        """Resets some environments, each with its seed, and all with the same options.
 
         Raises:
             EnvError: an environment raised.
             WorkerDiedError: a worker ended.
         """
         self._settle()
-        count = len(envs)
-        packed = self._groups.packed_resets(envs.tolist(), [seed] * count, [options] * count)
+        packed = self._groups.packed_resets(envs.tolist(), seeds, [options] * len(envs))
         return self._part(self._ask(envs, packed).items(), envs)
 
     def apply_to(
@@ -162,7 +174,7 @@ class SubsetStepper(Stepper):
             for k, mine in by_group.items()
         }
         results: list[Any] = [None] * len(envs)
-        for k, answers in self._ask(envs, packed).items():
+        for k, answers in self._ask(envs, packed, lose_all=False).items():
             for n, (error, value) in zip(by_group[k], answers, strict=True):
                 if error is not None:
                     raise error
@@ -187,15 +199,27 @@ class SubsetStepper(Stepper):
             found.setdefault(k, {})[n] = env - self._firsts[k]
         return found
 
-    def _ask(self, envs: NDArray[np.intp], packed: Mapping[int, Any]) -> dict[int, Any]:
-        """Asks some groups for a command, each when it has done what it is at; their answers."""
+    def _ask(
+        self, envs: NDArray[np.intp], packed: Mapping[int, Any], lose_all: bool = True
+    ) -> dict[int, Any]:
+        """Asks some groups for a command, each when it has done what it is at.
+
+        Args:
+            envs: their environments.
+            packed: by group, the command.
+            lose_all: whether after an error nothing can be asked any more.
+
+        Returns:
+            By group, its answer.
+        """
         ledger = self._ledger
         if not ledger.sending:
             ledger.start(packed)
             try:
                 answers = dict(ledger.finish())
-            except Exception:
-                self.fail()
+            except Exception as error:
+                if lose_all or ends_all(error):
+                    self.fail()
                 raise
             ledger.take()
             return answers
@@ -212,7 +236,7 @@ class SubsetStepper(Stepper):
     def _start_waiting(self) -> None:
         """Starts the groups that have something to step, and are not at work."""
         ledger, drivers = self._ledger, self._groups.drivers
-        self._some_wait = False
+        some_wait = False
         whole: list[int] = []
         packed: dict[int, Any] = {}
         for k, count in enumerate(np.add.reduceat(self._sent, self._firsts, dtype=int).tolist()):
@@ -220,7 +244,7 @@ class SubsetStepper(Stepper):
                 continue
             if k in ledger.owing:
                 asked = self._asked[k]
-                self._some_wait |= asked is None or len(asked) < count
+                some_wait |= asked is None or len(asked) < count
             elif count == drivers[k].hi - drivers[k].lo:
                 self._asked[k] = self._every[drivers[k].lo : drivers[k].hi]
                 whole.append(k)
@@ -232,11 +256,16 @@ class SubsetStepper(Stepper):
             ledger.send_step(ledger.envs_of(whole), whole, self._intake.packed(whole))
         if packed:
             ledger.send_commands(np.concatenate([self._asked[k] for k in packed]), packed)
+        self._some_wait = some_wait
 
     def _packed_step(self, k: int, places: Sequence[int]) -> Any:
         """A step of some of a group's environments, as its driver takes it."""
         driver, actions = self._groups.drivers[k], self.arrays.actions
-        lists = actions.objects or [self._read_actions()]
+        lists: list[Any]
+        if self._action_rows is not None:
+            lists = [self._action_rows]
+        else:
+            lists = actions.objects or [self._read_actions()]
         given = [values[driver.lo : driver.hi] for values in lists]
         return driver.pack("step", given, next(self._numbers), places)
 
@@ -255,7 +284,7 @@ class SubsetStepper(Stepper):
         self._answers.update({k: ready[k] for k in ready if k not in stepped})
         if ready:
             self._ledger.receive(self._ledger.envs_of(ready))
-        if start:
+        if start and self._some_wait:
             self._start_waiting()
         return bool(ready)
 

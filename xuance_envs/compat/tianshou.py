@@ -94,7 +94,7 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         envs = self._envs(env_id)
         if kwargs.keys() <= {"seed", "options"}:
             options, seed = kwargs.get("options"), kwargs.get("seed")
-            part = originally(self._stepper.reset, envs, seed, options)
+            part = originally(self._stepper.reset, envs, [seed] * len(envs), options)
             observations = self._values(part)[0]
             infos = part.infos.dicts(envs, {})
         else:
@@ -172,9 +172,14 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
                 f"seed: expected an int or {self.env_num} seeds, one per environment, "
                 f"got {len(seeds)}"
             )
-        return self._stepper.apply_to(
+        answers = self._stepper.apply_to(
             self._every, in_tianshou_process.seed, [(each,) for each in seeds]
         )
+        by_reset = np.array([env for env, (own, _) in enumerate(answers) if not own], np.intp)
+        if by_reset.size:
+            given = [seeds[env] for env in by_reset.tolist()]
+            originally(self._stepper.reset, by_reset, given, None)
+        return [answer for _, answer in answers]
 
     def render(self, **kwargs: Any) -> list[Any]:
         """Renders all environments, none of which may be stepping."""
@@ -200,8 +205,8 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         if ids is None:
             envs = self._every
         else:
-            is_array = isinstance(ids, np.ndarray) and ids.ndim
-            envs = env_indices(ids if is_array else np.atleast_1d(ids), self.env_num)
+            given = ids if isinstance(ids, np.ndarray) and ids.ndim else np.atleast_1d(ids)
+            envs = env_indices(given, self.env_num)
         if self.waiting_id and ready:
             self._assert_id(envs.tolist())
         return envs
