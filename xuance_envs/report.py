@@ -94,9 +94,8 @@ def plot_throughput(
             if result.name == limit:
                 axis.axvline(result.median, color=LIMIT_COLOUR, linestyle="--", linewidth=1.2)
         axis.set_xlim(0, 1.4 * max(result.quartiles[1] for result in panel))
-        if isinstance(heading, int):
-            heading = f"{heading} environment{'s' if heading != 1 else ''}"
-        axis.set_title(heading, fontsize="medium")
+        many = f"{heading} environment{'s' if heading != 1 else ''}"
+        axis.set_title(many if isinstance(heading, int) else str(heading), fontsize="medium")
     legend: list[Patch | Line2D] = [Patch(color=c, label=kind) for kind, c in colours.items()]
     if limit is not None:
         legend.append(Line2D([], [], color=LIMIT_COLOUR, linestyle="--", label=limit))
