@@ -14,7 +14,7 @@ from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
 from xuance_envs.engine.driver import Driver
 
-__all__ = ["ActionIntake", "check_in_space"]
+__all__ = ["ActionIntake", "are_all_inside", "check_in_space"]
 
 _NONE: Mapping[int, Any] = {}
 
@@ -117,7 +117,7 @@ def check_in_space(
         ValueError: one is not; it names its environment.
     """
     space = rows.layout.space
-    if positions is None and _are_all_inside(space, rows.flat):
+    if positions is None and are_all_inside(space, rows.flat):
         return
     values = rows.reader()()
     for position in range(len(rows)) if positions is None else positions:
@@ -128,8 +128,13 @@ def check_in_space(
             )
 
 
-def _are_all_inside(space: Space[Any], batch: NDArray[Any] | None) -> bool:
-    """Whether a batch is known to be in its space, for the spaces that most environments have."""
+def are_all_inside(space: Space[Any], batch: NDArray[Any] | None) -> bool:
+    """Whether a batch is known to be in its space, for the spaces that most environments have.
+
+    Args:
+        space: of one value.
+        batch: an array of values; None for anything else, of which nothing is known.
+    """
     if batch is None:
         return False
     if type(space) is spaces.Discrete:

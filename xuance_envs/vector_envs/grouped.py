@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,16 @@ __all__ = ["GroupedVecEnv"]
 _T = TypeVar("_T")
 
 
+class _Saving(Protocol):
+    def save(self, groups: Groups, ids: Sequence[int]) -> EnvStates: ...
+
+    def load(self, groups: Groups, state: EnvStates, ids: Sequence[int]) -> StepInfos: ...
+
+    def clone(
+        self, groups: Groups, sources: Sequence[int], targets: Sequence[int], fork_rng: bool
+    ) -> StepInfos: ...
+
+
 class GroupedVecEnv(VecEnv):
     """Many environments in groups.
 
@@ -60,6 +70,7 @@ class GroupedVecEnv(VecEnv):
         self._arrays = arrays
         checked_by = groups.masks if check_actions else None
         self._intake = ActionIntake(arrays.actions, groups.drivers, checked_by)
+        self.checks_actions = check_actions
         self._last = LastObservations(arrays.observations, copy)
         self._copy = copy
         self._copy_observations = arrays.observations.copy_flat or arrays.observations.copy
@@ -312,11 +323,14 @@ class GroupedVecEnv(VecEnv):
 
     # -- states -----------------------------------------------------------------------
 
+    _saving: _Saving = saving
+    """What saves and loads the groups."""
+
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`."""
         self._groups.check_idle("save_state")
         ids = checked_env_ids(env_ids, self.num_envs)
-        state = self._closing_if_lost(lambda: saving.save(self._groups, ids))
+        state = self._closing_if_lost(lambda: self._saving.save(self._groups, ids))
         return state.adding(SEEN, [tuple(seen) for seen in self._seen(ids)])
 
     def load_state(
@@ -326,7 +340,7 @@ class GroupedVecEnv(VecEnv):
         self._groups.check_idle("load_state")
         ids = checked_env_ids(env_ids, self.num_envs)
         seen = checked_seen(state, len(ids), self._arrays.observations)
-        return self._loaded(ids, seen, lambda: saving.load(self._groups, state, ids))
+        return self._loaded(ids, seen, lambda: self._saving.load(self._groups, state, ids))
 
     def clone_state(
         self,
@@ -342,7 +356,7 @@ class GroupedVecEnv(VecEnv):
         seen_of = dict(zip(needed, self._seen(needed), strict=True))
         seen = [seen_of[source] for source in sources]
         return self._loaded(
-            targets, seen, lambda: saving.clone(self._groups, sources, targets, fork_rng)
+            targets, seen, lambda: self._saving.clone(self._groups, sources, targets, fork_rng)
         )
 
     def _seen(self, ids: Sequence[int]) -> list[Seen]:

@@ -192,19 +192,16 @@ class InfoBatch:
             columns, all_full = self._common_columns()
         if columns is None or not all_full:
             dicts = [self.build(position, env) for position, env in enumerate(envs.tolist())]
-            for key, values in extra.items():
-                for info, value in zip(dicts, values, strict=True):
-                    info[key] = value
-            return dicts
-        keys = [*columns, *extra]
-        if not keys:
-            return [{} for _ in range(len(envs))]
-        rows = zip(
-            *[kind.each(values) for kind, values, _ in columns.values()],
-            *extra.values(),
-            strict=True,
-        )
-        return [dict(zip(keys, row, strict=True)) for row in rows]
+        elif not columns:
+            dicts = [{} for _ in range(len(envs))]
+        else:
+            keys = [*columns]
+            each = [kind.each(values) for kind, values, _ in columns.values()]
+            dicts = [dict(zip(keys, row, strict=True)) for row in zip(*each, strict=True)]
+        for key, values in extra.items():
+            for info, value in zip(dicts, values, strict=True):
+                info[key] = value
+        return dicts
 
     def _parts(
         self, key: str, envs: NDArray[np.intp]

@@ -179,7 +179,8 @@ class EnvGroup(Envs):
                 rewards[_ALL] = self._unstepped
                 # No call in between: an interrupt finds a step that was begun, or one that was not.
                 self._left, self._number = _UNTOUCHED, number
-            taken = self._given_actions or self._take_actions()
+            given = self._given_actions
+            taken = self._take_actions() if given is None else given
             items: Iterator[Any] = enumerate(zip(self._stepped, taken, self._rows))  # noqa: B905  # costs, every step
             if places is not None:
                 items = self._only(places, items, start)
@@ -231,25 +232,33 @@ class EnvGroup(Envs):
             self._note_masks([i])
         return self.outcome()
 
-    def revive(self, seeds: Sequence[int | None], infos: Sequence[dict[str, Any]]) -> Outcome:
+    def revive(
+        self,
+        seeds: Sequence[int | None],
+        infos: Sequence[dict[str, Any]],
+        places: Sequence[int],
+    ) -> Outcome:
         """Stands in for a step that lost the environments; these are new ones in their place.
 
-        Their episodes count as truncated, and the next ones begin.
+        The episodes of those that were to be stepped count as truncated, and the next ones begin.
 
         Args:
             seeds: of each environment's reset, None for none.
             infos: the last known info of each environment.
+            places: the environments that were to be stepped.
 
         Raises:
             EnvError: an environment raised, or returned what its spaces do not allow.
         """
-        self._begin(None)
-        for i, (seed, info) in enumerate(zip(seeds, infos, strict=True)):
+        self._begin_with(places)
+        for i in places:
             self._rewards[i] = 0
-            self._infos.write(i, {**info, "worker_restarted": True})
+            self._infos.write(i, {**infos[i], "worker_restarted": True})
             self._truncated[i] = self._ended = True
-            given = {} if seed is None else {"seed": seed}
+            given = {} if seeds[i] is None else {"seed": seeds[i]}
             try:
+                if self._autoreset is Autoreset.DISABLED:
+                    self._call_reset(i, given)  # the caller's own reset goes on from it
                 self._end(i, given)
             except BaseException as error:
                 raise self._failure(i, error) from error
