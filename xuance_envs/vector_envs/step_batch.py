@@ -45,8 +45,8 @@ class StepBatch(NamedTuple):
     def action_masks(self) -> Any:
         """The masks of the actions that come next, ``(k, n)``, in a new array each time.
 
-        See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.action_masks`, from whose first call on
-        environments are asked that give masks by their method.
+        See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.action_masks`: environments that give
+        masks by their method are asked from its first call on.
 
         Raises:
             AttributeError: an environment has none.
