@@ -115,7 +115,7 @@ class _Writer:
             self._pieces.append(self._pack(node))
 
     def _table(self, table: InfoTable) -> None:
-        """The same as :meth:`InfoTable.as_columns`, whose heads are mostly those of the last one."""
+        """What :meth:`InfoTable.as_columns` is, whose heads are mostly those of the last one."""
         pieces, known, columns = self._pieces, self._known, table.columns
         form = table.count, len(columns)
         head = known.get(form)
