@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from xuance_envs.engine.group.env_group import EnvGroup
+from xuance_envs.engine.group.outcome import OF_STATES
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.serialization import copy_of
 
@@ -123,6 +124,8 @@ class LocalDriver(Driver):
 
     def pack(self, command: str, *arguments: Any) -> tuple[str, Sequence[Any]]:
         """See :class:`Driver`."""
+        if command in OF_STATES:  # whose arguments are made for it, and nobody's to change
+            return command, arguments
         return command, copy_of(arguments)  # what the caller changes later changes nothing
 
     def ask(self, tag: int, packed: tuple[str, Sequence[Any]]) -> None:

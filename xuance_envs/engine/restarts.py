@@ -27,7 +27,7 @@ import numpy as np
 from xuance_envs.engine.backend import Backend, WorkerDriver
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
-from xuance_envs.engine.group.outcome import Outcome
+from xuance_envs.engine.group.outcome import OF_STATES, Outcome
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.last_known import LastKnown
 from xuance_envs.engine.serialization import copy_of
@@ -162,7 +162,9 @@ class RestartingDriver(Driver):
     def pack(self, command: str, *arguments: Any) -> tuple[_Command, Any]:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         packed = self._worker.pack(command, *arguments)
-        return (command, copy_of(arguments)), packed  # for a later process, as it is now
+        if command not in OF_STATES:  # whose arguments nobody changes
+            arguments = copy_of(arguments)
+        return (command, arguments), packed  # for a later process, as it is now
 
     def ask(self, tag: int, packed: tuple[_Command, Any]) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""

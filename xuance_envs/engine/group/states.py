@@ -150,12 +150,12 @@ class GroupStates:
             data, digest = given[i]
             state, env = self._state(i), self._first + i
             try:
-                own = state.plan.fingerprint
-                doubts = []
+                plan = state.plan
+                own, doubts = plan.fingerprint, []
                 if digest != own.digest:
                     doubts = own.check(*loads_plain(facts, trusted)[digest])
                 content = self._here[data] if isinstance(data, int) else data
-                prepared[i] = state.prepare(content, trusted, [env] if forks else None)
+                prepared[i] = state.prepare(content, trusted, [env] if forks else None, plan)
                 self._check_autoreset(prepared[i].seen[2])
             except FaultError as fault:
                 raise as_error(env, fault, "load_state") from None
