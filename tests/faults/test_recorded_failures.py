@@ -38,7 +38,7 @@ class Late(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         self.total += int(action)
         reward = 1.0
-        if self.total >= 30:
+        if self.total >= 30 and self.how != "is fine":
             if self.how == "raises":
                 raise ValueError(f"too much: {self.total}")
             if self.how == "is killed":
@@ -69,6 +69,70 @@ def failed(how: str, folder: Path, **options: Any) -> Path:
             envs.step([1, 1, 3, 1])
     (path,) = folder.iterdir()
     return path
+
+
+HERE = {
+    "dummy": (lambda fns, **how: DummyVecEnv(fns, **how), 2),
+    "the caller's share": (
+        lambda fns, **how: SubprocVecEnv(
+            fns, in_series=2, context="forkserver", caller_steps=True, **how
+        ),
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("where", HERE)
+@pytest.mark.parametrize("how", ["raises", "nan"])
+@pytest.mark.parametrize("steps", [0, 1, 40])
+def test_what_fails_in_this_process_happens_again(
+    tmp_path: Path, where: str, how: str, steps: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make, culprit = HERE[where]
+    fns = [lambda: Late("is fine")] * 5
+    fns[culprit] = lambda: Late(how)
+    with make(fns, record_failures=tmp_path) as envs:
+        envs.reset(seed=1)
+        for _ in range(steps):
+            envs.step([0] * 5)
+        envs.reset(env_ids=[culprit])
+        envs.get_attr("total")
+        envs.step([1] * 5)
+        actions = [8] * 5
+        envs.step(actions)
+        envs.step(actions)
+        assert list(tmp_path.iterdir()) == []
+        envs.step(actions)
+        if how == "raises":
+            with pytest.raises(EnvError):
+                envs.step(actions)
+        else:
+            envs.step(actions)
+            envs.step(actions)  # the first of its kind is enough
+    (path,) = tmp_path.iterdir()
+    assert main(["replay", str(path)]) == 0
+    printed = capsys.readouterr().out
+    again = "failed in 'step': ValueError: too much: 33" if how == "raises" else "gave a NaN"
+    assert again in printed
+    assert f"environment {culprit}" in printed.splitlines()[0]
+
+
+def test_what_cannot_be_saved_leaves_no_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Held(Late):
+        def __init__(self) -> None:
+            super().__init__("raises")
+            self.numbers = (number for number in range(9))
+
+    with DummyVecEnv([Held], record_failures=tmp_path) as envs:
+        envs.reset()
+        for _ in range(3):
+            envs.step([8])
+        with pytest.raises(EnvError, match="too much"):
+            envs.step([8])
+    assert list(tmp_path.iterdir()) == []
+    assert "there is no state from before it" in caplog.text
 
 
 def replayed(path: Path, *options: str, stdin: str = "", timeout: float = 60) -> Any:

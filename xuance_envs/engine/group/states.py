@@ -197,10 +197,14 @@ class GroupStates:
         began = perf_counter()
         result = self._group.command(command)(*arguments)
         done = perf_counter()
-        states: Any = None
-        with suppress(EnvError):
-            states = self.save_states(range(len(self._group.envs)), None, registry)
+        states = self.states_if_any(registry)
         return WithStates(result, states, perf_counter() - done, done - began)
+
+    def states_if_any(self, registry: bytes | None) -> tuple[list[Saved], Facts] | None:
+        """The states of all environments; None where one cannot be saved."""
+        with suppress(EnvError):
+            return self.save_states(range(len(self._group.envs)), None, registry)
+        return None
 
     def resume(
         self,
