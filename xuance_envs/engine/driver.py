@@ -18,7 +18,11 @@ from xuance_envs.engine.group.outcome import OF_STATES
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.serialization import copy_of
 
-__all__ = ["Driver", "GroupDriver", "LocalDriver", "is_interrupt"]
+__all__ = ["Driver", "GroupDriver", "LocalDriver", "Seeding", "is_interrupt"]
+
+
+Seeding = tuple[int | None, int]
+"""What an environment was seeded with last, and how often it has been restarted."""
 
 
 class Driver(ABC):
@@ -31,6 +35,9 @@ class Driver(ABC):
 
     is_local = False
     """Whether it works in this process, and only when its result is asked for."""
+
+    seeds: list[Seeding] | None = None
+    """What seeds of restarts follow from, of each environment; None where there are none."""
 
     def __init__(self, lo: int, hi: int) -> None:
         self.lo = lo

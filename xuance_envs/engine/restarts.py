@@ -26,7 +26,7 @@ import numpy as np
 
 from xuance_envs.engine.backend import Backend, WorkerDriver
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.driver import Driver, Seeding
 from xuance_envs.engine.group.outcome import OF_STATES, Outcome
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.last_known import LastKnown
@@ -123,10 +123,9 @@ class RestartingDriver(Driver):
         self._restarts = restarts
         self._arrays = arrays
         self._last_known = LastKnown(arrays)
-        self._seeds: list[int | None] = [None] * (self.hi - self.lo)
+        self.seeds: list[Seeding] = [(None, 0)] * (self.hi - self.lo)
         self._attributes: dict[tuple[int, str], Any] = {}
         self._watched: set[int] = set()
-        self._count = 0
         self._to_replace = False
         self._owes_end = False
         self._asked: _Command = _STEP
@@ -247,7 +246,8 @@ class RestartingDriver(Driver):
             (resets,) = arguments
             places = [place for place, *_ in resets]
             for place, seed, _ in resets:
-                self._seeds[place] = self._seeds[place] if seed is None else seed
+                if seed is not None:
+                    self.seeds[place] = seed, self.seeds[place][1]
             self._last_known.take_reset(result, places)
             owes_end = owes_end and len(places) < self.hi - self.lo
         elif command == "load_states":
@@ -273,7 +273,7 @@ class RestartingDriver(Driver):
         """
         asked = self._worker.tag == self.tag
         self._restarts.take(error)
-        self._count += 1
+        self.seeds = [(seed, count + 1) for seed, count in self.seeds]
         self._to_replace, self._owes_end = True, not self._loses_nothing()
         if asked and self._asked[0] not in ("step", "reset"):
             if not isinstance(error, EnvError):
@@ -299,7 +299,8 @@ class RestartingDriver(Driver):
         else:
             then, tag = ("ready", (self._new_seeds(),)), READY
         keywords = [
-            {name: self._derived(seed) for name, seed in given.items()} for given in self._keywords
+            {name: self._derived(place, seed) for name, seed in given.items()}
+            for place, given in enumerate(self._keywords)
         ]
         self._backend.replace(
             self._index, tag, keywords, self._attributes, sorted(self._watched), then
@@ -314,9 +315,10 @@ class RestartingDriver(Driver):
 
     def _new_seed(self, place: int, seed: int | None = None) -> int | None:
         """Derived from what an environment is to be seeded with, or was last."""
-        seed = self._seeds[place] if seed is None else seed
-        return None if seed is None else self._derived(seed)
+        seed = self.seeds[place][0] if seed is None else seed
+        return None if seed is None else self._derived(place, seed)
 
-    def _derived(self, seed: int) -> int:
+    def _derived(self, place: int, seed: int) -> int:
         """A new seed: with the old one, a crash that follows from it would come for ever."""
-        return int(np.random.SeedSequence((seed % 2**64, self._count)).generate_state(1)[0])
+        numbers = seed % 2**64, self.seeds[place][1]
+        return int(np.random.SeedSequence(numbers).generate_state(1)[0])
