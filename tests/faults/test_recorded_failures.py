@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -135,10 +137,16 @@ def test_what_cannot_be_saved_leaves_no_file(
     assert "there is no state from before it" in caplog.text
 
 
-def replayed(path: Path, *options: str, stdin: str = "", timeout: float = 60) -> Any:
+def replayed(
+    path: Path, *options: str, stdin: str = "", timeout: float = 60, **variables: str
+) -> Any:
     return subprocess.run(
         [sys.executable, "-m", "xuance_envs", "replay", str(path), *options],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}:{ROOT}/tests/shared"},
+        env={
+            **os.environ,
+            **variables,
+            "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}:{ROOT}/tests/shared",
+        },
         input=stdin,
         capture_output=True,
         text=True,
@@ -172,6 +180,96 @@ def test_a_nan_happens_again(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     printed = capsys.readouterr().out
     assert "a NaN in the observation or the reward of environment 2" in printed
     assert "gave a NaN: rewards [nan" in printed
+
+
+class Drawing(Late):
+    """Draws what it was given, as a bar."""
+
+    metadata = {"render_modes": ["rgb_array", "human"], "render_fps": 20}  # noqa: RUF012
+
+    def __init__(self, how: str, render_mode: str | None) -> None:
+        super().__init__(how)
+        self.render_mode = render_mode
+
+    def render(self) -> Any:
+        if self.render_mode == "human":
+            print(f"drawn at {self.total}")
+            return None
+        picture = np.zeros((900, 40, 3), np.uint8)
+        picture[:, : self.total] = 255
+        return picture if self.render_mode else None
+
+
+@pytest.mark.parametrize("how", ["raises", "nan"])
+def test_a_replay_is_drawn(tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]) -> None:
+    image = pytest.importorskip("PIL.Image")
+    fns = [lambda: Drawing("is fine", "rgb_array"), lambda: Drawing(how, "rgb_array")]
+    path = left_by(fns, tmp_path)
+    assert main(["replay", str(path), "--render"]) == 0
+    gif = path.with_suffix(".gif")
+    assert f"environment 1: {gif}" in capsys.readouterr().out
+    with image.open(gif) as film:
+        shown = []
+        for number in range(film.n_frames):
+            film.seek(number)
+            picture = np.asarray(film.convert("RGB"))
+            assert max(picture.shape[:2]) <= 400
+            shown.append(int((picture[0, :, 0] > 128).sum()))
+    assert shown == sorted(shown), "the bar of the second one grows"
+    assert shown[-1] == {"raises": 8, "nan": 11}[how]
+
+
+def test_a_replay_draws_itself_or_has_nothing_to_show(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = left_by([lambda: Drawing("raises", "human")], tmp_path / "one")
+    assert main(["replay", str(path), "--render"]) == 0
+    printed = capsys.readouterr().out
+    assert "drawn at 24" in printed
+    assert "nothing to see" not in printed
+    path = left_by([lambda: Drawing("raises", None)], tmp_path / "two")
+    assert main(["replay", str(path), "--render"]) == 0
+    assert "there is nothing to see" in capsys.readouterr().out
+
+
+def test_gymnasiums_environments_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("pygame")
+    for mode in ("rgb_array", "human"):
+        folder = tmp_path / mode
+        make = functools.partial(failing_pole, mode)
+        path = left_by([make], folder, action=1)
+        result = replayed(path, "--render", SDL_VIDEODRIVER="dummy")
+        assert result.returncode == 0, result.stderr
+        assert "raised: environment 0 failed" in result.stdout
+        assert path.with_suffix(".gif").exists() == (mode == "rgb_array")
+
+
+class FailingLate(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Fails at its fourth step."""
+
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        self.steps = self.steps + 1
+        if self.steps == 4:
+            raise ValueError("as told")
+        return self.env.step(action)
+
+
+def failing_pole(mode: str) -> Any:
+    return FailingLate(gymnasium.make("CartPole-v1", render_mode=mode))
+
+
+def left_by(fns: list[Any], folder: Path, action: int = 8) -> Path:
+    """The file that is left when one fails at its fourth step, in this process."""
+    with DummyVecEnv(fns, record_failures=folder) as envs:
+        envs.reset(seed=1)
+        for _ in range(3):
+            envs.step([action] * len(fns))
+        with contextlib.suppress(EnvError):
+            envs.step([action] * len(fns))
+    (path,) = folder.glob("*.xenvs")
+    return path
 
 
 def test_a_crash_happens_again(tmp_path: Path) -> None:
