@@ -97,7 +97,8 @@ def run_replay(args: argparse.Namespace) -> None:
     ]
     film = _Film() if args.render else None
     culprit = 0
-    with DummyVecEnv(functions) as envs:
+    envs = DummyVecEnv(functions)
+    with envs:
         envs.reset()
         envs.load_state(failure.states)
         if film is not None:
@@ -128,7 +129,7 @@ def run_replay(args: argparse.Namespace) -> None:
 def _with_nan(obs: Any, rewards: NDArray[Any]) -> NDArray[np.bool_]:
     """By environment, whether there is a NaN in what it gave."""
     parts = obs.values() if isinstance(obs, dict) else obs if isinstance(obs, tuple) else [obs]
-    found = np.isnan(rewards)
+    found: NDArray[np.bool_] = np.isnan(rewards)
     for array in (np.asarray(part) for part in parts):
         if array.dtype.kind == "f":
             found |= np.isnan(array.reshape(len(rewards), -1)).any(axis=1)

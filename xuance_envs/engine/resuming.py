@@ -61,7 +61,7 @@ class ResumingDriver(RestartingDriver):
         super().ask(tag, packed)
 
     def _ask_worker(self) -> None:
-        if not self._saves or self._owes_end:
+        if not self._saves or self._owed:
             super()._ask_worker()
             return
         command, arguments = self._asked
@@ -84,7 +84,7 @@ class ResumingDriver(RestartingDriver):
             elif self._asked[0] == "step":
                 trail.plan(result.cost, result.step)
             result = result.result
-        elif self._asked[0] == "step" and self._actions is not None and not self._owes_end:
+        elif self._asked[0] == "step" and self._actions is not None and not self._owed:
             if trail.states is not None:
                 trail.steps[self.tag] = self._actions
         elif self._asked[0] in ("step", *CHANGING):
@@ -118,7 +118,7 @@ class ResumingDriver(RestartingDriver):
         super()._lose(error)
 
     def _loses_nothing(self) -> bool:
-        may_resume = self._restarts.resumes and not (self._has_tried or self._owes_end)
+        may_resume = self._restarts.resumes and not (self._has_tried or self._owed)
         self._resumes = may_resume and self._trail.states is not None
         if not self._resumes:
             self._trail.begin(None)

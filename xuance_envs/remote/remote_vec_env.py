@@ -383,7 +383,7 @@ class RemoteDriver(Driver):
 
     def _take_step(self, answer: Any) -> Outcome:
         arrays, shape = self._arrays, (self.hi,)
-        self._begin()
+        self._outcomes.begin()
         self._put(arrays.observations, answer["observations"], EVERY, self.hi)
         arrays.rewards[:] = array_from_wire(answer["rewards"], _FLOAT, shape)
         arrays.terminated[:] = array_from_wire(answer["terminated"], _BOOL, shape)
@@ -401,7 +401,7 @@ class RemoteDriver(Driver):
         return self._outcomes.outcome(bool(ended))
 
     def _take_reset(self, places: Sequence[int], answer: Any) -> Outcome:
-        self._begin()
+        self._outcomes.begin()
         at = np.array(places)
         self._put(self._arrays.observations, answer["observations"], at, len(places))
         self._write_infos(self._infos, places, answer["infos"])
@@ -417,11 +417,6 @@ class RemoteDriver(Driver):
             raise WireError(f"expected masks of actions in {len(masks.parts)} parts")
         for mine, part in zip(masks.parts, parts, strict=True):
             mine[:] = array_from_wire(part, _BOOL, mine.shape)
-
-    def _begin(self) -> None:
-        self._infos.rest = {}
-        self._reset_infos.rest = {}
-        self._outcomes.begin()
 
     def _put(self, rows: SpaceRows, node: Any, at: Index, count: int) -> None:
         rows.put(batch_from_wire(self._space, node, count), at, count)

@@ -18,6 +18,8 @@ from xuance_envs.engine.data.space_layout import SpaceLayout, fit
 from xuance_envs.engine.group.host import SparingFunction
 from xuance_envs.engine.group.single_env import checked_env
 from xuance_envs.engine.serialization import copy_of
+from xuance_envs.multi_agent.agents_env import AgentsEnv
+from xuance_envs.multi_agent.infos import own_key
 from xuance_envs.remote.wire.infos import what_travels
 
 __all__ = ["HostedFunction", "Repeated", "RepeatingEnv", "TellingEnv"]
@@ -33,6 +35,7 @@ class HostedFunction(SparingFunction):
         repeating: whether it is stepped by :meth:`RepeatingEnv.repeat`.
         memory_limit: bytes of data the process may have; None for no limit.
         infos: what of its infos clients are told; None for all.
+        is_new: whether the process has no environments yet.
     """
 
     make: Callable[..., Any]
@@ -40,10 +43,11 @@ class HostedFunction(SparingFunction):
     repeating: bool
     memory_limit: int | None
     infos: frozenset[str] | None = None
+    is_new: bool = True
 
     def __call__(self, **keywords: Any) -> Any:
         """Makes it."""
-        if self.index == 0:  # once is enough for the process
+        if self.is_new and self.index == 0:  # once is enough for the process
             _confine(self.memory_limit)
         env = self.make(**keywords)
         if self.repeating:
@@ -62,6 +66,8 @@ class TellingEnv:
     def __init__(self, env: Any, infos: frozenset[str] | None) -> None:
         self.env = env
         self._infos = infos
+        # Infos of many agents come as one dict, whose keys say whose they are.
+        self._key_of = own_key if isinstance(env, AgentsEnv) else None
 
     def __getattr__(self, name: str) -> Any:
         if name == "env":  # not there yet: while it is unpickled
@@ -87,9 +93,13 @@ class TellingEnv:
         return observation, reward, terminated, truncated, self._told(info)
 
     def _told(self, info: dict[Any, Any]) -> dict[Any, Any]:
-        names = self._infos
+        names, key_of = self._infos, self._key_of
         if names is not None:
-            info = {key: value for key, value in info.items() if key in names}
+            info = {
+                key: value
+                for key, value in info.items()
+                if (key if key_of is None else key_of(key)) in names
+            }
         return what_travels(info)
 
 

@@ -68,8 +68,9 @@ class GroupedVecEnv(VecEnv):
         )
         self._ledger = groups.ledger
         self._arrays = arrays
-        self._intake = ActionIntake(arrays.actions, groups.drivers, check_actions)
-        self._checks_masks = check_actions
+        checked_by = groups.masks if check_actions else None
+        self._intake = ActionIntake(arrays.actions, groups.drivers, checked_by)
+        self.checks_actions = check_actions
         self._last = LastObservations(arrays.observations, copy)
         self._copy = copy
         self._copy_observations = arrays.observations.copy_flat or arrays.observations.copy
@@ -159,10 +160,7 @@ class GroupedVecEnv(VecEnv):
         ledger = self._ledger
         if ledger.stepping or ledger.owing or ledger.sending or self._groups.closed:
             self._groups.check_idle("step_async")
-        self._intake.put(actions)
-        if self._checks_masks and self._groups.masks.wanted:
-            self._groups.masks.check()
-        packed = self._intake.packed()
+        packed = self._intake.put(actions)
         self._last.are_in_arrays = False
         ledger.start_step(packed)
 
@@ -222,10 +220,7 @@ class GroupedVecEnv(VecEnv):
         self._groups.check_open()
         envs = env_indices(env_ids, self.num_envs)
         groups = ledger.completed_by(envs)
-        self._intake.put(actions, envs)
-        if self._checks_masks and self._groups.masks.wanted:
-            self._groups.masks.check(envs)
-        packed = self._intake.packed(groups)
+        packed = self._intake.put(actions, envs, groups)
         self._last.are_in_arrays = False
         ledger.send_step(envs, groups, packed)
 
