@@ -99,7 +99,13 @@ class CollectorActors:
         """
         for number in range(len(self._plans)):
             self._launch(number)
-        return [self._built(number) for number in range(len(self._plans))]
+        found = []
+        for number in range(len(self._plans)):
+            try:
+                found.append(self._built(number))
+            except LostError as error:
+                raise self._died(number, error, "construct") from None
+        return found
 
     def _launch(self, number: int) -> None:
         plan = self._plans[number]
@@ -113,6 +119,13 @@ class CollectorActors:
         self._actors[number] = actor
 
     def _built(self, number: int) -> Any:
+        """What one tells of itself once it is built.
+
+        Raises:
+            LostError: it was lost meanwhile.
+            WorkerTimeoutError: it was not there in time.
+            Exception: what it raised.
+        """
         ref, limit = self._building[number]
         left = None if limit is None else max(0.0, limit - monotonic())
         try:
@@ -124,8 +137,6 @@ class CollectorActors:
             raise WorkerTimeoutError(
                 self._envs(number), None, self._start_timeout, "construct", details
             ) from None
-        except LostError as error:
-            raise self._died(number, error, "construct") from None
         del self._building[number]
         return told
 
@@ -158,8 +169,7 @@ class CollectorActors:
         """
         everybody = range(len(self._actors))
         while missing := [number for number in everybody if number not in self._played]:
-            for number in list(self._building):
-                self._built(number)
+            self._await_new()
             refs = {self._asked[number][0]: number for number in missing}
             for ref in self._cluster.wait(list(refs), 1, None):
                 number = refs[ref]
@@ -168,6 +178,15 @@ class CollectorActors:
                 except LostError as error:
                     self._replace(number, error)
         return [self._played[number] for number in everybody]
+
+    def _await_new(self) -> None:
+        """Sees that those which were made anew are there."""
+        while self._building:
+            number = next(iter(self._building))
+            try:
+                self._built(number)
+            except LostError as error:  # as on a node of which nobody knew that it was leaving
+                self._replace(number, error)
 
     def next_turn(self) -> None:
         """Lets go of this turn."""
@@ -224,7 +243,7 @@ class CollectorActors:
                 answers.append(self._cluster.get(ref, None))
             except LostError as error:
                 self._replace(number, error)
-                self._built(number)
+                self._await_new()
                 again = self._call(number, name, given[number])
                 answers.append(self._cluster.get(again, None))
         return answers
