@@ -22,6 +22,7 @@ from benchmarks.shared.contest import race
 from benchmarks.shared.on_ray import WAITS, WORKS, BusyEnv, SyncActors, local_ray
 from benchmarks.shared.question import add_outputs, add_rounds, begin, finish, make_parser
 from benchmarks.shared.rllib import Sampling, why_without
+from benchmarks.shared.rollouts import Rollouts
 from xuance_envs.engine.ray.cluster import RayCluster
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym
@@ -277,27 +278,6 @@ def make_agent(network: Callable[[], Any]) -> Any:
     return Agent()
 
 
-class RolloutLoop:
-    """A runner that has a collector play.
-
-    Args:
-        collector: one that is ready.
-    """
-
-    def __init__(self, collector: Any) -> None:
-        self.num_envs = collector.num_envs
-        self._collector = collector
-
-    def run(self, steps: int) -> float:
-        """See :class:`~xuance_envs.measure.Runner`; whole rollouts are played."""
-        length = self._collector.steps_per_env
-        rollouts = math.ceil(steps / length)
-        start = perf_counter()
-        for _ in range(rollouts):
-            self._collector.rollout()
-        return (perf_counter() - start) * steps / (rollouts * length)
-
-
 def compare_rollouts(args: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
     """Two collectors beside one caller of an actor with as many workers, and beside RLlib."""
     import torch
@@ -321,8 +301,8 @@ def compare_rollouts(args: argparse.Namespace) -> tuple[list[dict[str, Any]], li
             envs = RayVecEnv_Gym([make_env] * n, n // 2, actors="machine", copy=False)
             caller = stack.enter_context(RolloutCollector(envs, agent, steps, **options))
             runners: dict[str, Runner] = {
-                COLLECTORS: RolloutLoop(ours),
-                f"RolloutCollector with {MACHINE}": RolloutLoop(caller),
+                COLLECTORS: Rollouts(ours.rollout, n, steps),
+                f"RolloutCollector with {MACHINE}": Rollouts(caller.rollout, n, steps),
             }
             if without is None:
                 theirs = Sampling(make_env, network, 2, n, steps)
