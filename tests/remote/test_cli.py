@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -124,12 +125,28 @@ def test_tokens_from_the_variable_allow_other_addresses() -> None:
 def test_help_explains_every_option() -> None:
     text = run("--help").stdout
     for option in (
-        *("--env", "--host", "--port", "--tokens", "--allow-kwarg", "--allow-call", "--allow-get"),
+        *(
+            "--env",
+            "--multi-agent",
+            "--host",
+            "--port",
+            "--tokens",
+            "--allow-kwarg",
+            "--allow-call",
+            "--allow-get",
+        ),
         *("--allow-set", "--allow-option", "--info", "--tracebacks", "--any-action", "--reload"),
         *("--certfile", "--keyfile", "--unix", "--root-path", "--trusted-proxy", "--log-level"),
     ):
         assert option in text
     assert "XUANCE_ENVS_TOKENS" in text
+
+
+def test_every_option_is_found_in_the_documentation() -> None:
+    page = (ROOT / "docs" / "remote.md").read_text(encoding="utf-8")
+    options = set(re.findall(r"--[a-z][a-z-]+", run("--help").stdout)) - {"--help"}
+    assert len(options) > 40
+    assert [each for each in sorted(options) if not re.search(rf"`{each}[` ]", page)] == []
 
 
 def test_limits_and_names_reach_the_server() -> None:

@@ -88,7 +88,8 @@ def env_indices(
     """
     if type(env_ids) is np.ndarray and env_ids.dtype.kind in "iu" and env_ids.ndim == 1:
         indices: NDArray[np.intp] = env_ids.astype(np.intp)
-        exist = len(indices) and indices.min() >= 0 and env_ids.max() < num_envs
+        # What is negative is a large number without its sign.
+        exist = len(indices) and indices.view(np.uintp).max() < num_envs
         if exist and np.bincount(indices).max() == 1:
             return indices
     return np.array(checked_env_ids(env_ids, num_envs), dtype=np.intp)
@@ -187,9 +188,12 @@ def checked_info_bytes(info_bytes: int) -> int:
     Raises:
         ValueError: it is no int from 0 on.
     """
-    if isinstance(info_bytes, bool) or not hasattr(info_bytes, "__index__") or info_bytes < 0:
+    room = -1
+    with suppress(TypeError):
+        room = operator.index(info_bytes)
+    if room < 0 or isinstance(info_bytes, bool):
         raise ValueError(f"info_bytes: expected an int from 0 on, got {info_bytes!r}")
-    return operator.index(info_bytes)
+    return room
 
 
 def checked_positive(**values: float | None) -> None:
