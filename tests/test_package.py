@@ -420,7 +420,7 @@ def test_the_quick_start_runs_as_printed(tmp_path: Path) -> None:
     match = re.search(r"```python\n(.*?)```", section, re.DOTALL)
     assert match is not None
     script = match.group(1)
-    assert len(script.splitlines()) <= 20
+    assert len(script.splitlines()) <= 15
     (tmp_path / "quick_start.py").write_text(script, encoding="utf-8")
     printed = run_python("quick_start.py", cwd=tmp_path)
     assert re.fullmatch(r"\d+ episodes, mean score \d+\.\d\n", printed)

@@ -35,6 +35,7 @@ class HostedFunction(SparingFunction):
         repeating: whether it is stepped by :meth:`RepeatingEnv.repeat`.
         memory_limit: bytes of data the process may have; None for no limit.
         infos: what of its infos clients are told; None for all.
+        is_new: whether the process has no environments yet.
     """
 
     make: Callable[..., Any]
@@ -42,10 +43,11 @@ class HostedFunction(SparingFunction):
     repeating: bool
     memory_limit: int | None
     infos: frozenset[str] | None = None
+    is_new: bool = True
 
     def __call__(self, **keywords: Any) -> Any:
         """Makes it."""
-        if self.index == 0:  # once is enough for the process
+        if self.is_new and self.index == 0:  # once is enough for the process
             _confine(self.memory_limit)
         env = self.make(**keywords)
         if self.repeating:
@@ -138,12 +140,26 @@ class RepeatingEnv(TellingEnv):
         self._step = -1
         self._ended: Repeated | None = None
         self._fresh = False
+        # What its next action is chosen from, unless that is what its reset returned.
+        self._shown: tuple[Any, dict[Any, Any]] | None = None
+
+    def __env_state__(self) -> Any:
+        """Its own state, without its index: that is its place, and stays its own."""
+        return self._step, self._ended, self._fresh, self._shown
+
+    def __set_env_state__(self, state: Any) -> None:
+        """Takes over what another one was in."""
+        self._step, self._ended, self._fresh, self._shown = state
+
+    def shown(self) -> tuple[Any, dict[Any, Any]] | None:
+        """The last observation and info; None where the last reset returned them."""
+        return self._shown
 
     def reset(self, **arguments: Any) -> Any:
         """Starts a new episode."""
         self._fresh = False
         result = super().reset(**arguments)
-        self._step, self._ended, self._fresh = -1, None, True
+        self._step, self._ended, self._fresh, self._shown = -1, None, True, None
         return result
 
     def repeat(self, actions: Mapping[int, Any], times: int) -> Repeated:
@@ -177,6 +193,7 @@ class RepeatingEnv(TellingEnv):
         self._step += len(rows)
         ending = {"step": self._step, "terminated": terminated, "truncated": truncated}
         info = {**self._told(info), **ending}
+        self._shown = self._layout.unflatten(rows[-1]), info
         if terminated or truncated:
             self._ended = Repeated(
                 self._batch(rows[-1:]), 0, 0.0, terminated, truncated, copy_of(info)

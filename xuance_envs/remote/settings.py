@@ -43,7 +43,8 @@ class Limits:
         environments_per_session: of these, in one session.
         processes: processes for environments at the same time.
         processes_per_token: of these, of one token.
-        processes_per_session: of these, of one session, where each creation of episodes takes one.
+        processes_per_session: of these, of one session, where each creation of episodes takes one
+            as long as there may be more, and then shares one of its session's.
         requests_per_session: requests of one session that wait for their turn.
         requests_rate_per_token: requests per second.
         requests_rate_per_session: requests per second.
@@ -61,6 +62,8 @@ class Limits:
         reply: bytes of one answer, in the form it is asked for.
         replies: bytes of large answers under way.
         kept: bytes of large answers that are kept in case they are asked for again.
+        states_per_session: states of environments that are kept in one session.
+        state_bytes_per_session: bytes of these.
         repeats: steps of one environment per request.
         idle: seconds after which a session that is not used is closed.
         request: seconds the environments may take for one request before their process is killed.
@@ -95,6 +98,8 @@ class Limits:
     reply: int = 64 * MIB
     replies: int = 64 * MIB
     kept: int = 64 * MIB
+    states_per_session: int = 10_000
+    state_bytes_per_session: int = 64 * MIB
     repeats: int = 1000
     idle: float = 600.0
     request: float = 60.0
