@@ -18,7 +18,7 @@ from torch import nn
 
 from xuance_envs import MultiAgentRolloutCollector, make_multi_agent_vec
 
-EPOCHS, BATCH, CLIP = 7, 2400, 0.2
+EPOCHS, BATCH, CLIP = 10, 2400, 0.2
 GAMMA, GAE_LAMBDA = 0.99, 0.95
 ENTROPY_WEIGHT, MAX_GRADIENT = 0.01, 10.0
 
