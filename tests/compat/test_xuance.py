@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import json
 import os
 import random
 import re
@@ -262,10 +263,11 @@ def test_the_example_trains(monkeypatch, capsys):
     assert "Finish training." in capsys.readouterr().out
 
 
-def test_the_benchmark_trains(tmp_path):
+@pytest.mark.parametrize("whose", ["ours-with-caller", "nobody"])
+def test_the_benchmark_trains(whose, tmp_path):
     command = [sys.executable, "-m", "benchmarks.peers.xuance_training"]
     done = subprocess.run(
-        [*command, "ours", "CartPole-v1", "2", "64"],
+        [*command, whose, "CartPole-v1", "2", "64"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -274,7 +276,9 @@ def test_the_benchmark_trains(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) > 0
+    seconds, busy = json.loads(done.stdout)
+    assert seconds > 0
+    assert busy > 0
 
 
 # --- what is put in place -----------------------------------------------------------------------
