@@ -113,7 +113,13 @@ class EnvGroup(Envs):
         self._infos = InfoWriter(arrays.infos, self._freeze_info)
         self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze_info)
         self._masks = GroupMasks(arrays.masks, arrays.pending)
-        self._outcomes = OutcomeMaker(self._infos, self._reset_infos, self._masks.watched)
+        self._outcomes = OutcomeMaker(
+            self._infos,
+            self._reset_infos,
+            self._masks.watched,
+            arrays.observations.objects,
+            arrays.reset_observations.objects,
+        )
         self.clock = StepClock(n, self._recorder.times)
         # What each step calls: the environments, but for those that it resets instead.
         self._stepped: list[Any] = list(self.envs)
@@ -161,8 +167,8 @@ class EnvGroup(Envs):
         began = perf_counter()
         again = number is not None and number == self._number
         i, result = self._left if again else _UNTOUCHED
+        start = 0
         try:
-            start = 0
             if again:
                 start = self._resume(i, result)
             else:
@@ -199,10 +205,12 @@ class EnvGroup(Envs):
         except BaseException as error:
             self._left = i, result
             raise self._failure(i, error, result) from error
+        if self._reset_instead:
+            self._have_been_reset()
         if self._masks.watched:
             self._note_masks(self._masks.watched if places is None else places)
         self.clock.stop(began)
-        return self.outcome()
+        return self._outcomes.outcome(self._last_reset >= 0)
 
     def reset(self, resets: Sequence[Reset]) -> Outcome:
         """Resets some environments; their observations and infos go where a step's would.
@@ -400,9 +408,6 @@ class EnvGroup(Envs):
             self._actions.load(0, actions)
         elif actions is not None or self._given_actions is not None:
             self._given_actions = None if actions is None else actions[0]
-        self._infos.rest = {}
-        self._reset_infos.rest = {}
-        self._last_reset = -1
         self._outcomes.begin()
         if self._returned:
             self._returned = defaultdict()
@@ -411,7 +416,7 @@ class EnvGroup(Envs):
         if self._ended:
             self._terminated[:] = False
             self._truncated[:] = False
-            self._ended = False
+            self._ended, self._last_reset = False, -1
         self._doing = "step"
 
     def _store(self, i: int, observation: Any, reward: Any) -> None:
@@ -501,14 +506,15 @@ class EnvGroup(Envs):
             )
         return result
 
-    def outcome(self) -> Outcome:
-        """What goes back besides the arrays; the same again, if an interrupt comes."""
+    def _have_been_reset(self) -> None:
+        """Takes note of the environments that were reset in place of their step."""
         for i in self._reset_instead:
             self._pending[i] = False
             self._stepped[i] = self.envs[i]
-        return self._outcomes.outcome(
-            self._last_reset >= 0, self._observations.objects, self._reset_observations.objects
-        )
+
+    def outcome(self) -> Outcome:
+        """What goes back besides the arrays; the same again, if an interrupt comes."""
+        return self._outcomes.outcome(self._last_reset >= 0)
 
     def _note_masks(self, places: Iterable[int]) -> None:
         """Takes note of masks; to be called for environments that are in new states."""
