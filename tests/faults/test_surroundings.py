@@ -45,7 +45,7 @@ def test_standard_streams_may_be_closed(tmp_path, context):
 
 
 def shared_memory(envs):
-    fd = envs._backend._settings.memory.fd
+    fd = envs._backend.settings.memory.fd
     return np.frombuffer(os.pread(fd, os.fstat(fd).st_size, 0), np.uint8)
 
 

@@ -14,6 +14,7 @@ from xuance_envs.errors import ClosedVecEnvError, EnvError
 from xuance_envs.remote.host import Host
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv, Wanted
 from xuance_envs.remote.metrics import Metrics
+from xuance_envs.remote.serving.process import SessionProcess
 from xuance_envs.remote.settings import Catalogue, Settings, quickest_context
 
 
@@ -29,7 +30,8 @@ def test_a_host_that_nobody_waits_for_any_more_is_ended_once_it_is_there() -> No
     settings = Settings(Catalogue({"Slow": SlowEnv}))
 
     async def give_up() -> None:
-        host = Host(Wanted([SlowEnv], None, auto_reset=True), settings, Metrics())
+        process = SessionProcess(seconds=60.0)
+        host = Host(Wanted([SlowEnv], None, auto_reset=True), settings, Metrics(), process)
         creating = asyncio.create_task(host.make())
         while not multiprocessing.active_children():
             await asyncio.sleep(0.01)

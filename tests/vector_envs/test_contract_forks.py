@@ -125,7 +125,7 @@ def test_so_it_is_with_restarts_and_what_is_shared_stays_as_it_is() -> None:
         envs.reset(seed=1)
         envs.step_async([0, 0, 0])
         assert [driver.result() for driver in envs._groups.drivers[:-1]]  # the workers are done
-        memory = envs._backend._settings.memory
+        memory = envs._backend.settings.memory
         before = os.pread(memory.fd, os.fstat(memory.fd).st_size, 0)
         check(outcomes_in_a_fork(USES, envs))
         assert os.pread(memory.fd, os.fstat(memory.fd).st_size, 0) == before

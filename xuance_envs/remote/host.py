@@ -1,10 +1,6 @@
-"""Environments that a client created together: their worker process, and how it is waited for.
+"""Environments that a client created together, and what they are asked to do.
 
-What it guarantees:
-
-- The event loop is never blocked: what may take long is done in a thread, and a step is waited
-  for as any other descriptor is.
-- A command ends within its bound. Where the environments do not, their process is killed.
+A command ends within its bound. Where the environments do not, their process is killed.
 """
 
 from __future__ import annotations
@@ -14,7 +10,8 @@ import fcntl
 import sys
 import termios
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -23,15 +20,15 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.process.processes import Processes
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
+from xuance_envs.multi_agent.record import ObservationRecord
 from xuance_envs.remote import commands
 from xuance_envs.remote.failures import RefusedError, no_session
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv, Wanted
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.repeating_env import HostedFunction
 from xuance_envs.remote.serving.admission import Tally
+from xuance_envs.remote.serving.process import SessionProcess
 from xuance_envs.remote.serving.sizes import is_picture, sizes_of
-from xuance_envs.remote.serving.turnstile import Turnstile
-from xuance_envs.remote.serving.usage import Usage
 from xuance_envs.remote.settings import Settings
 from xuance_envs.remote.wire.batches import batch_from_wire
 from xuance_envs.remote.wire.bounds import TooLargeError, size_of
@@ -43,9 +40,6 @@ __all__ = ["Host"]
 
 T = TypeVar("T")
 
-LOOK = 0.005
-"""Seconds between two looks whether a command has been done, when the environments are closed."""
-
 PATIENCE = 5.0
 """Seconds that a command has to end when the environments are to be closed."""
 
@@ -54,9 +48,6 @@ QUICK = 256 * 2**10
 
 QUICK_READ = 16 * 2**10
 """Bytes of infos up to which it is also read without one."""
-
-LONG = 0.01
-"""Seconds after which a step counts as one that takes long."""
 
 FEW = 16
 """Environments that are rendered, or read from, at a time: what comes may be large."""
@@ -71,16 +62,15 @@ class Host:
         wanted: the environments.
         settings: the server's.
         metrics: where steps are counted.
-        tallies: where they and their process count from now on until they are closed.
-        turnstile: what each step goes through; None for nothing.
+        process: where they are to live.
+        tallies: where they count from now on until they are closed.
 
     Attributes:
+        process: see above.
         auto_reset: whether they are stepped together, and reset by themselves.
         num_envs: how many they are.
         description: their spaces and other properties, as part of a message.
         frame: the last picture rendered of one of them; None where there is none.
-        usage: what their processes took when last looked at.
-        busy: whether a command is being done.
         steps: how many environment steps they have made.
     """
 
@@ -91,11 +81,12 @@ class Host:
         wanted: Wanted,
         settings: Settings,
         metrics: Metrics,
+        process: SessionProcess,
         tallies: Sequence[Tally] = (),
-        turnstile: Turnstile | None = None,
     ) -> None:
         self.auto_reset = wanted.auto_reset
         self.num_envs = len(wanted.functions)
+        self.process = process
         self.frame: NDArray[np.uint8] | None = None
         self.steps = 0
         self._checks_actions = not settings.permissions.any_action
@@ -105,22 +96,11 @@ class Host:
         self._wanted = wanted
         self._metrics = metrics
         self._tallies = tallies
-        self._turnstile = turnstile
-        self._inside: Turnstile | None = None
-        self._late: asyncio.TimerHandle
-        self._counted = self.num_envs, 1
-        for tally in tallies:
-            tally.add(*self._counted)
-        self._thread = ThreadPoolExecutor(1, "xuance_envs-host")
-        self._running: Future[Any] | None = None
-        self.busy = False
+        self._counted = 0
+        self._count(self.num_envs)
+        process.enter(self.num_envs)
         self._closing = False
-        self._listening: tuple[int, ...] = ()
-        self._reason: RefusedError | None = None
-        self.usage = Usage(0.0, 0)
-        self._woken: asyncio.Future[bool] | None = None
         self._making: Future[None] | None = None
-        self._backend: Processes | None = None
         self._vec_env: HostedVecEnv
 
     async def make(self) -> None:
@@ -133,22 +113,27 @@ class Host:
             RuntimeError: their spaces differ.
             RefusedError: their spaces cannot travel.
         """
-        making = self._making = self._thread.submit(self._make)
+        process = self.process
+        making = self._making = process.submit(self._make)
         try:
-            await asyncio.shield(asyncio.wrap_future(making))
+            with process:
+                await asyncio.shield(asyncio.wrap_future(making))
         except BaseException:
-            self._kill()
-            self._thread.submit(self._end_unwanted, making)
-            self._thread.shutdown(wait=False)
-            self._count(0, 0)
+            if not making.done():  # nobody waits for it any more
+                process.kill()
+                process.submit(partial(self._end_unwanted, making))
+            self._count(0)
+            process.leave(self.num_envs)
+            process.count()
             raise
 
     def _make(self) -> None:
         limits, wanted = self._limits, self._wanted
         repeating = not wanted.auto_reset
         infos = self._settings.permissions.infos_of(repeating)
+        beside = self.process.beside
         functions = [
-            HostedFunction(function, index, repeating, limits.memory, infos)
+            HostedFunction(function, index, repeating, limits.memory, infos, beside is None)
             for index, function in enumerate(wanted.functions)
         ]
         self._vec_env = HostedVecEnv(
@@ -159,8 +144,11 @@ class Host:
             start_timeout=limits.start,
             prepared=self._prepared,
             check_actions=self._checks_actions,
+            beside=beside,
         )
         try:
+            if repeating and isinstance(self._vec_env.observation_space, ObservationRecord):
+                raise WireError("environments with many agents are stepped with auto_reset")
             self.description = {
                 **commands.describe(self._vec_env),
                 "checks_actions": self._checks_actions,
@@ -171,20 +159,9 @@ class Host:
         self._sizes = sizes_of(self._vec_env.observation_space)
 
     def _prepared(self, backend: Processes) -> None:
-        self._backend = backend
+        self.process.backends.append(backend)
         if self._closing:
             raise no_session()
-
-    @property
-    def pid(self) -> int | None:
-        """The id of the process that all others of theirs come from, as long as it is there."""
-        workers = () if self._backend is None else self._backend.workers
-        return next((driver.worker.pid for driver in workers), None)
-
-    def end_for(self, reason: RefusedError) -> None:
-        """Ends the process; what is being done in it fails for this reason."""
-        self._reason = reason
-        self._kill()
 
     @property
     def is_made(self) -> bool:
@@ -194,8 +171,8 @@ class Host:
     async def give_up(self) -> None:
         """Ends the process while it makes the environments, and waits for its end."""
         self._closing = True
-        while self._making is not None and not self._making.done():
-            self._kill()  # again, because it may have been about to start
+        while not self.is_made:
+            self.process.kill()  # again, because it may have been about to start
             await asyncio.sleep(0.02)
 
     def _end_unwanted(self, making: Future[None]) -> None:
@@ -203,40 +180,29 @@ class Host:
         if making.exception() is None:
             self.end()
 
-    def _count(self, environments: int, processes: int) -> None:
-        """Has that many environments and processes of it be counted, and no more."""
-        before, self._counted = self._counted, (environments, processes)
+    def _count(self, environments: int) -> None:
+        """Has that many environments of it be counted, and no more."""
+        before, self._counted = self._counted, environments
         for tally in self._tallies:
-            tally.add(environments - before[0], processes - before[1])
+            tally.add(environments - before, 0)
 
     async def close(self) -> None:
-        """Closes the environments and ends their process; again, it does nothing."""
+        """Closes the environments, and ends their process with the last; again, it does nothing."""
         if self._closing:
             return
-        self._closing = True
-        self._count(0, self._counted[1])
-        await self._idle(PATIENCE)
-        running = self._running is not None and not self._running.done()
-        if running or self._vec_env.waiting:
-            self._kill()  # also where nobody waits for it any more
-        await self._idle(self._limits.request)  # its descriptors are still waited for
-        self._stop_listening()
-        await asyncio.get_running_loop().run_in_executor(self._thread, self.end)
-        self._thread.shutdown(wait=False)
-        self._count(0, 0)
-        for tally in self._tallies:
-            tally.cpu += self.usage.cpu
-        self.usage = Usage(0.0, 0)
-
-    async def _idle(self, seconds: float) -> None:
-        """Waits until no command is being done, at most so long."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
-        while self.busy and loop.time() < until:
-            await asyncio.sleep(LOOK)
+        process = self.process
+        self._closing = process.closing = True
+        self._count(0)
+        await process.idle(PATIENCE)
+        if process.is_running or self._vec_env.waiting:
+            process.kill()  # also where nobody waits for it any more
+        await process.idle(self._limits.request)  # its descriptors are still waited for
+        process.stop_listening()
+        await asyncio.wrap_future(process.submit(self.end))
+        process.leave(self.num_envs)
 
     def end(self) -> None:
-        """Ends the environments and their process; in its thread, because that takes a while."""
+        """Ends the environments; in their process's thread, because that takes a while."""
         self._vec_env.close()
         self._vec_env.end_worker()
 
@@ -252,22 +218,34 @@ class Host:
 
     # -- commands ---------------------------------------------------------------------
 
-    async def reset(
-        self,
-        envs: Sequence[int],
-        seed: int | Sequence[int | None] | None,
-        options: dict[str, Any] | None,
-        form: Form,
+    async def run(
+        self, act: Callable[[HostedVecEnv], Any], form: Form, begins: Sequence[int] = ()
     ) -> bytes:
-        """Resets some environments; the answer as it is sent."""
+        """Does something with the environments in their thread; the answer as it is sent.
 
-        def act() -> bytes:
-            chosen = None if options is None else from_client(options)
-            answer = commands.reset(self._vec_env, envs, seed, chosen)
-            self._unready.difference_update(envs)
+        Args:
+            act: does it; returns the answer.
+            form: of the answer.
+            begins: the environments that are in an episode thereafter.
+        """
+
+        def run() -> bytes:
+            answer = act(self._vec_env)
+            self._unready.difference_update(begins)
             return self._written(answer, form)
 
-        return await self._in_thread(act)
+        return await self._in_thread(run)
+
+    def check_ready(self, envs: Sequence[int]) -> None:
+        """Raises where environments that repeat their actions are in no episode.
+
+        Raises:
+            RefusedError: one has not been reset, since it was made or since it failed.
+        """
+        if not self.auto_reset and (unready := sorted(self._unready.intersection(envs))):
+            raise RefusedError(
+                409, "reset", f"call reset first: environment {unready[0]} is in no episode"
+            )
 
     async def step(self, actions: Any, form: Form, large: bool = False) -> bytes:
         """Steps every environment once; the answer as it is sent.
@@ -288,17 +266,17 @@ class Host:
             answer = commands.step_answer(space, result, rewards, vec_env.first_observations)
             return self._written(answer | commands.masks_of(vec_env), form)
 
-        with _Current(self):
+        process = self.process
+        with self._command():
             batch = await self._by_thread(decoded) if large else decoded()
-            if self._turnstile is not None and not self._turnstile.enter_at_once():
-                await self._turnstile.enter()
-            self._inside = self._turnstile
+            if not process.admit_at_once():
+                await process.admit()
             start = perf_counter()
             try:
                 vec_env.step_async(batch)
-                answered = await self._answered()
+                answered = await process.answered(vec_env.wakers)
             finally:
-                self._leave()
+                process.dismiss()
             self._step_took(self.num_envs, perf_counter() - start)
             if not answered or self._is_large(form):
                 return await self._by_thread(written)
@@ -314,10 +292,7 @@ class Host:
         Raises:
             RefusedError: one has not been reset, since it was made or since it failed.
         """
-        if unready := sorted(self._unready.intersection(envs)):
-            raise RefusedError(
-                409, "reset", f"call reset first: environment {unready[0]} is in no episode"
-            )
+        self.check_ready(envs)
 
         def act() -> tuple[bytes, int, float]:
             start = perf_counter()
@@ -391,8 +366,18 @@ class Host:
         fcntl.ioctl(self._vec_env.wakers[0], termios.FIONREAD, waiting := bytearray(4))
         return int.from_bytes(waiting, sys.byteorder) > QUICK_READ
 
+    def _command(self) -> SessionProcess:
+        """The process, as the context in which a command is done.
+
+        Raises:
+            RefusedError: it has ended, and not with these environments.
+        """
+        if not self._vec_env.closed:
+            self.process.check()
+        return self.process
+
     async def _in_thread(self, act: Callable[[], T]) -> T:
-        with _Current(self):
+        with self._command():
             return await self._by_thread(act)
 
     async def _by_thread(self, act: Callable[[], T]) -> T:
@@ -402,89 +387,8 @@ class Host:
             finally:
                 self._end_if_closed()
 
-        self._stop_listening()
-        running = self._thread.submit(act_and_end)
-        self._running = running
-        try:
-            return await asyncio.wrap_future(running)
-        finally:
-            if self._vec_env.closed and running.done():
-                self._count(self._counted[0], 0)
+        return await self.process.run(act_and_end)
 
     def _end_if_closed(self) -> None:
         if self._vec_env.closed:  # after an error
             self._vec_env.end_worker()
-
-    async def _answered(self) -> bool:
-        """Waits until the worker has answered, or has ended, or should have by now."""
-        loop = asyncio.get_running_loop()
-        woken = self._woken = loop.create_future()
-        if not self._listening:
-            self._listening = self._vec_env.wakers
-            for fd in self._listening:
-                loop.add_reader(fd, self._wake, True)
-        self._late = loop.call_later(LONG, self._take_long)
-        try:
-            return bool(await woken)
-        finally:
-            self._late.cancel()
-            self._woken = None
-
-    def _take_long(self) -> None:
-        """Whoever takes long may be waiting, and keeps nobody else from stepping."""
-        self._leave()
-        loop = asyncio.get_running_loop()
-        self._late = loop.call_later(self._limits.request - LONG, self._wake, False)
-
-    def _leave(self) -> None:
-        inside, self._inside = self._inside, None
-        if inside is not None:
-            inside.leave()
-
-    def _wake(self, answered: bool) -> None:
-        woken = self._woken
-        if woken is None:  # it has ended while nothing was asked of it
-            self._stop_listening()
-        elif not woken.done():
-            woken.set_result(answered)
-
-    def _stop_listening(self) -> None:
-        """Leaves what the worker says to a thread, or to nobody."""
-        loop = asyncio.get_running_loop()
-        for fd in self._listening:
-            loop.remove_reader(fd)
-        self._listening = ()
-
-    def explain(self) -> None:
-        """Says why the worker died, where it was ended on purpose.
-
-        Raises:
-            RefusedError: that is so.
-        """
-        if self._reason is not None:
-            raise self._reason from None
-        if self._closing:
-            raise no_session() from None
-
-    def _kill(self) -> None:
-        # The process is ours: whoever waits for its answer is who will notice its end.
-        workers = () if self._backend is None else tuple(self._backend.workers)
-        for driver in workers:
-            driver.worker.kill()
-
-
-class _Current:
-    """The command that is being done."""
-
-    __slots__ = ("_host",)
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-
-    def __enter__(self) -> None:
-        self._host.busy = True
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._host.busy = False
-        if kind is not None and issubclass(kind, WorkerDiedError):
-            self._host.explain()

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.group.step_clock import StepTimes
-from xuance_envs.engine.process.processes import Processes
+from xuance_envs.engine.groups import WorkerGroups
+from xuance_envs.engine.process.processes import Lodger, Processes
 from xuance_envs.vector_envs.arguments import checked_functions
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
@@ -56,6 +57,10 @@ class HostedVecEnv(GroupedVecEnv):
         start_timeout: seconds it has to make the environments.
         check_actions: whether every action is checked to be in its space.
         prepared: is given what starts the worker, before it does.
+        beside: the worker of another one, to live in with that; None for one of their own.
+
+    Attributes:
+        backend: the worker.
     """
 
     def __init__(
@@ -67,26 +72,35 @@ class HostedVecEnv(GroupedVecEnv):
         start_timeout: float | None,
         check_actions: bool = False,
         prepared: Callable[[Processes], None] | None = None,
+        beside: Processes | None = None,
     ) -> None:
-        groups = start_processes(
-            *checked_functions(functions, env_seed),
-            in_series=len(functions),
-            context=context,
-            step_timeout=step_timeout,
-            start_timeout=start_timeout,
-            pin_workers=False,
-            spin=SPIN,
-            prepared=prepared,
-            guarded=True,
-        )
-        self._backend = groups.backend
+        functions, keywords = checked_functions(functions, env_seed)
+        if beside is None:
+            groups = start_processes(
+                functions,
+                keywords,
+                in_series=len(functions),
+                context=context,
+                step_timeout=step_timeout,
+                start_timeout=start_timeout,
+                pin_workers=False,
+                spin=SPIN,
+                prepared=prepared,
+                guarded=True,
+            )
+        else:
+            lodger = Lodger(beside, functions, keywords)
+            if prepared is not None:
+                prepared(lodger)
+            groups = WorkerGroups(lodger)
+        self.backend = groups.backend
         super().__init__(groups, copy=False, check_actions=check_actions)
         (self._driver,) = groups.drivers
 
     @property
     def pid(self) -> int | None:
         """The worker's process id; None once it has ended."""
-        return next((driver.worker.pid for driver in self._backend.workers), None)
+        return next((driver.worker.pid for driver in self.backend.workers), None)
 
     @property
     def wakers(self) -> tuple[int, ...]:

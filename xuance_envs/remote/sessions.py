@@ -19,6 +19,8 @@ from xuance_envs.remote.host import Host
 from xuance_envs.remote.hosted_vec_env import Wanted
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.serving.admission import Account, Tally, slowed
+from xuance_envs.remote.serving.kept_states import KeptStates
+from xuance_envs.remote.serving.process import SessionProcess
 from xuance_envs.remote.serving.replies import LARGE, Replies
 from xuance_envs.remote.serving.requests import Reply
 from xuance_envs.remote.serving.turnstile import Turnstile
@@ -54,6 +56,7 @@ class Session:
         account: see above.
         nonce: see above.
         tally: what it has.
+        states: those of environments that it keeps.
         hosts: the environments, by creation.
         making: those that are being made.
         closed: whether it has been closed.
@@ -83,6 +86,7 @@ class Session:
             requests=limits.requests_rate_per_session,
             steps=limits.steps_rate_per_session,
         )
+        self.states = KeptStates(limits)
         self.number = number
         self.share_frames = share_frames
         self.hosts: list[Host] = []
@@ -188,8 +192,14 @@ class Session:
         self._places.update((episode, (host, place)) for place, episode in enumerate(ids))
         return ids
 
-    def find(self, episode_ids: Sequence[str] | None) -> tuple[Host, Sequence[int]]:
+    def find(
+        self, episode_ids: Sequence[str] | None, *, distinct: bool = True
+    ) -> tuple[Host, Sequence[int]]:
         """The host of some episodes, and their places in it.
+
+        Args:
+            episode_ids: the episodes; None for all.
+            distinct: whether none of them may be there twice.
 
         Raises:
             RefusedError: there is no such episode, or they were not created together.
@@ -202,7 +212,7 @@ class Session:
             raise RefusedError(
                 422, "episodes", "say which episodes: they were created by several requests"
             )
-        if len(set(episode_ids)) != len(episode_ids):
+        if distinct and len(set(episode_ids)) != len(episode_ids):
             raise RefusedError(422, "episodes", "expected each episode at most once")
         found = []
         for episode in episode_ids:
@@ -216,11 +226,16 @@ class Session:
             )
         return host, [place for _, place in found]
 
+    @property
+    def processes(self) -> list[SessionProcess]:
+        """Where its environments live."""
+        return list(dict.fromkeys(host.process for host in self.hosts))
+
     def end_for(self, reason: RefusedError) -> None:
         """Ends its processes; every request is told the reason."""
         self.over = reason
-        for host in self.hosts:
-            host.end_for(reason)
+        for process in self.processes:
+            process.end_for(reason)
 
     async def close(self) -> None:
         """Closes its environments; again, it does nothing."""
@@ -229,6 +244,7 @@ class Session:
         self._reply = None
         hosts, self.hosts = self.hosts, []
         self._places = {}
+        self.states.clear()
         if self.making is not None:
             await self.making.give_up()
         await asyncio.gather(*(host.close() for host in hosts))
@@ -321,11 +337,11 @@ class Sessions:
             RefusedError: there are too many.
             Exception: as :meth:`~xuance_envs.remote.host.Host.make` does.
         """
-        more = {"environments": len(wanted.functions), "processes": 1}
         tallies = session.tally, session.account.tally, self._tally
         for tally in tallies:
-            tally.check(**more)
-        host = Host(wanted, self._settings, self._metrics, tallies, self._turnstile)
+            tally.check(environments=len(wanted.functions))
+        process = self._process_for(session, tallies)
+        host = Host(wanted, self._settings, self._metrics, process, tallies)
         session.making = host
         try:
             await host.make()
@@ -348,6 +364,24 @@ class Sessions:
         self._count()
         return host, ids
 
+    def _process_for(self, session: Session, tallies: Sequence[Tally]) -> SessionProcess:
+        """A process for more environments of a session: a new one, or one of those it has.
+
+        Raises:
+            RefusedError: there are too many of others for it to have one at all.
+        """
+        for process in session.processes:
+            process.count()
+        try:
+            for tally in tallies:
+                tally.check(processes=1)
+        except RefusedError:
+            shared = [process for process in session.processes if process.alive]
+            if not shared:
+                raise
+            return min(shared, key=lambda process: process.environments)
+        return SessionProcess(self._limits.request, tallies, self._turnstile)
+
     async def close(self, session: Session, why: str) -> None:
         """Closes a session, and waits until its processes have ended."""
         if self._sessions.pop(session.id, None) is not None:
@@ -363,7 +397,7 @@ class Sessions:
         """Ends sessions whose processes take too much together, whoever started them; for ever."""
         while True:
             await asyncio.sleep(WATCH)
-            pids = {pid: host for each in self for host in each.hosts if (pid := host.pid)}
+            pids = {pid: each for one in self for each in one.processes if (pid := each.pid)}
             if not pids:
                 continue
             for pid, usage in (await asyncio.to_thread(usage_of, list(pids))).items():
@@ -377,7 +411,7 @@ class Sessions:
             (session.tally, [session]),
             (account.tally, [each for each in self if each.account is account]),
         ):
-            usages = [host.usage for each in sessions for host in each.hosts]
+            usages = [process.usage for each in sessions for process in each.processes]
             cpu = tally.cpu + sum(usage.cpu for usage in usages)
             memory = sum(usage.memory for usage in usages)
             for took, most, what in (

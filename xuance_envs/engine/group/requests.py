@@ -3,12 +3,18 @@
 Its caller sends one request and nothing more until it has the reply; only ``CLOSE`` may come at
 any time. How a message travels is the business of the worker's kind.
 
+A worker process may have several groups. Then ``GROUP`` goes before each request, and says whose
+it is; a number that is new makes another group.
+
 =======  =====================================  ===================================
 request  payload                                replies
 =======  =====================================  ===================================
 STEP     none: the actions are in the arrays    DONE, ENDED, OUTCOME, FAILED
 CALL     (name of a command, its arguments)     DONE, ENDED, OUTCOME, VALUE, FAILED
 CLOSE    none                                   none: the worker ends
+GROUP    the group's number                     none: a request for it follows
+LEAVE    none: the group's environments are     DONE
+         closed, the others go on
 =======  =====================================  ===================================
 """
 
@@ -28,6 +34,8 @@ class Request(IntEnum):
     STEP = ord("s")
     CALL = ord("c")
     CLOSE = ord("q")
+    GROUP = ord("g")
+    LEAVE = ord("l")
 
 
 class Reply(IntEnum):

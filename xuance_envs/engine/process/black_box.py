@@ -17,12 +17,12 @@ from typing import Any, TextIO
 
 from xuance_envs.engine.group.recorder import NOWHERE, Recorder
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, news_in
-from xuance_envs.engine.process.shared_memory import keep_from_forks
+from xuance_envs.engine.process.shared_memory import UNIT, keep_from_forks
 
-__all__ = ["REGION", "BlackBox", "record"]
+__all__ = ["REGION", "BlackBox", "record", "recorder_in"]
 
-REGION = 1 << 16
-"""Bytes per worker: a multiple of any page's size."""
+REGION = UNIT
+"""Bytes per worker, and per group more in one."""
 
 _TEXT = 4096
 _TEXT_SIZE = 8192
@@ -79,6 +79,24 @@ def _lines(data: bytes) -> list[str]:
     return [line if len(line) <= _LINE else f"{line[:_LINE]} ..." for line in lines]
 
 
+def recorder_in(fd: int, index: int) -> Recorder:
+    """Where a group keeps its records.
+
+    Args:
+        fd: the shared file.
+        index: which region of it.
+    """
+    region = _mapped(fd, index)
+    return Recorder(region[:8].cast("q"), region[_TIMES : _TIMES + TIMES_BYTES])
+
+
+def _mapped(fd: int, index: int) -> memoryview:
+    start = index * REGION
+    memory = mmap.mmap(fd, REGION, offset=start)
+    keep_from_forks(memory, fd, start)
+    return memoryview(memory)
+
+
 def record(fd: int, index: int) -> Recorder:
     """Has this process keep its region from now on.
 
@@ -87,24 +105,21 @@ def record(fd: int, index: int) -> Recorder:
         index: which region of it.
 
     Returns:
-        Where its group keeps its records.
+        Where its first group keeps its records.
     """
-    start = index * REGION
-    memory = mmap.mmap(fd, REGION, offset=start)
-    keep_from_forks(memory, fd, start)
-    region = memoryview(memory)
+    region = _mapped(fd, index)
     faulthandler.disable()  # or a handler that some library put over it before a fork would stay
     try:  # a file position of its own, which a passed descriptor does not have
         own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
     except OSError:
         faulthandler.enable()
     else:
-        os.lseek(own, start + _REPORT, os.SEEK_SET)
+        os.lseek(own, index * REGION + _REPORT, os.SEEK_SET)
         faulthandler.enable(own, all_threads=False)
         os.register_at_fork(after_in_child=partial(_report_to_stderr, own))
     if sys.stderr is not None:
         sys.stderr = _Recorded(sys.stderr, region[_TEXT:_REPORT])
-    return Recorder(region[:8].cast("q"), region[_TIMES : _TIMES + TIMES_BYTES])
+    return recorder_in(fd, index)
 
 
 def _report_to_stderr(own: int) -> None:

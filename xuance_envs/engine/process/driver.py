@@ -17,6 +17,7 @@ from xuance_envs.engine.backend import WorkerDriver, shown
 from xuance_envs.engine.data.step_arrays import StepArrays, first_unstepped
 from xuance_envs.engine.group.requests import PLAIN, Request
 from xuance_envs.engine.group.step_clock import StepTimes
+from xuance_envs.engine.process.black_box import BlackBox
 from xuance_envs.engine.process.doorbell import PeerGoneError, frame
 from xuance_envs.engine.process.worker_process import StartSettings, WorkerProcess
 from xuance_envs.engine.serialization import dumps_for_worker
@@ -32,16 +33,19 @@ STOPPED = 1.0
 stops its workers, too."""
 
 _STEP = frame(Request.STEP)
+_LEAVE = frame(Request.LEAVE)
 
 
 class ProcessDriver(WorkerDriver):
-    """One group of environments in a process of its own.
+    """One group of environments in a process of its own, or with others in one.
 
     Args:
         worker: the process.
         settings: how it was started.
         lo: index of its first environment.
         hi: index after its last environment.
+        group: which of the process's groups it is, by the number of its region in the shared
+            memory; None for the one that the process began with.
     """
 
     what = "a worker process"
@@ -49,9 +53,20 @@ class ProcessDriver(WorkerDriver):
     # Seconds that this process, and with it all workers, turned out to have been stopped.
     _paused = 0.0
 
-    def __init__(self, worker: WorkerProcess, settings: StartSettings, lo: int, hi: int) -> None:
+    def __init__(
+        self,
+        worker: WorkerProcess,
+        settings: StartSettings,
+        lo: int,
+        hi: int,
+        group: int | None = None,
+    ) -> None:
         super().__init__(lo, hi)
         self.worker = worker
+        self._settings = settings
+        self._to, self._step = b"", _STEP  # with nobody else in the process
+        self._group = worker.index if group is None else group
+        self._black_box = BlackBox(settings.memory.fd, self._group)
         self._command = "start"
         self._timeout = settings.timeout
         self._start_timeout = settings.start_timeout
@@ -60,6 +75,49 @@ class ProcessDriver(WorkerDriver):
         self._paused_before = 0.0
         self._received = 0
         self._rewards: NDArray[np.float64] | None = None  # which tell how far it is in a step
+
+    def share(self, group: int, lo: int, hi: int) -> ProcessDriver:
+        """Takes another group into the process; its driver.
+
+        From now on one group of the process is asked at a time, and has answered before another
+        one is asked: whoever has the drivers sees to that.
+
+        Args:
+            group: the other group's number.
+            lo: index of its first environment.
+            hi: index after its last environment.
+
+        Raises:
+            WorkerDiedError: the process has ended.
+        """
+        if not self.worker.alive:
+            raise self.death()
+        self.worker.groups += 1
+        other = ProcessDriver(self.worker, self._settings, lo, hi, group)
+        for each in (self, other):
+            each.say_which()
+        return other
+
+    def say_which(self) -> None:
+        """Says with each request from now on which group of the process it is for."""
+        self._to = frame(Request.GROUP, b"%d" % self._group)
+        self._step = self._to + _STEP
+
+    def leave(self, patience: float) -> None:
+        """Closes the environments, and leaves the process to its other groups.
+
+        Args:
+            patience: seconds that may take; the process is killed if it takes more.
+        """
+        self.worker.groups -= 1
+        due = monotonic() + patience
+        try:
+            self.worker.channel.ask(self._to + _LEAVE, self.tag, due)
+            self.worker.channel.answer(due)
+        except PeerGoneError:
+            pass  # it has left by ending
+        except TimeoutError:
+            self.worker.kill()
 
     @property
     def alive(self) -> bool:
@@ -89,7 +147,8 @@ class ProcessDriver(WorkerDriver):
         self._set_command("step", self._timeout)
         # A worker that is gone is noticed, and reported, when its result is asked for.
         try:
-            self.worker.channel.ask(_STEP if actions is None else actions, tag, self.due)
+            message = self._step if actions is None else self._to + actions
+            self.worker.channel.ask(message, tag, self.due)
         except (PeerGoneError, TimeoutError):
             return
 
@@ -99,7 +158,7 @@ class ProcessDriver(WorkerDriver):
         starts = command in ("build", "rebuild")
         self._set_command(command, self._start_timeout if starts else self._timeout)
         with suppress(PeerGoneError, TimeoutError):
-            self.worker.channel.ask(frame(Request.CALL, payload), tag, self.due)
+            self.worker.channel.ask(self._to + frame(Request.CALL, payload), tag, self.due)
 
     def _set_command(self, command: str, limit: float | None) -> None:
         self._command = command
@@ -164,7 +223,7 @@ class ProcessDriver(WorkerDriver):
 
     def times(self) -> StepTimes:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
-        return self.worker.black_box.times()
+        return self._black_box.times()
 
     def death(self) -> WorkerDiedError:
         """The error that says how it ended; it has."""
@@ -186,7 +245,7 @@ class ProcessDriver(WorkerDriver):
         return WorkerTimeoutError(envs, worker.pid, self._limit, command, last_words, env)
 
     def _env_at_work(self) -> int | None:
-        place = self.worker.black_box.place()
+        place = self._black_box.place()
         if place is None and self._command == "step" and self._rewards is not None:
             place = first_unstepped(self._rewards)
         return None if place is None else self.lo + place

@@ -22,11 +22,16 @@ HASTE = 0.5
 def end_all(drivers: list[ProcessDriver], patience: float = PATIENCE) -> None:
     """Ends worker processes: asks them to, then terminates, then kills those that are left.
 
+    One that has another vector environment's group, too, goes on with that.
+
     Args:
         drivers: theirs; the list is empty afterwards.
         patience: seconds they have to close their environments; less, where one has failed.
     """
     drivers[:] = [driver for driver in drivers if driver.worker.owned]
+    for driver in [driver for driver in drivers if driver.worker.groups > 1]:
+        drivers.remove(driver)
+        driver.leave(patience)
     workers = [driver.worker for driver in drivers]
     if any(worker.failed for worker in workers):
         patience = min(patience, HASTE)

@@ -13,6 +13,7 @@ from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.process.black_box import REGION
 from xuance_envs.engine.process.driver import ProcessDriver
 from xuance_envs.engine.process.end import PATIENCE, end_all
 from xuance_envs.engine.process.placement import Placement
@@ -20,7 +21,7 @@ from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.process.worker_process import StartSettings, start_worker
 from xuance_envs.engine.waiting import PolledWaiter
 
-__all__ = ["Processes"]
+__all__ = ["Lodger", "Processes"]
 
 
 class Processes(Backend[ProcessDriver]):
@@ -34,6 +35,9 @@ class Processes(Backend[ProcessDriver]):
         pin: whether they may be kept on a CPU each.
         caller_steps: whether this process steps environments, too.
         info_bytes: room for the arrays in each environment's info.
+
+    Attributes:
+        settings (StartSettings): as given.
     """
 
     without_pickling = ". context='fork' does without pickling"
@@ -49,7 +53,7 @@ class Processes(Backend[ProcessDriver]):
         info_bytes: int = INFO_BYTES,
     ) -> None:
         super().__init__(split, env_fns, keywords, settings.autoreset, info_bytes)
-        self._settings = settings
+        self.settings = settings
         self._forked = settings.context.get_start_method() == "fork"
         if self._forked:
             number_classes()
@@ -79,13 +83,13 @@ class Processes(Backend[ProcessDriver]):
 
     def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
         """See :class:`~xuance_envs.engine.backend.Backend`; they are on shared memory."""
-        memory = self._settings.memory
-        memory.resize(StepArrays.nbytes(*spaces, num_envs, self.info_bytes))
-        return StepArrays.allocate(*spaces, num_envs, memory.map(), self.info_bytes)
+        memory = self.settings.memory
+        self._arrays_at = memory.extend(StepArrays.nbytes(*spaces, num_envs, self.info_bytes))
+        return StepArrays.allocate(*spaces, num_envs, memory.map(self._arrays_at), self.info_bytes)
 
     def waiter(self, drivers: Sequence[Driver]) -> PolledWaiter:
         """See :class:`~xuance_envs.engine.backend.Backend`."""
-        return PolledWaiter(drivers, self._settings.own_spin)
+        return PolledWaiter(drivers, self.settings.own_spin)
 
     def end(self, patience: float | None = None) -> None:
         """See :class:`~xuance_envs.engine.backend.Backend`."""
@@ -95,7 +99,7 @@ class Processes(Backend[ProcessDriver]):
         """See :class:`~xuance_envs.engine.backend.Backend`."""
         # Not __del__: this also runs at the interpreter's exit, before multiprocessing waits
         # for the workers.
-        return Finalize(owner, _end, args=(self, self._settings.memory), exitpriority=100)
+        return Finalize(owner, _end, args=(self, self.settings.memory), exitpriority=100)
 
     def _start(self, index: int, started: Callable[[ProcessDriver], None]) -> None:
         """Starts one, and hands it over.
@@ -107,11 +111,11 @@ class Processes(Backend[ProcessDriver]):
         inherited = self.env_fns[lo:hi] if self._forked else None
         try:
             start_worker(
-                self._settings,
+                self.settings,
                 index,
                 f"xuance_envs-{lo}-{hi - 1}",
                 inherited,
-                lambda worker: started(ProcessDriver(worker, self._settings, lo, hi)),
+                lambda worker: started(ProcessDriver(worker, self.settings, lo, hi)),
             )
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
@@ -128,10 +132,41 @@ class Processes(Backend[ProcessDriver]):
         end_all([self.workers[index]], HURRY)
 
     def _place(self, lo: int, hi: int) -> tuple[Any, ...]:
-        return self._spaces, len(self.env_fns), self.info_bytes, lo, hi
+        return self._spaces, len(self.env_fns), self.info_bytes, self._arrays_at, lo, hi
 
     def _functions(self, lo: int, hi: int) -> bytes | None:
         return None if self._forked else super()._functions(lo, hi)
+
+
+class Lodger(Processes):
+    """One group more in a worker process of another vector environment.
+
+    One group of a process is asked at a time, and has answered before another one is asked:
+    whoever has the vector environments sees to that. The process ends with the last of them.
+
+    Args:
+        beside: the other one's processes; the group goes into the first.
+        env_fns: makes an environment each.
+        keywords: keyword arguments for each function.
+    """
+
+    without_pickling = ""
+
+    def __init__(
+        self,
+        beside: Processes,
+        env_fns: Sequence[Callable[..., Any]],
+        keywords: Sequence[Mapping[str, Any]],
+    ) -> None:
+        split = [(0, len(env_fns))]
+        super().__init__(beside.settings, split, env_fns, keywords, info_bytes=beside.info_bytes)
+        self._beside = beside
+        self._forked = False  # the process is there, and inherits nothing any more
+        self.settings.memory.share()
+
+    def _start(self, index: int, started: Callable[[ProcessDriver], None]) -> None:
+        group = self.settings.memory.extend(REGION) // REGION
+        started(self._beside.workers[0].share(group, *self._split[index]))
 
 
 def _end(processes: Processes, memory: SharedMemory) -> None:

@@ -11,17 +11,20 @@ from pathlib import Path
 
 from xuance_envs.engine.cgroups import limits
 
-__all__ = ["SharedMemory", "available_memory", "keep_from_forks"]
+__all__ = ["UNIT", "SharedMemory", "available_memory", "keep_from_forks"]
+
+UNIT = 1 << 16
+"""Bytes whose multiples are where parts begin: a multiple of any page's size."""
 
 _MAP_FIXED = 0x10
 
 
 class SharedMemory:
-    """A file without a name, whose size may be set after other processes got its descriptor.
+    """A file without a name, which may grow after other processes got its descriptor.
 
     Args:
         fd: the descriptor another process passed; None makes a new file.
-        reserved: bytes in front that are not part of the memory, a multiple of any page's size.
+        reserved: bytes it begins with, a multiple of :data:`UNIT`.
 
     Raises:
         MemoryError: there is too little even for those.
@@ -31,6 +34,7 @@ class SharedMemory:
         self.fd = -1  # there is none to close, if there will be none
         self.fd = fd if fd is not None else _anonymous_file()
         self.reserved = reserved
+        self._sharers = 0
         if fd is None:
             try:
                 os.ftruncate(self.fd, reserved)
@@ -41,8 +45,8 @@ class SharedMemory:
                     f"to be had: {error.strerror}"
                 ) from error
 
-    def resize(self, nbytes: int) -> None:
-        """Gives the memory its size and reserves it, so that using it cannot fail.
+    def extend(self, nbytes: int) -> int:
+        """Adds a part of a size and reserves it, so that using it cannot fail; where it begins.
 
         Raises:
             MemoryError: there is not enough; says how much is needed.
@@ -54,26 +58,34 @@ class SharedMemory:
         available = available_memory()
         if available is not None and nbytes > available:
             raise MemoryError(told.format(f"and {available:,} are available"))
+        start = -(-os.fstat(self.fd).st_size // UNIT) * UNIT
         try:
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self.fd, 0, self.reserved + nbytes)
+                os.posix_fallocate(self.fd, 0, start + nbytes)
             else:
-                os.ftruncate(self.fd, self.reserved + nbytes)
+                os.ftruncate(self.fd, start + nbytes)
         except OSError as error:
             reason = f"which are not to be had: {error.strerror}"
             raise MemoryError(told.format(reason)) from error
+        return start
 
-    def map(self) -> mmap.mmap:
-        """Maps the whole memory; the map stays valid when the descriptor is closed."""
-        size = os.fstat(self.fd).st_size - self.reserved
-        return mmap.mmap(self.fd, size, offset=self.reserved)
+    def map(self, start: int) -> mmap.mmap:
+        """Maps the part that was added last; the map stays valid when the descriptor is closed."""
+        return mmap.mmap(self.fd, os.fstat(self.fd).st_size - start, offset=start)
+
+    def share(self) -> None:
+        """Takes note of one more that uses it, and closes it in turn."""
+        self._sharers += 1
 
     def __del__(self) -> None:
+        self._sharers = 0
         self.close()
 
     def close(self) -> None:
-        """Closes the descriptor."""
-        if self.fd >= 0:
+        """Closes the descriptor, unless others share it."""
+        if self._sharers:
+            self._sharers -= 1
+        elif self.fd >= 0:
             fd, self.fd = self.fd, -1
             os.close(fd)
 

@@ -19,7 +19,8 @@ import numpy as np
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.host import GroupHost
 from xuance_envs.engine.group.recorder import Recorder
-from xuance_envs.engine.group.requests import Request
+from xuance_envs.engine.group.requests import Reply, Request
+from xuance_envs.engine.process.black_box import recorder_in
 from xuance_envs.engine.process.doorbell import Inbox, PeerGoneError, frame, write_all
 from xuance_envs.engine.process.settings import WorkerSettings
 from xuance_envs.engine.process.shared_memory import SharedMemory, keep_from_forks
@@ -53,8 +54,11 @@ def run(settings: WorkerSettings, recorder: Recorder) -> None:
         worker.close()
 
 
+_FOR_GROUP = frozenset({Request.STEP, Request.CALL})
+
+
 class Worker:
-    """A pipe around one group of environments.
+    """A pipe around one group of environments, or around several that are asked in turn.
 
     Args:
         settings: as given when the process started.
@@ -63,7 +67,9 @@ class Worker:
 
     def __init__(self, settings: WorkerSettings, recorder: Recorder) -> None:
         self._settings = settings
-        self._host = GroupHost(self._arrays, settings.threads, recorder, settings.env_fns or ())
+        self._memory = SharedMemory(settings.memory.fd, settings.reserved)
+        first = GroupHost(self._arrays, settings.threads, recorder, settings.env_fns or ())
+        self._hosts = {settings.index: first}
 
     def serve(self, requests: Inbox, replies: int) -> None:
         """Answers each request with one reply, until one says to close.
@@ -71,26 +77,41 @@ class Worker:
         Raises:
             PeerGoneError: the caller is gone.
         """
-        host = self._host
+        group = self._settings.index
+        host = self._hosts[group]
         while True:
             code, payload = requests.receive()
             requests.clear()
-            if code == Request.CLOSE:
+            if code in _FOR_GROUP:
+                write_all(replies, frame(*host.answer(code, payload)))
+            elif code == Request.GROUP:
+                group = int(payload)
+                host = self._hosted(group)
+            elif code == Request.LEAVE:
+                self._hosts.pop(group).close()
+                write_all(replies, frame(Reply.DONE))
+            else:
                 return
-            write_all(replies, frame(*host.answer(code, payload)))
 
     def close(self) -> None:
         """Closes the environments."""
-        self._host.close()
+        for host in self._hosts.values():
+            host.close()
+
+    def _hosted(self, group: int) -> GroupHost:
+        """A group; a new one keeps its records in its own part of the memory."""
+        host = self._hosts.get(group)
+        if host is None:
+            recorder = recorder_in(self._memory.fd, group)
+            host = self._hosts[group] = GroupHost(self._arrays, self._settings.threads, recorder)
+        return host
 
     def _arrays(
-        self, spaces: tuple[Any, Any], num_envs: int, info_bytes: int, lo: int, hi: int
+        self, spaces: tuple[Any, Any], num_envs: int, info_bytes: int, start: int, lo: int, hi: int
     ) -> StepArrays:
-        """This group's slice of the arrays, whose memory has its size by now."""
-        reserved = self._settings.reserved
-        self._memory = SharedMemory(self._settings.memory.fd, reserved)
-        memory = self._memory.map()
-        keep_from_forks(memory, self._memory.fd, reserved)
+        """A group's slice of the arrays, whose memory has its size by now."""
+        memory = self._memory.map(start)
+        keep_from_forks(memory, self._memory.fd, start)
         return StepArrays.allocate(*spaces, num_envs, memory, info_bytes).slice(lo, hi)
 
 

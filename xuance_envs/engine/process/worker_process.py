@@ -109,6 +109,8 @@ class WorkerProcess:
         channel (Channel): the caller's side of the pipes.
         black_box (BlackBox): what it says about itself.
         peer (int): a descriptor that turns readable when it ends.
+        index (int): which worker of the vector environment it is.
+        groups (int): how many groups it has that have not left it.
         failed (bool): whether it ended by itself or hung, and its caller has been told so.
     """
 
@@ -120,6 +122,8 @@ class WorkerProcess:
         env_fns: Sequence[Callable[..., Any]] | None,
     ) -> None:
         self.failed = False
+        self.index = index
+        self.groups = 1
         self._released = False
         self._guarded = settings.guarded and guardian.AVAILABLE
         self.black_box = BlackBox(settings.memory.fd, index)
@@ -191,8 +195,9 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Ends it at once, and with it what its environments started, where it is guarded."""
-        with suppress(OSError):
-            os.kill(self.pid, guardian.KILL if self._guarded else signal.SIGKILL)
+        if not self._released:  # then its number may be another one's
+            with suppress(OSError):
+                os.kill(self.pid, guardian.KILL if self._guarded else signal.SIGKILL)
 
     @property
     def alive(self) -> bool:
