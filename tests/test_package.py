@@ -131,11 +131,11 @@ ENGINE_FLOORS = [
     {"by_value", "cgroups", "cpus", "forks", "library_threads", "serialization"},
     {"data"},
     {"group"},
-    {"action_masks", "driver", "last_known", "results", "waiting"},
+    {"action_masks", "driver", "last_known", "results", "trails", "waiting"},
     {"backend", "ledger"},
     {"process", "restarts"},
     {"ray"},
-    {"failure_files", "resuming"},
+    {"failure_files", "recording", "resuming"},
     {"groups"},
     {"saving"},
 ]
