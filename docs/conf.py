@@ -62,6 +62,8 @@ nitpick_ignore_regex = [
     (r"py:class", r"pydantic\..*|ASGIApp|ObservationMode"),
     (r"py:class", r"ThreadPoolExecutor|multiprocessing\.context\.BaseContext"),
     (r"py:class", r"Network|ParseLimit|xuance_envs\.remote\.(connection\.T|messages\.M)"),
+    (r"py:class", r"xuance_envs\.remote\.serving\.process\.T"),
+    (r"py:class", r"concurrent\.futures\._base\.Future|weakref\.finalize"),
     # What asyncio and uvicorn have under other names than their documentation.
     (r"py:class", r"asyncio\.transports\.Transport|uvicorn\..*"),
     # What a module of the engine derives from; and a name that Gymnasium documents as another's.

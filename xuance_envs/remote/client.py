@@ -346,7 +346,7 @@ class StudentGymEnvVectorized:
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
         """The states of all environments, or of some, kept by the server.
 
-        It is as :meth:`~xuance_envs.remote.remote_vec_env.RemoteVecEnv.save_state`, and so are the
+        It is as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`, and so are the
         other two: what is returned is handles, and the server keeps each state until nobody holds
         its handle any more, or the session ends.
 
@@ -365,7 +365,7 @@ class StudentGymEnvVectorized:
     def load_state(
         self, state: EnvStates, env_ids: Sequence[int] | None = None
     ) -> tuple[Any, Infos]:
-        """As :meth:`~xuance_envs.remote.remote_vec_env.RemoteVecEnv.load_state`.
+        """As :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state`.
 
         Returns:
             ``(observations, infos)`` of these environments: the last ones of each.
@@ -388,7 +388,7 @@ class StudentGymEnvVectorized:
         *,
         fork_rng: bool = False,
     ) -> tuple[Any, Infos]:
-        """As :meth:`~xuance_envs.remote.remote_vec_env.RemoteVecEnv.clone_state`.
+        """As :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state`.
 
         Returns:
             As :meth:`load_state`, in the order of ``dst_ids``.

@@ -49,7 +49,7 @@ class SavedLoop:
     noise: Sequence[bytes] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Bytes and numbers, for :func:`torch.save`."""
+        """Bytes and numbers, for ``torch.save``."""
         content = {name: getattr(self, name) for name in _CONTENT}
         return {
             "version": _VERSION,
