@@ -13,14 +13,21 @@ import gymnasium
 from benchmarks.peers import Entry, LeftOut, Peer, nearest_id
 from benchmarks.shared.contest import Results, join_peers, race, ratios
 from benchmarks.shared.emulator import emulator_loop
-from benchmarks.shared.question import add_outputs, add_rounds, begin, finish, make_parser
+from benchmarks.shared.question import (
+    add_outputs,
+    add_rounds,
+    begin,
+    finish,
+    make_parser,
+    with_notes,
+)
 from benchmarks.shared.reference import LIMIT, Limit
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.gym.atari_env import Atari_Env
 from xuance_envs.gym.atari_games import full_id, load_ale
 from xuance_envs.gym.gym_vec_env import DummyVecEnv_Atari, SubprocVecEnv_Atari
 from xuance_envs.measure import Runner, StepLoop, Throughput, sample_actions
-from xuance_envs.report import markdown_table
+from xuance_envs.report import markdown_table, plot_throughput
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 SIZE = 84
@@ -114,6 +121,10 @@ PEERS = {
 }
 
 
+KINDS = {title: "xuance_envs" for title, _ in BACKENDS.values()}
+KINDS |= {peer.title: "others" for peer in PEERS.values()}
+
+
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("atari", __doc__)
     add = parser.add_argument
@@ -122,7 +133,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--backends", nargs="+", choices=BACKENDS, default=["subproc", "caller"], help="ours")
     add("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="others (default: all)")
     add_rounds(parser, seconds=1.0)
-    add_outputs(parser, "atari table")
+    add_outputs(parser, "atari table", "draw the medians")
     return parser.parse_args(argv)
 
 
@@ -136,12 +147,12 @@ def main(argv: Sequence[str] | None = None) -> None:
             measured = race(args, f"{num_envs} environments", make, found.note)
             found.panels[num_envs] = list(measured.values())
     print(f"\nrandom actions, {args.rounds} rounds of {args.seconds:g} s\n")
-    text = table(results)
+    notes = [f"{env_id}, {note}" for env_id, found in results.items() for note in found.notes]
+    text = with_notes(table(results), notes)
     print(text)
-    for found in results.values():
-        for note in found.notes:
-            print(f"- {note}")
     finish(args, __doc__, run, text, preprocessing=PREPROCESSING, results=records(results))
+    if args.png:
+        draw(args, run, results)
 
 
 def make_runners(
@@ -217,6 +228,23 @@ def records(results: dict[str, Results]) -> list[dict[str, Any]]:
         for panel in found.panels.values()
         for result in panel
     ]
+
+
+def draw(args: argparse.Namespace, run: dict[str, Any], results: dict[str, Results]) -> None:
+    """A panel for each number of each game."""
+    machine = run["machine"]
+    panels = {
+        f"{num_envs} {env_id}": panel
+        for env_id, found in results.items()
+        for num_envs, panel in found.panels.items()
+    }
+    plot_throughput(
+        panels,
+        args.png,
+        title=f"random actions, {machine['cores']} cores of {machine['cpu']}",
+        kinds=KINDS,
+        limit=LIMIT,
+    )
 
 
 if __name__ == "__main__":

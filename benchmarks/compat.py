@@ -131,6 +131,9 @@ def panels() -> dict[str, tuple[list[int], dict[str, Maker], str]]:
                 "compat ShmemVectorEnv, wait_num=4, in_series=auto": tianshou(
                     OURS, "ShmemVectorEnv", wait_num=4, in_series="auto"
                 ),
+                # What these can reach: no dicts of infos, and no call for each reset.
+                "SubprocVecEnv": ours("xuance_envs.SubprocVecEnv"),
+                "SubprocVecEnv, caller_steps": ours("xuance_envs.SubprocVecEnv", caller_steps=True),
             },
             "Tianshou SubprocVectorEnv",
         ),

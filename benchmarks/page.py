@@ -2,7 +2,9 @@
 
 Each part is a run of one script, which puts its table between its markers of the page and its
 picture beside it; what fails leaves the page as it was, and the other parts go on. The README's
-summary comes from the part `throughput`.
+pictures come from the parts `throughput` and `atari`. All of it takes about twenty minutes on two
+cores that nobody else uses: before each part it looks whether that is so, and waits for a while
+where it is not. Rounds that differ by more than 15 % are made again, and the page says which.
 """
 
 from __future__ import annotations
@@ -14,33 +16,40 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.shared.contenders import KINDS
 from benchmarks.shared.question import make_parser
+from benchmarks.shared.quiet import Look, wait_until_quiet
 from benchmarks.shared.record import replace_between
-from xuance_envs.report import markdown_table
+from benchmarks.shared.reference import LIMIT
+from xuance_envs.measure import Throughput
+from xuance_envs.report import markdown_table, plot_throughput
 
 ROOT = Path(__file__).parents[1]
-PAGE, README = ROOT / "docs" / "benchmarks.md", ROOT / "README.md"
+PAGE = ROOT / "docs" / "benchmarks.md"
 PICTURES = ROOT / "docs" / "_static" / "benchmarks"
 LONGEST = 400
 """Seconds after which a part is ended."""
 
-MAIN_ROWS = (
-    "limit of the cores",
+MAIN = (
+    LIMIT,
     "Dummy",
     "Subproc",
     "Subproc, caller_steps",
-    "Gymnasium Sync",
     "Gymnasium Async",
-    "SB3 Dummy",
     "SB3 Subproc",
+    "Tianshou Shmem",
+    "TorchRL Parallel",
+    "XuanCe Subproc",
+    "PufferLib Multiprocessing",
     "EnvPool",
 )
-"""Whose rows of the first table are in the README."""
+"""Whose figures of the first table are in the README's picture."""
 
 
 @dataclass(frozen=True)
@@ -52,49 +61,59 @@ class Part:
         options: what it is given.
         table: the name of the page's markers; that of the script and "table" where it is empty.
         picture: whether it draws one.
-        page: where the table goes.
     """
 
     module: str
     options: str = ""
     table: str = ""
     picture: bool = False
-    page: Path = PAGE
 
     @property
     def markers(self) -> str:
         return self.table or f"{self.module} table"
 
 
-IN_SWEEPS = "--peers sb3-subproc tianshou-shmem --rounds 5 --seconds 0.3"
+IN_SWEEPS = "--peers sb3-subproc tianshou-shmem --rounds 5 --seconds 0.2"
 PARTS = {
     "throughput": Part(
         "throughput",
         "--num-envs 8 64 --backends dummy dummy-bare subproc caller --peers --rounds 5 "
-        "--seconds 0.4",
+        "--seconds 0.3",
         picture=True,
     ),
-    "atari": Part("atari", "--num-envs 8 32 --rounds 5 --seconds 0.8", page=README),
+    "atari": Part("atari", "--num-envs 8 32 --rounds 5 --seconds 0.4", picture=True),
     "halfcheetah": Part(
         "throughput",
-        "--env HalfCheetah-v5 --num-envs 16 --peers gymnasium-async envpool",
+        "--env HalfCheetah-v5 --num-envs 16 --peers gymnasium-async envpool --rounds 5 "
+        "--seconds 0.4",
         "halfcheetah table",
     ),
     "one_each": Part(
         "throughput",
         "--num-envs 16 --backends subproc one-each --peers gymnasium-async sb3-subproc "
-        "tianshou-shmem xuance-subproc --rounds 5",
+        "tianshou-shmem xuance-subproc --rounds 5 --seconds 0.3",
         "one each table",
     ),
     "many": Part(
         "throughput",
         "--num-envs 256 1024 --backends dummy subproc caller --peers gymnasium-sync envpool "
-        "--rounds 5 --seconds 0.4",
+        "--rounds 5 --seconds 0.3",
         "many table",
     ),
     "work": Part("work", IN_SWEEPS, picture=True),
     "observations": Part("observations", IN_SWEEPS, picture=True),
     "infos": Part("infos", IN_SWEEPS, picture=True),
+    "masks": Part(
+        "infos", "--masks --num-envs 64 --work 10 --rounds 5 --seconds 0.3", "masks table"
+    ),
+    "transforms": Part("transforms", "--rounds 5 --seconds 0.3"),
+    "multi_agent": Part("multi_agent", "--peers --rounds 5 --seconds 0.2", "many agents table"),
+    "state": Part("state", "--rounds 7 --seconds 0.3", "state table"),
+    "rollout": Part("rollout", "--rounds 5"),
+    "remote": Part("remote", "--rounds 5 --seconds 0.5"),
+    "ray_scaling": Part("ray_scaling", "--rounds 4 --seconds 0.4", "ray scaling tables"),
+    "training": Part("training", "--rounds 3"),
+    "compat": Part("compat", "--rounds 5 --seconds 0.2"),
     "startup": Part("startup", "--contexts spawn fork --peers sb3-subproc --rounds 2"),
     "footprint": Part(
         "footprint",
@@ -102,77 +121,96 @@ PARTS = {
         "--rounds 1",
     ),
     "memory": Part("memory"),
-    "latency": Part("latency", "--peers --rounds 4 --steps 200"),
+    "latency": Part("latency", "--peers --rounds 3 --steps 150"),
     "anatomy": Part("anatomy"),
-    "first_ready": Part("first_ready", "--peers --rounds 5 --seconds 0.6", "first ready tables"),
+    "first_ready": Part("first_ready", "--peers --rounds 5 --seconds 0.4", "first ready tables"),
     "parent_cost": Part(
         "parent_cost", "--workers 1 2 4 16 64 --rounds 3", "parent cost table", picture=True
     ),
-    "choice": Part("choice", "--times 2 --rounds 5 --seconds 0.3"),
-    "training": Part("training"),
-    "rollout": Part("rollout", "--rounds 5"),
-    "compat": Part("compat", "--rounds 5 --seconds 0.3"),
-    "remote": Part("remote", "--rounds 5"),
-    "ray_scaling": Part("ray_scaling", "--rounds 5 --seconds 0.5", "ray scaling tables"),
+    "choice": Part("choice", "--times 2 --rounds 4 --seconds 0.3"),
 }
 """By name; the first ones matter most, for whoever has little time."""
 
 
+@dataclass
+class Took:
+    """How a part went.
+
+    Attributes:
+        outcome: in a word or two.
+        seconds: how long it took.
+        seen: the machine before it began; None where it did not.
+        record: what it kept, when it is done.
+    """
+
+    outcome: str
+    seconds: float = 0.0
+    seen: Look | None = None
+    record: dict[str, Any] | None = None
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = make_parser("page", __doc__)
-    parser.add_argument(
-        "parts",
-        nargs="*",
-        metavar="PART",
-        help=f"of {', '.join(PARTS)} (default: all)",
-    )
-    parser.add_argument(
-        "--minutes", type=float, default=60, help="begin no part after these (default: 60)"
+    add = parser.add_argument
+    add("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
+    add("--minutes", type=float, default=40, help="begin no part after these (default: 40)")
+    add(
+        "--wait",
+        type=float,
+        default=120,
+        metavar="SECONDS",
+        help="for a quiet machine, at most so long in all (default: 120)",
     )
     args = parser.parse_args(argv)
     unknown = set(args.parts) - set(PARTS)
     if unknown:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     names = list(dict.fromkeys(args.parts)) or list(PARTS)
-    took, runs = run_parts(names, args.minutes * 60)
-    if runs:
-        replace_between(PAGE, "machine", machine(list(runs.values())))
-    if "throughput" in runs:
-        replace_between(README, "throughput table", short_table(runs["throughput"]))
-    print(f"\n{sum(seconds for _, seconds in took.values()):.0f} s in all:")
-    for name, (outcome, seconds) in took.items():
-        print(f"  {name:<14} {seconds:>5.0f} s  {outcome}")
-    if len(runs) < len(names):
+    took = run_parts(names, args.minutes * 60, args.wait)
+    done = {name: each.record for name, each in took.items() if each.record is not None}
+    if done:
+        replace_between(PAGE, "machine", machine(took))
+    if "throughput" in done:
+        draw_main(done["throughput"])
+    print(f"\n{sum(each.seconds for each in took.values()):.0f} s in all:")
+    for name, each in took.items():
+        print(f"  {name:<14} {each.seconds:>5.0f} s  {each.outcome}")
+    if len(done) < len(names):
         raise SystemExit(1)
 
 
-def run_parts(
-    names: Sequence[str], seconds: float
-) -> tuple[dict[str, tuple[str, float]], dict[str, dict[str, Any]]]:
-    """How each part went and how long it took, and what the parts that are done kept."""
-    took: dict[str, tuple[str, float]] = {}
-    runs: dict[str, dict[str, Any]] = {}
+def run_parts(names: Sequence[str], seconds: float, wait: float) -> dict[str, Took]:
+    """How each part went, and what those kept that are done.
+
+    Args:
+        names: of the parts.
+        seconds: after which no part begins.
+        wait: how many seconds may be waited for a quiet machine, in all.
+    """
+    took: dict[str, Took] = {}
     first = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
-            file, start = Path(folder, f"{name}.json"), time.monotonic()
-            if start - first > seconds:
-                took[name] = "left out: no time", 0.0
+            if time.monotonic() - first > seconds:
+                took[name] = Took("left out: no time")
                 continue
             print(f"\n==> {name}", flush=True)
+            seen, waited = wait_until_quiet(wait, partial(print, flush=True))
+            wait -= waited
+            file, start = Path(folder, f"{name}.json"), time.monotonic()
             outcome = run_part(name, file)
-            took[name] = outcome, time.monotonic() - start
-            print(f"==> {name}: {outcome} after {took[name][1]:.0f} s", flush=True)
+            took[name] = Took(outcome, time.monotonic() - start, seen)
+            print(f"==> {name}: {outcome} after {took[name].seconds:.0f} s", flush=True)
             if outcome == "done":
-                runs[name] = json.loads(file.read_text(encoding="utf-8"))
-    return took, runs
+                took[name].record = json.loads(file.read_text(encoding="utf-8"))
+    return took
 
 
 def run_part(name: str, file: Path) -> str:
     """Runs one part, at most so long; how that went, in a word or two."""
     part = PARTS[name]
     command = [sys.executable, "-m", f"benchmarks.{part.module}", *part.options.split()]
-    command += ["--json", str(file), "--page", str(part.page), "--table", part.markers]
+    command += ["--json", str(file), "--page", str(PAGE), "--table", part.markers]
     if part.picture:
         command += ["--png", str(PICTURES / f"{name}.png")]
     # With a group of its own, so that whatever it has started can be ended with it.
@@ -187,44 +225,51 @@ def run_part(name: str, file: Path) -> str:
     return "done" if status == 0 else f"FAILED with {status}"
 
 
-def machine(runs: Sequence[dict[str, Any]]) -> str:
+def machine(took: Mapping[str, Took]) -> str:
     """What was measured on, for the page."""
-    first = runs[0]
+    done = {name: each for name, each in took.items() if each.record is not None}
+    first = next(each.record for each in took.values() if each.record is not None)
     described = first["machine"]
-    busy = [run["machine"]["busy_before_start"] for run in runs]
-    known = [each for each in busy if each is not None]
     cpus = ", ".join(map(str, described["affinity"] or ())) or "any"
     versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items())
+    minutes = sum(each.seconds for each in done.values()) / 60
+    what = "all of it" if set(done) == set(PARTS) else ", ".join(done)
     rows = [
         ["processor", f"{described['cpu']}: {described['cores']} cores (CPUs {cpus})"],
         ["system", described["system"]],
         ["versions", versions],
-        ["measured", f"{first['date'][:10]}, at commit {first['commit'] or 'unknown'}"],
+        ["measured", f"{first['date'][:10]}, at commit {first['commit'] or 'unknown'}: {what}"],
+        ["it took", f"{minutes:.0f} minutes"],
     ]
-    if known:
-        rows.append(
-            ["at work for others before a part began", f"{min(known):.0%} to {max(known):.0%}"]
-        )
+    looks = {name: each.seen for name, each in done.items() if each.seen is not None}
+    for label, values in (
+        ("at work for others before a part began", [each.busy for each in looks.values()]),
+        ("the slowest core, of the quickest", [each.slowest_core for each in looks.values()]),
+    ):
+        known = [value for value in values if value is not None]
+        if known:
+            rows.append([label, f"{min(known):.0%} to {max(known):.0%}"])
+    disturbed = [name for name, each in looks.items() if not each.quiet]
+    if looks:
+        rows.append(["measured though it was not quiet", ", ".join(disturbed) or "nothing"])
     return markdown_table(["", ""], rows, words=2)
 
 
-def short_table(run: dict[str, Any]) -> str:
-    """The main rows of the throughput of 8 and 64 environments, for the README."""
-    rows = []
+def draw_main(run: dict[str, Any]) -> None:
+    """The main figures of the throughput of 8 and 64 environments, for the README."""
+    panels: dict[int, list[Throughput]] = {}
     for result in run["results"]:
-        ratio = result["relative_to"]
-        if result["contender"] in MAIN_ROWS:
-            cells = [ratio.get(other) for other in ("limit of the cores", "Gymnasium Async")]
-            rows.append(
-                [
-                    f"{result['environments']}",
-                    result["contender"],
-                    f"{result['steps_per_second']:,.0f}",
-                    *("-" if cell is None else f"{cell:.2f}" for cell in cells),
-                ]
-            )
-    header = ["environments", "contender", "steps/s", "of the limit", "× Gymnasium Async"]
-    return markdown_table(header, rows, words=2)
+        if result["contender"] in MAIN:
+            each = Throughput(result["contender"], result["environments"], tuple(result["rounds"]))
+            panels.setdefault(result["beside"], []).append(each)
+    described = run["machine"]
+    plot_throughput(
+        panels,
+        PICTURES / "readme.png",
+        title=f"CartPole-v1, random actions, {described['cores']} cores of {described['cpu']}",
+        kinds=KINDS,
+        limit=LIMIT,
+    )
 
 
 if __name__ == "__main__":

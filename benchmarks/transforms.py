@@ -19,7 +19,14 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward
 from numpy.typing import NDArray
 
-from benchmarks.shared.question import add_outputs, add_rounds, begin, finish, make_parser
+from benchmarks.shared.question import (
+    add_outputs,
+    add_rounds,
+    begin,
+    finish,
+    make_parser,
+    with_notes,
+)
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.report import markdown_table
 from xuance_envs.transforms import NormalizeObservations, NormalizeRewards
@@ -210,12 +217,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         for row in found
     ]
     shares = share_left(args.env, args.in_workers, args.rounds, args.seconds)
-    text = markdown_table(["layer", "µs a vector step", "ours, of it"], rows)
-    print(f"\n{args.num_envs} × {args.env}: observations and rewards normalized\n\n{text}")
-    print(
-        f"\n{args.in_workers} in workers, both normalized: "
-        f"{np.median(shares):.2f} of the steps that are made without"
+    note = (
+        f"{args.in_workers} in workers: {np.median(shares):.2f} of the steps that are made without."
     )
+    text = with_notes(markdown_table(["layer", "µs a vector step", "ours, of it"], rows), [note])
+    print(f"\n{args.num_envs} × {args.env}: observations and rewards normalized\n\n{text}")
     finish(args, __doc__, run, text, results=found, share_left=shares)
 
 

@@ -34,6 +34,10 @@ REPEAT = 3
 """An action is kept for so many steps."""
 
 
+EVERY = 2.0
+"""Seconds between two lines about how far it is."""
+
+
 @dataclass
 class Found:
     """What has been seen.
@@ -96,10 +100,14 @@ def make_env() -> gymnasium.Env:
 def run(num_envs: int, branches: bool, seconds: float, seed: int) -> Found:
     """Explores for some seconds, or until the goal has been reached ten times."""
     with SubprocVecEnv([make_env] * num_envs) as envs:
-        end = time.perf_counter() + seconds
+        said = start = time.perf_counter()
         for found in explore(envs, branches, seed):
-            if time.perf_counter() > end or found.goals >= 10:
+            now = time.perf_counter()
+            if now > start + seconds or found.goals >= 10:
                 break
+            if now > said + EVERY:
+                said = now
+                print(f"  {found.steps:,} steps, {len(found.visits)} places", flush=True)
     return found
 
 

@@ -36,9 +36,10 @@ def main() -> None:
         learning_rate=1e-3,
         seed=1,
         device="cpu",
+        verbose=1,
     )
     before, _ = evaluate_policy(model, envs, n_eval_episodes=20)
-    model.learn(args.timesteps)
+    model.learn(args.timesteps, log_interval=20)
     after, _ = evaluate_policy(model, envs, n_eval_episodes=20)
     envs.close()
     print(f"mean return of 20 episodes: {before:.0f} before, {after:.0f} after learning")

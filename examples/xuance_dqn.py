@@ -6,6 +6,7 @@ Needs XuanCe 1.2 to 1.4: pip install xuance. Run: python examples/xuance_dqn.py 
 from __future__ import annotations
 
 import argparse
+import time
 
 from xuance_envs.compat.xuance import install
 
@@ -26,7 +27,9 @@ def main() -> None:
         vectorize="SubprocVecEnv", parallels=8, running_steps=args.timesteps, device="cpu"
     )
     runner = xuance.get_runner("dqn", "classic_control", "CartPole-v1", parser_args=settings)
+    start = time.perf_counter()
     runner.run(mode="train")
+    print(f"{args.timesteps:,} steps in {time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":

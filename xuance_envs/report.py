@@ -53,19 +53,19 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, word
 
 
 def plot_throughput(
-    panels: Mapping[int, Sequence[Throughput]],
+    panels: Mapping[int, Sequence[Throughput]] | Mapping[str, Sequence[Throughput]],
     path: Path,
     *,
     title: str,
     kinds: Mapping[str, str] | None = None,
     limit: str | None = None,
 ) -> None:
-    """Draw one panel of horizontal bars per number of environments, and save the picture.
+    """Draw panels of horizontal bars, and save the picture.
 
     The bars are medians, the thin lines on them the middle half of the rounds.
 
     Args:
-        panels: what was measured, by number of environments; the bars keep their order.
+        panels: what was measured, by number of environments or by title; the bars keep their order.
         path: where the picture goes; its folder is made, its suffix decides the format.
         title: drawn above the panels.
         kinds: what kind of thing each name is, three kinds at most; a colour and an entry in the
@@ -86,7 +86,7 @@ def plot_throughput(
     size = (PANEL_INCHES * columns, (BAR_INCHES * longest + FRAME_INCHES) * lines)
     figure = Figure(figsize=size, layout="constrained")
     figure.suptitle(title)
-    for place, (num_envs, panel) in enumerate(panels.items(), start=1):
+    for place, (heading, panel) in enumerate(panels.items(), start=1):
         axis = figure.add_subplot(lines, columns, place)
         bars = [result for result in panel if result.name != limit]
         _draw_bars(axis, bars, [colours[kinds[bar.name]] if kinds else COLOURS[0] for bar in bars])
@@ -94,7 +94,8 @@ def plot_throughput(
             if result.name == limit:
                 axis.axvline(result.median, color=LIMIT_COLOUR, linestyle="--", linewidth=1.2)
         axis.set_xlim(0, 1.4 * max(result.quartiles[1] for result in panel))
-        axis.set_title(f"{num_envs} environment{'s' if num_envs != 1 else ''}", fontsize="medium")
+        many = f"{heading} environment{'s' if heading != 1 else ''}"
+        axis.set_title(many if isinstance(heading, int) else str(heading), fontsize="medium")
     legend: list[Patch | Line2D] = [Patch(color=c, label=kind) for kind, c in colours.items()]
     if limit is not None:
         legend.append(Line2D([], [], color=LIMIT_COLOUR, linestyle="--", label=limit))

@@ -10,10 +10,10 @@ import platform
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.shared.quiet import BUSY, busy_fraction
 from xuance_envs.engine.cpus import available_cpus
 
 PACKAGES = (
@@ -30,11 +30,6 @@ PACKAGES = (
     "torch",
     "ray",
 )
-LOOK_SECONDS = 1.0
-"""How long to look whether the machine is busy."""
-
-BUSY = 0.1
-"""More than this part of the machine at work for others: figures taken then say little."""
 
 
 def _machine() -> dict[str, Any]:
@@ -45,7 +40,7 @@ def _machine() -> dict[str, Any]:
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "system": f"{platform.system()} {platform.release()}",
         "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
-        "busy_before_start": _busy_fraction(),
+        "busy_before_start": busy_fraction(),
     }
 
 
@@ -108,22 +103,6 @@ def _cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def _busy_fraction() -> float | None:
-    """The part of all cores' time that was spent at work (or stolen by a hypervisor)."""
-
-    def read() -> tuple[int, int]:
-        fields = [int(text) for text in stat.read_text().split("\n", 1)[0].split()[1:9]]
-        return sum(fields), fields[3] + fields[4]
-
-    stat = Path("/proc/stat")
-    if not stat.exists():
-        return None
-    total, idle = read()
-    time.sleep(LOOK_SECONDS)
-    later_total, later_idle = read()
-    return 1 - (later_idle - idle) / max(later_total - total, 1)
 
 
 def _commit() -> str | None:

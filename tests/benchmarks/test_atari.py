@@ -8,11 +8,14 @@ import pytest
 from benchmark_runs import ROOT, run_script
 
 
-def test_every_contender_is_in_the_table_and_the_json(tmp_path: Path) -> None:
+def test_every_contender_is_in_the_table_the_json_and_the_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     answer = run_script(
         *("atari", tmp_path, "--games", "Pong", "--num-envs", "2"),
         *("--rounds", "1", "--seconds", "0.02", "--backends", "dummy", "subproc", "caller"),
+        *("--png", str(tmp_path / "out.png")),
     )
+    assert (tmp_path / "out.png").stat().st_size > 1000
     record = answer.record
     contenders = {row["contender"] for row in record["results"]}
     notes = str([row["notes"] for row in record["results"]])

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import itertools
+import os
+import re
 import sys
 import time
 from contextlib import ExitStack
@@ -210,7 +214,7 @@ def test_the_page_has_a_place_for_the_table_and_picture_of_every_part(
     monkeypatch.syspath_prepend(ROOT)
     page = importlib.import_module("benchmarks.page")
     for name, part in page.PARTS.items():
-        text = part.page.read_text(encoding="utf-8")
+        text = page.PAGE.read_text(encoding="utf-8")
         assert text.count(f"<!-- {part.markers}: begin -->") == 1, name
         assert text.count(f"<!-- {part.markers}: end -->") == 1, name
         assert not part.picture or f"_static/benchmarks/{name}.png" in text
@@ -221,27 +225,85 @@ def test_one_part_that_fails_does_not_lose_the_others(
 ) -> None:
     monkeypatch.syspath_prepend(ROOT)
     page = importlib.import_module("benchmarks.page")
-    files = {"PAGE": "page.md", "README": "README.md"}
-    for name, file in files.items():
-        monkeypatch.setattr(page, name, tmp_path / file)
+    monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(page, "PICTURES", tmp_path)
     tables = ("machine", "throughput table")
     empty = "".join(f"<!-- {table}: begin -->\n<!-- {table}: end -->\n" for table in tables)
-    for file in files.values():
-        (tmp_path / file).write_text(empty)
+    page.PAGE.write_text(empty)
     short = "--num-envs 2 --backends dummy --rounds 1 --seconds 0.01"
     parts = {
-        "memory": page.Part("memory", "--no-such-option", page=tmp_path / "page.md"),
-        "throughput": page.Part("throughput", short, page=tmp_path / "page.md"),
+        "memory": page.Part("memory", "--no-such-option"),
+        "throughput": page.Part("throughput", short),
     }
     monkeypatch.setattr(page, "PARTS", parts)
     with pytest.raises(SystemExit):
-        page.main([])
+        page.main(["--wait", "0"])
     printed = capsys.readouterr().out
     assert "memory: FAILED with 2" in printed
     assert "throughput: done" in printed
-    for file in files.values():
-        assert "| Dummy " in (tmp_path / file).read_text()
-    assert "| processor " in (tmp_path / "page.md").read_text()
+    text = page.PAGE.read_text()
+    assert "| Dummy " in text
+    assert "| processor " in text
+    assert re.search(r"\| measured .*: throughput +\|", text), "not all of it"
+    assert re.search(r"\| measured though it was not quiet +\| (nothing|throughput) +\|", text)
+    assert (tmp_path / "readme.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_busy_machine_is_waited_for_and_what_is_measured_nevertheless_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    quiet = importlib.import_module("benchmarks.shared.quiet")
+    monkeypatch.setattr(quiet, "PAUSE", 0.01)
+    busy, unequal, calm = quiet.Look(0.5, 1.0), quiet.Look(0.0, 0.7), quiet.Look(0.02, 0.98)
+    looks, said = iter([busy, unequal, calm]), []
+    seen, waited = quiet.wait_until_quiet(60.0, said.append, lambda: next(looks))
+    assert seen is calm
+    assert 0 < waited < 60
+    assert ["50%" in said[0], "70%" in said[1]] == [True, True]
+    said.clear()
+    seen, waited = quiet.wait_until_quiet(0.0, said.append, lambda: busy)
+    assert (seen, waited) == (busy, 0.0)
+    assert [each.partition(":")[0] for each in said] == ["WARNING"]
+
+
+def test_a_look_at_the_machine_leaves_its_cpus_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    quiet = importlib.import_module("benchmarks.shared.quiet")
+    monkeypatch.setattr(quiet, "LOOK_SECONDS", 0.02)
+    cpus = os.sched_getaffinity(0)
+    seen = quiet.look()
+    assert os.sched_getaffinity(0) == cpus
+    assert 0 <= seen.busy <= 1
+    assert 0 < seen.slowest_core <= 1
+    assert quiet.Look(None, None).quiet, "nobody knows"
+
+
+class Steady:
+    """A runner that takes the seconds it is told, over and over, and no time."""
+
+    num_envs = 2
+
+    def __init__(self, *seconds: float) -> None:
+        self._seconds = itertools.cycle(seconds)
+
+    def run(self, steps: int) -> float:
+        return steps * next(self._seconds)
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [((1.0,), 4), ((1.0, 9.0, 2.0), 8)])
+def test_rounds_that_differ_too_much_are_made_again_by_all(
+    seconds: tuple[float, ...], rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    contest = importlib.import_module("benchmarks.shared.contest")
+    args, notes = argparse.Namespace(rounds=4, seconds=1000.0), []
+    runners = {"steady": Steady(1.0), "other": Steady(*seconds)}
+    measured = contest.race(args, "made up", lambda stack: runners, notes.append)
+    assert [len(each.rates) for each in measured.values()] == [rounds] * 2
+    assert any("twice the rounds" in note for note in notes) == (rounds == 8)
 
 
 def test_what_transforms_cost_is_measured_beside_other_libraries(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from tianshou_envs import Board, Broken, Corridor, Holding, Untyped
+from tianshou_envs import Board, Broken, Corridor, Fatal, Holding, Untyped
 
 os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # compiling takes longer than all of these tests
 pytest.importorskip("tianshou")
@@ -280,7 +280,7 @@ def test_an_environments_own_error_is_raised(make):
 
 @kinds
 def test_mistakes_leave_them_usable(make, closing):
-    envs = closing(make([Corridor] * 3))
+    envs = closing(make([Broken] * 3))
     envs.reset()
     with pytest.raises(ValueError, match="actions for 3 environments"):
         envs.step([0, 0])
@@ -301,6 +301,9 @@ def test_mistakes_leave_them_usable(make, closing):
         assert envs.get_env_attr("nothing") == [None] * 3
     with pytest.raises(TypeError, match="unexpected keyword"):
         envs.reset(nothing=1)
+    if make is not ours.DummyVectorEnv:
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            envs.get_env_attr("lock")
     assert envs.step([0] * 3)[0].shape == (3, 2)
 
 
@@ -341,6 +344,79 @@ def test_what_an_interrupt_left_of_a_step_is_thrown_away(closing, monkeypatch):
         envs.step([0, 0])
     monkeypatch.setattr(stepper, "finish_step", finish)
     assert envs.step([0, 0])[0].tolist() == [[2, 2], [2, 2]]
+
+
+# --- workers that are lost ----------------------------------------------------------------------
+
+RESTARTED = partial(
+    ours.SubprocVectorEnv, context="forkserver", in_series=2, on_worker_failure="restart"
+)
+
+
+def lose(**options):
+    """Four environments after two steps, of which the second took the worker of 0 and 1 down."""
+    envs = RESTARTED([partial(Fatal, 99)] * 4, **options)
+    envs.seed(3)
+    envs.reset()
+    while len(envs.ready_id) < 4 or envs.waiting_id:
+        envs.step(None)
+    stepped = envs.step([0] * 4)
+    while envs.waiting_id:
+        stepped = envs.step(None)
+    return envs, stepped, envs.step([Fatal.END], 1)
+
+
+def test_a_lost_worker_truncates_what_it_stepped(closing):
+    envs, _, lost = lose()
+    closing(envs)
+    observations, rewards, terminated, truncated, infos = lost
+    assert observations.tolist() == [[1, 1]]  # what was last known
+    assert (rewards.tolist(), terminated.tolist(), truncated.tolist()) == ([0], [False], [True])
+    assert (infos[0]["env_id"], infos[0]["worker_restarted"]) == (1, True)
+
+
+def test_the_others_of_a_lost_worker_are_truncated_when_they_are_stepped(closing):
+    envs, *_ = lose()
+    closing(envs)
+    observations, _, _, truncated, infos = envs.step([0, 0], [2, 0])
+    assert truncated.tolist() == [False, True]
+    assert observations.tolist() == [[2, 2], [1, 1]]
+    assert ["worker_restarted" in info for info in infos] == [False, True]
+    envs.reset([0, 1])
+    observations, _, _, truncated, _ = envs.step([0] * 4)
+    assert observations[:, 0].tolist() == [1, 1, 3, 2]
+    assert not truncated.any()
+
+
+def test_those_that_were_reset_before_are_not_truncated(closing):
+    again = []
+    for _ in range(2):
+        envs, *_ = lose()
+        closing(envs)
+        resets = envs.reset([0, 1])
+        observations, _, _, truncated, infos = envs.step([0] * 4)
+        assert observations[:, 0].tolist() == [1, 1, 2, 2]
+        assert not truncated.any()
+        again.append([info["draw"] for info in [*resets[1], *infos]])
+    assert again[0] == again[1]  # the new ones are seeded
+    assert len(set(again[0])) == 6
+
+
+def test_a_worker_may_be_lost_while_others_are_waited_for(closing):
+    envs, _, lost = lose(wait_num=1)
+    closing(envs)
+    assert lost[3].tolist() == [True]
+    steps = [envs.step([0, 0, 0], [0, 2, 3])]
+    while envs.waiting_id:
+        steps.append(envs.step(None))
+    ended = {
+        info["env_id"]: bool(end)
+        for *_, truncated, infos in steps
+        for end, info in zip(truncated, infos, strict=True)
+    }
+    assert ended == {0: True, 2: False, 3: False}
+    envs.reset([0, 1])
+    assert envs.get_env_attr("place") == [0, 0, 2, 2]
 
 
 # --- elsewhere ----------------------------------------------------------------------------------

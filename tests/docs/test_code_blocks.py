@@ -29,7 +29,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "bench
 FENCE = re.compile(r"^(`{3,})(\{[\w-]+\} ?)?(\w*)[^\n]*\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 
 RUN_BY_MAKE_DOCS = {"testcode", "testoutput", "doctest", "testsetup", "testcleanup"}
-NO_CODE = {"text", "toctree", "include", "image", "figure"}
+NO_CODE = {"text", "toctree", "include", "image", "figure", "raw"}
 LITERAL = {"literalinclude"}  # of a file that has tests of its own
 
 COMMANDS_NOT_TRIED = {
@@ -52,26 +52,6 @@ def RayRolloutCollector(*given, **named):
 
 xuance_envs.RayRolloutCollector = RayRolloutCollector
 """,
-    "README.md": """
-import torch, xuance_envs
-from xuance_envs.remote.server import Server
-from xuance_envs.remote.settings import Catalogue, Settings
-from xuance_envs import Gym_Env, RemoteVecEnv, SubprocVecEnv_Gym
-
-server = Server(Settings(Catalogue.of_ids(["CartPole-v1"])), port=0)
-server.start()
-real_client, real_remote = xuance_envs.create_student_gym_env_vectorized, RemoteVecEnv
-xuance_envs.create_student_gym_env_vectorized = lambda **given: real_client(
-    **given, base_url=server.url
-)
-RemoteVecEnv = lambda url, *given, **named: real_remote(server.url, *given, **named)
-env_fns = [lambda: Gym_Env("CartPole-v1")] * 2
-
-class agent:
-    def get_actions_and_values(states, actions=None):
-        nothing = torch.zeros(len(states))
-        return nothing.int(), nothing, nothing, nothing
-""",
     "coming_from.md": """
 import sys, types
 import stable_baselines3
@@ -93,8 +73,8 @@ sys.modules |= {"xuance": xuance, "xuance.environment": xuance.environment}
 }
 
 NEEDS = {
-    "README.md": ("torch", "stable_baselines3", "httpx"),
     "coming_from.md": ("stable_baselines3",),
+    "index.md": ("stable_baselines3",),
     "ray.md": ("torch",),
     "remote.md": ("httpx",),
 }
@@ -258,6 +238,12 @@ def test_benchmarks_and_targets_in_the_text_exist(page: Path) -> None:
 # --- figures ------------------------------------------------------------------------------------
 
 
+def test_the_overview_is_what_its_script_draws() -> None:
+    drawing = runpy.run_path(str(ROOT / "docs/draw_overview.py"))
+    kept = drawing["FILE"].read_text(encoding="utf-8")
+    assert kept == drawing["picture"](), "run python docs/draw_overview.py"
+
+
 def test_the_timelines_are_what_the_calls_return() -> None:
     pytest.importorskip("stable_baselines3")
     drawing = runpy.run_path(str(ROOT / "docs/draw_timelines.py"))
@@ -270,6 +256,7 @@ MADE_BY = {
     "_static/timelines/": "python docs/draw_timelines.py",
     "_static/gallery/": "python docs/record_gallery.py",
     "_static/learning.png": "make demo",
+    "_static/overview.svg": "python docs/draw_overview.py",
     "_static/status_page.png": "python -m pytest tests/remote/test_status_page.py",
 }
 

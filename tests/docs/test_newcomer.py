@@ -1,4 +1,4 @@
-"""What somebody wants to know who has just come: a link to it on the two pages they see first."""
+"""What somebody sees who has just come: the README, and the first page of the documentation."""
 
 from __future__ import annotations
 
@@ -17,17 +17,42 @@ QUESTIONS = {
 }
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+SECTIONS = ("about", "installing", "quick start", "wants", "speed", "features", "not for")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_a_question_has_a_row_with_a_link(question: str, page: str) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    rows = re.findall(rf"^\| [^|]*{question}[^|]* \| (.*) \|$", text, re.MULTILINE)
+def test_a_question_has_a_row_with_a_link(question: str) -> None:
+    wants = README.partition("<!-- wants: begin -->")[2].partition("<!-- wants: end -->")[0]
+    rows = re.findall(rf"^\| [^|]*{question}[^|]* \| (.*) \|$", wants, re.MULTILINE)
     assert len(rows) == 1
     assert re.search(rf"\]\([^)]*{QUESTIONS[question]}", rows[0])
 
 
+def test_the_landing_page_is_the_readme_in_its_order() -> None:
+    page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    included = re.findall(r'^:start-after: "<!-- (.*): begin -->"$', page, re.MULTILINE)
+    assert tuple(included) == SECTIONS
+    places = [README.index(f"<!-- {name}: begin -->") for name in SECTIONS]
+    assert places == sorted(places)
+
+
+def test_the_readme_is_read_in_a_minute() -> None:
+    assert len(README.splitlines()) <= 160
+
+
+def test_the_table_of_features_has_a_cell_for_everybody_with_a_version() -> None:
+    table = README.partition("<!-- features: begin -->")[2].partition("<!-- features: end -->")[0]
+    header, _, *rows = [line for line in table.splitlines() if line.startswith("|")]
+    libraries = [cell.strip() for cell in header.split("|")[2:-1]]
+    assert [re.search(r" \d+\.\d+\.\d+$", name) is not None for name in libraries] == [True] * 8
+    for row in rows:
+        cells = [cell.strip() for cell in row.split("|")[1:-1]]
+        assert len(cells) == 9
+        assert all(cells), row
+
+
 def test_every_page_is_linked_from_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
     pages = {path.name for path in (ROOT / "docs").glob("*.md")}
     included = {"index.md", "changelog.md", "contributing.md"}
-    assert {page for page in pages - included if f"(docs/{page}" not in readme} == set()
+    assert {page for page in pages - included if f"(docs/{page}" not in README} == set()

@@ -156,7 +156,7 @@ NESTED = spaces.Dict(
 def test_a_space_of_fixed_shape_is_its_own_one_leaf():
     layout = SpaceLayout(spaces.MultiDiscrete([[2, 3], [4, 5]], dtype=np.int32))
     assert layout.flat
-    assert not layout.has_objects
+    assert all(leaf.dtype is not None for leaf in layout.leaves)
     [leaf] = layout.leaves
     assert (leaf.path, leaf.shape, leaf.dtype) == ("", (2, 2), np.int32)
 
@@ -174,14 +174,12 @@ def test_a_space_of_fixed_shape_is_its_own_one_leaf():
 def test_a_space_without_a_fixed_shape_is_one_leaf_held_as_an_object(space):
     layout = SpaceLayout(space)
     assert layout.flat
-    assert layout.has_objects
     assert layout.leaves[0].dtype is None
 
 
 def test_leaves_have_paths_that_python_can_index_with():
     layout = SpaceLayout(NESTED)
     assert not layout.flat
-    assert layout.has_objects
     paths = [leaf.path for leaf in layout.leaves]
     assert paths == ["['camera']", "['rest'][0]", "['rest'][1]['a b']"]
     value = {"camera": "C", "rest": ("R", {"a b": "T"})}

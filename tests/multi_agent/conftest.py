@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
-from backends import quick_forkserver
+from backends import hosted, quick_forkserver
 
 from xuance_envs import MultiAgentVecEnv
+from xuance_envs.multi_agent.adapting import agents_env
 
 __all__ = ["quick_forkserver"]
 
@@ -24,11 +26,36 @@ BACKENDS: dict[str, dict[str, Any]] = {
 }
 
 
-def _maker(options: dict[str, Any]) -> Iterator[Callable[..., MultiAgentVecEnv]]:
+Maker = Callable[..., MultiAgentVecEnv]
+
+
+def remote(
+    env_fns: Iterable[Callable[..., Any]],
+    env_seed: int | None = None,
+    *,
+    groups: Any = None,
+    state: Any = "auto",
+    action_mask: Any = "auto",
+    check_actions: bool = False,
+    **options: Any,
+) -> MultiAgentVecEnv:
+    """The environments on a server."""
+    functions = [partial(agents_env, fn, groups, state, action_mask) for fn in env_fns]
+    vec_env = hosted().remote_vec_env(functions, env_seed, **options)
+    return MultiAgentVecEnv.of(vec_env, action_mask=action_mask, check_actions=check_actions)
+
+
+MAKERS: dict[str, Maker] = {
+    **{name: partial(MultiAgentVecEnv, **options) for name, options in BACKENDS.items()},
+    "remote": remote,
+}
+
+
+def _maker(kind: Maker) -> Iterator[Maker]:
     made = []
 
     def make(env_fns: Any, *args: Any, **given: Any) -> MultiAgentVecEnv:
-        envs = MultiAgentVecEnv(env_fns, *args, **{**options, **given})
+        envs = kind(env_fns, *args, **given)
         made.append(envs)
         return envs
 
@@ -37,13 +64,19 @@ def _maker(options: dict[str, Any]) -> Iterator[Callable[..., MultiAgentVecEnv]]
         envs.close()
 
 
-@pytest.fixture(params=BACKENDS.values(), ids=list(BACKENDS))
-def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., MultiAgentVecEnv]]:
+@pytest.fixture(params=MAKERS.values(), ids=list(MAKERS))
+def make(request: pytest.FixtureRequest) -> Iterator[Maker]:
     """Makes many agents' environments on each backend that starts in an instant."""
     yield from _maker(request.param)
 
 
+@pytest.fixture(params=[MAKERS[name] for name in BACKENDS], ids=list(BACKENDS))
+def make_near(request: pytest.FixtureRequest) -> Iterator[Maker]:
+    """Makes them on each of this machine: for what a server does not do."""
+    yield from _maker(request.param)
+
+
 @pytest.fixture
-def make_here() -> Iterator[Callable[..., MultiAgentVecEnv]]:
+def make_here() -> Iterator[Maker]:
     """Makes them in this process: for what is the same wherever they are."""
-    yield from _maker(BACKENDS["dummy"])
+    yield from _maker(MAKERS["dummy"])

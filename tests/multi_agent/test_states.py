@@ -15,8 +15,8 @@ from xuance_envs import EnvStates
 @pytest.mark.parametrize(
     "make_one", [partial(Herd, plays=MIXED, masks="info"), Squad], ids=["pettingzoo", "xuance"]
 )
-def test_what_was_saved_goes_on_as_it_did(make, make_one, at):
-    envs = make([make_one] * 4, **({"env_seed": 1}))
+def test_what_was_saved_goes_on_as_it_did(make_near, make_one, at):
+    envs = make_near([make_one] * 4, env_seed=1)
     envs.reset()
     for _ in range(at):
         last = envs.step(steps_of(envs))

@@ -125,7 +125,16 @@ def test_tokens_from_the_variable_allow_other_addresses() -> None:
 def test_help_explains_every_option() -> None:
     text = run("--help").stdout
     for option in (
-        *("--env", "--host", "--port", "--tokens", "--allow-kwarg", "--allow-call", "--allow-get"),
+        *(
+            "--env",
+            "--multi-agent",
+            "--host",
+            "--port",
+            "--tokens",
+            "--allow-kwarg",
+            "--allow-call",
+            "--allow-get",
+        ),
         *("--allow-set", "--allow-option", "--info", "--tracebacks", "--any-action", "--reload"),
         *("--certfile", "--keyfile", "--unix", "--root-path", "--trusted-proxy", "--log-level"),
     ):

@@ -20,6 +20,7 @@ ROUTES = (
     "episode/vectorized_reset",
     "episode/vectorized_step",
     "episode/call",
+    "episode/states",
 )
 GROWTH = 64 * 2**10
 """KiB that the server may grow by: allocators keep what they once had."""
@@ -122,12 +123,15 @@ def value(rng: random.Random, depth: int = 0) -> Any:
 FIELDS = (
     *("env_id", "num_envs", "seed", "kwargs", "auto_reset", "episode_ids", "options", "actions"),
     *("steps", "operation", "name", "args", "values", "mode", "sequence", "share_frames", "odd"),
+    *("states", "sources", "fork_rng"),
 )
 SENSIBLE: dict[str, list[Any]] = {
     "env_id": ["CartPole-v1", None],
     "num_envs": [1, 2],
     "actions": [[0], [1], [7], [0, 1]],
-    "operation": ["call", "get_attr", "set_attr", "render"],
+    "operation": ["call", "get_attr", "set_attr", "render", "save", "load", "clone", "drop"],
+    "states": [[1], [2, 1], list(range(1, 9))],
+    "sources": [["0"], None],
     "name": ["gravity"],
     "episode_ids": [["0"], None],
     "steps": [1, 50],

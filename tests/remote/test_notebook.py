@@ -19,20 +19,6 @@ def cells(kind: str) -> list[str]:
     return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == kind]
 
 
-def test_it_is_a_notebook_without_outputs() -> None:
-    notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
-    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
-    assert set(notebook) == {"cells", "metadata", "nbformat", "nbformat_minor"}
-    ids = [cell["id"] for cell in notebook["cells"]]
-    assert len(set(ids)) == len(ids)
-    for cell in notebook["cells"]:
-        expected = {"cell_type", "id", "metadata", "source"}
-        if cell["cell_type"] == "code":
-            expected |= {"execution_count", "outputs"}
-            assert (cell["execution_count"], cell["outputs"]) == (None, [])
-        assert set(cell) == expected
-
-
 def test_it_runs_from_the_first_cell_to_the_last(
     serve: ServerMaker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

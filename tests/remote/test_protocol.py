@@ -239,6 +239,7 @@ def test_without_a_token_of_its_own_the_server_only_tells_its_version(serve: Ser
             ("POST", "episode/vectorized_reset"),
             ("POST", "episode/vectorized_step"),
             ("POST", "episode/call"),
+            ("POST", "episode/states"),
             ("DELETE", "session/x"),
         ):
             answer = httpx.request(method, f"{server.url}{API}/{path}", headers=headers)

@@ -46,6 +46,12 @@ BEYOND_THE_WIRE = {
     ("test_set_attr_of_a_new_attribute_sets_it_on_the_environment_itself", None): (
         "what is read of an environment is a value, and not the environment itself"
     ),
+    ("test_an_environment_that_is_not_alike_is_refused", None): (
+        "a server keeps states for the session that saved them, and takes none"
+    ),
+    ("test_registered_classes_are_known_in_workers", None): (
+        "classes are registered where the environments are"
+    ),
     ("test_any_int_is_a_seed", "1208925819614629174706176"): "a seed is one of 64 bits",
     ("test_a_step_that_is_replaced_is_the_one_that_is_called", None): "functions do not travel",
     ("test_whatever_does_not_fit_in_columns_is_pickled_or_copied_in_that_step_only", None): (

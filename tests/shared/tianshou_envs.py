@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 
 import gymnasium
@@ -99,9 +101,18 @@ class Board:
 
 
 class Broken(Corridor):
+    lock = threading.Lock()  # cannot be pickled
+
     def step(self, action):
         if action == self.END:
             raise ZeroDivisionError("broken on purpose")
+        return super().step(action)
+
+
+class Fatal(Corridor):
+    def step(self, action):
+        if action == self.END:
+            os._exit(7)
         return super().step(action)
 
 

@@ -353,6 +353,29 @@ class Interrupted(MaskedEnv):
         return super().mask_by_method()
 
 
+@pytest.mark.parametrize("where", [("action_mask",), ("method",)], ids=str)
+def test_those_of_a_restored_state_are_those_it_was_saved_with(make_local, where):
+    envs, twins = both(make_local, where)
+    actions = np.zeros(5, int)
+    for _ in range(3):
+        envs.step(actions)
+        twins.step()
+    saved = envs.save_state()
+    for _ in range(4):
+        envs.step(actions)
+    elsewhere, _ = both(make_local, where)
+    for loaded in (envs, elsewhere):
+        loaded.load_state(saved)
+        assert_same(loaded.action_masks(), twins.masks())
+    for _ in range(6):
+        twins.step()
+        for loaded in (envs, elsewhere):
+            loaded.step(actions)
+            assert_same(loaded.action_masks(), twins.masks())
+    envs.clone_state(2, [0, 4])
+    assert_same(envs.action_masks(), twins.masks()[[2, 1, 2, 3, 2]])
+
+
 @pytest.mark.parametrize("length", [1, 2, 9])
 def test_an_interrupt_while_an_environment_is_asked_repeats_no_step(length):
     with DummyVecEnv([partial(Interrupted, number, length) for number in range(3)]) as envs:

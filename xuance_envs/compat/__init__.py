@@ -2,6 +2,8 @@
 
 - :mod:`xuance_envs.compat.gymnasium`: Gymnasium's vector environments.
 - :mod:`xuance_envs.compat.sb3`: Stable-Baselines3's.
+- :mod:`xuance_envs.compat.tianshou`: Tianshou's.
+- :mod:`xuance_envs.compat.xuance`: makes XuanCe use this package.
 - :func:`from_gymnasium`: an environment that Gymnasium, ale-py or EnvPool vectorized, as a
   :class:`~xuance_envs.vector_envs.vector_env.VecEnv`.
 - :func:`to_gymnasium`, :func:`to_sb3`: any
@@ -28,3 +30,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

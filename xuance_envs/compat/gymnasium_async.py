@@ -362,9 +362,9 @@ class AsyncVectorEnv(SavesStates, gymnasium.vector.AsyncVectorEnv):
 
     def _assert_is_running(self) -> None:
         stepper = self._stepper
-        if stepper is not None:
-            stepper.check_process()
         if self.closed or (stepper is not None and stepper.closed):
+            if stepper is not None:
+                stepper.check_process()
             raise ClosedEnvironmentError(
                 f"Trying to operate on `{type(self).__name__}`, after a call to `close()`."
             )

@@ -122,16 +122,17 @@ def set_env_attr(env: Any, name: str, value: Any) -> None:
     setattr(getattr(env, "unwrapped", env), name, value)
 
 
-def seed(env: Any, number: int | None) -> Any:
-    """Seeds an environment, with its own method for that if it has one, else by a reset."""
+def seed(env: Any, number: int | None) -> tuple[bool, Any]:
+    """Seeds an environment's actions, and itself with its own method for that if it has one.
+
+    Returns:
+        Whether it has one, and what that returned. Without one a reset has to seed it.
+    """
     env = _own(env)
     space = getattr(env, "action_space", None)
     if isinstance(space, Space):
         space.seed(number)
-    if hasattr(env, "seed"):
-        return env.seed(number)
-    env.reset(seed=number)
-    return [number]
+    return (True, env.seed(number)) if hasattr(env, "seed") else (False, [number])
 
 
 def own_reset(env: Any, arguments: Mapping[str, Any]) -> Any:

@@ -145,7 +145,7 @@ class NativeVecEnv(GroupedVecEnv):
         spaces = description.observation_space, description.action_space
         arrays = StepArrays.allocate(*spaces, engine.num_envs)
         for name, rows in (("observation", arrays.observations), ("action", arrays.actions)):
-            if rows.layout.has_objects:
+            if rows.objects:
                 raise ValueError(f"the {name} space {rows.layout.space} does not fit arrays")
         self._engine = engine
         self._pending_seed = seed

@@ -38,6 +38,7 @@ __all__ = ["DummyVecEnv", "SubprocVecEnv"]
 
 Indices = int | Iterable[int] | None
 LIMIT = "TimeLimit.truncated"
+_BATCHES = (list, tuple, np.ndarray)
 TheirVecEnv = sb3.VecEnv
 
 
@@ -108,7 +109,7 @@ class DummyVecEnv(_States, sb3.DummyVecEnv):
             the last one is ``infos[i]["terminal_observation"]``.
         """
         actions: Any = self.actions
-        if isinstance(actions, list | tuple | np.ndarray) and len(actions) > self.num_envs:
+        if isinstance(actions, _BATCHES) and len(actions) > self.num_envs:
             actions = actions[: self.num_envs]  # theirs takes as many as it has environments
         self._stepper.start_step(actions)
         step = originally(self._stepper.finish_step)

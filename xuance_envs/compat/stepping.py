@@ -7,7 +7,7 @@ where the groups put it: in the arrays, and in columns of infos.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -78,7 +78,7 @@ class Stepper:
         self._ledger = groups.ledger
         space = groups.description.action_space
         self._takes_numbers = isinstance(space, spaces.Box) and not space.shape
-        self._intake = ActionIntake(groups.arrays.actions, groups.drivers, check=False)
+        self._intake = ActionIntake(groups.arrays.actions, groups.drivers)
 
     @property
     def closed(self) -> bool:
@@ -108,12 +108,11 @@ class Stepper:
         ledger = self._ledger
         if ledger.stepping or ledger.owing or self.closed:
             self._groups.check_idle("step_async")
-        packed: dict[int, Any] = {}
+        packed: Mapping[int, Any] = {}
         rows = self._rows_to_hand_on(actions) if self._takes_numbers else None
         if rows is None:
             try:
-                self._intake.put(actions)
-                packed = self._intake.packed()
+                packed = self._intake.put(actions)
             except ValueError:
                 rows = self._rows_to_hand_on(actions)
                 if rows is None:

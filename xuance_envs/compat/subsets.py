@@ -14,11 +14,13 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from xuance_envs.compat.stepping import Stepper
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.groups import Groups, LocalGroups
+from xuance_envs.engine.ledger import ends_all
 
 __all__ = ["Part", "SubsetStepper"]
 
@@ -53,11 +55,22 @@ class SubsetStepper(Stepper):
     def __init__(self, groups: Groups) -> None:
         super().__init__(groups)
         self._every = np.arange(self.num_envs)
+        self._firsts = [driver.lo for driver in groups.drivers]
+        sizes = [driver.hi - driver.lo for driver in groups.drivers]
+        self._group_of = np.repeat(np.arange(len(sizes)), sizes).tolist()
         self._numbers = itertools.count()
-        self._read_actions = self.arrays.actions.reader()
-        # The environments that were sent and have not arrived; what each group was last asked:
-        # to step these, or for a command; and what has come of it.
-        self._sent: set[int] = set()
+        actions = self.arrays.actions
+        self._read_actions = actions.reader()
+        # Rows of an array, where environments are given just these.
+        is_rows = actions.flat is not None and (
+            actions.flat.ndim > 1 or isinstance(actions.layout.space, spaces.Discrete)
+        )
+        self._action_rows = actions.flat if is_rows else None
+        # The environments that were sent and have not arrived, and whether one of them waits for
+        # its group; what each group was last asked: to step these, or for a command; and what has
+        # come of it.
+        self._sent = np.zeros(self.num_envs, np.bool_)
+        self._some_wait = False
         self._asked: dict[int, NDArray[np.intp] | None] = {}
         self._arrived: list[Part] = []
         self._answers: dict[int, Any] = {}
@@ -85,6 +98,14 @@ class SubsetStepper(Stepper):
             infos,
         )
 
+    def step(self, envs: NDArray[np.intp], actions: Any) -> Part:
+        """Steps some environments while none is stepping; otherwise as :meth:`step_all`."""
+        self._settle()
+        self._intake.put(actions, envs)
+        by_group = self._by_group(envs)
+        packed = {k: self._packed_step(k, list(mine.values())) for k, mine in by_group.items()}
+        return self._part(self._ask(envs, packed).items(), envs)
+
     def send(self, envs: NDArray[np.intp], actions: Any) -> None:
         """Starts a step of some environments, none of which may be stepping.
 
@@ -93,7 +114,9 @@ class SubsetStepper(Stepper):
         """
         self._settle()
         self._intake.put(actions, envs)
-        self._sent.update(envs.tolist())
+        # In this order an interrupt leaves nothing behind that is never started.
+        self._some_wait = True
+        self._sent[envs] = True
         self._start_waiting()
 
     def receive(self, wanted: int, timeout: float | None = None) -> list[Part]:
@@ -108,26 +131,30 @@ class SubsetStepper(Stepper):
             WorkerDiedError: a worker ended.
         """
         self._groups.check_open()
+        if self._some_wait:
+            self._start_waiting()
         deadline = None if timeout is None else monotonic() + timeout
-        while self._sent and sum([len(part.envs) for part in self._arrived]) < wanted:
+        while self._sent.any() and (missing := self._missing(wanted)) > 0:
             left = None
             if deadline is not None and self._arrived:
                 left = max(deadline - monotonic(), 0.0)
-            if not self._collect(left):
+            # What waits for its group is to start as soon as that has answered.
+            singly = self._some_wait or deadline is not None
+            count = 1 if singly else min(missing, int(np.count_nonzero(self._sent)))
+            if not self._collect(left, count):
                 break
         parts, self._arrived = self._arrived, []
         return parts
 
-    def reset(self, envs: NDArray[np.intp], seed: int | None, options: Any) -> Part:
-        """Resets some environments, all with the same seed and options.
+    def reset(self, envs: NDArray[np.intp], seeds: Sequence[int | None], options: Any) -> Part:
+        """Resets some environments, each with its seed, and all with the same options.
 
         Raises:
             EnvError: an environment raised.
             WorkerDiedError: a worker ended.
         """
         self._settle()
-        count = len(envs)
-        packed = self._groups.packed_resets(envs.tolist(), [seed] * count, [options] * count)
+        packed = self._groups.packed_resets(envs.tolist(), seeds, [options] * len(envs))
         return self._part(self._ask(envs, packed).items(), envs)
 
     def apply_to(
@@ -139,21 +166,16 @@ class SubsetStepper(Stepper):
             Exception: what the function raised; they stay usable.
         """
         self._settle()
-        packed = {}
-        mine: dict[int, list[int]] = {}
-        for k, driver in enumerate(self._groups.drivers):
-            places = [n for n, env in enumerate(envs.tolist()) if driver.lo <= env < driver.hi]
-            if places:
-                mine[k] = places
-                packed[k] = driver.pack(
-                    "apply",
-                    [int(envs[n]) - driver.lo for n in places],
-                    _tried,
-                    [(function, arguments[n]) for n in places],
-                )
+        by_group = self._by_group(envs)
+        packed = {
+            k: self._groups.drivers[k].pack(
+                "apply", list(mine.values()), _tried, [(function, arguments[n]) for n in mine]
+            )
+            for k, mine in by_group.items()
+        }
         results: list[Any] = [None] * len(envs)
-        for k, answers in self._ask(envs, packed).items():
-            for n, (error, value) in zip(mine[k], answers, strict=True):
+        for k, answers in self._ask(envs, packed, lose_all=False).items():
+            for n, (error, value) in zip(by_group[k], answers, strict=True):
                 if error is not None:
                     raise error
                 results[n] = value
@@ -165,57 +187,104 @@ class SubsetStepper(Stepper):
         if self.waiting:
             self.finish_step()
 
-    def _ask(self, envs: NDArray[np.intp], packed: Mapping[int, Any]) -> dict[int, Any]:
-        """Asks some groups for a command, each when it has done what it is at; their answers."""
-        while self._ledger.owing.keys() & packed.keys():
+    def _missing(self, wanted: int) -> int:
+        """How many of the environments that are wanted have not arrived."""
+        return wanted - sum([len(part.envs) for part in self._arrived])
+
+    def _by_group(self, envs: NDArray[np.intp]) -> dict[int, dict[int, int]]:
+        """By group, which of some environments are its own: where they are in it, by position."""
+        found: dict[int, dict[int, int]] = {}
+        for n, env in enumerate(envs.tolist()):
+            k = self._group_of[env]
+            found.setdefault(k, {})[n] = env - self._firsts[k]
+        return found
+
+    def _ask(
+        self, envs: NDArray[np.intp], packed: Mapping[int, Any], lose_all: bool = True
+    ) -> dict[int, Any]:
+        """Asks some groups for a command, each when it has done what it is at.
+
+        Args:
+            envs: their environments.
+            packed: by group, the command.
+            lose_all: whether after an error nothing can be asked any more.
+
+        Returns:
+            By group, its answer.
+        """
+        ledger = self._ledger
+        if not ledger.sending:
+            ledger.start(packed)
+            try:
+                answers = dict(ledger.finish())
+            except Exception as error:
+                if lose_all or ends_all(error):
+                    self.fail()
+                raise
+            ledger.take()
+            return answers
+        while ledger.owing.keys() & packed.keys():
             self._collect(None, start=False)
         for k in packed:
             self._answers.pop(k, None)
             self._asked[k] = None
-        self._ledger.send_commands(envs, packed)
+        ledger.send_commands(envs, packed)
         while not self._answers.keys() >= packed.keys():
             self._collect(None)
         return {k: self._answers.pop(k) for k in packed}
 
     def _start_waiting(self) -> None:
         """Starts the groups that have something to step, and are not at work."""
-        ledger = self._ledger
-        for k, driver in enumerate(self._groups.drivers) if self._sent else ():
-            if k in ledger.owing:
+        ledger, drivers = self._ledger, self._groups.drivers
+        some_wait = False
+        whole: list[int] = []
+        packed: dict[int, Any] = {}
+        for k, count in enumerate(np.add.reduceat(self._sent, self._firsts, dtype=int).tolist()):
+            if not count:
                 continue
-            mine = [env for env in range(driver.lo, driver.hi) if env in self._sent]
-            if mine:
-                envs = self._asked[k] = np.array(mine)
-                if len(mine) == driver.hi - driver.lo:
-                    ledger.send_step(envs, [k], self._intake.packed([k]))
-                else:
-                    places = [env - driver.lo for env in mine]
-                    step = driver.pack("step", self._actions_of(k), next(self._numbers), places)
-                    ledger.send_commands(envs, {k: step})
+            if k in ledger.owing:
+                asked = self._asked[k]
+                some_wait |= asked is None or len(asked) < count
+            elif count == drivers[k].hi - drivers[k].lo:
+                self._asked[k] = self._every[drivers[k].lo : drivers[k].hi]
+                whole.append(k)
+            else:
+                places = self._sent[drivers[k].lo : drivers[k].hi].nonzero()[0]
+                self._asked[k] = places + drivers[k].lo
+                packed[k] = self._packed_step(k, places.tolist())
+        if whole:
+            ledger.send_step(ledger.envs_of(whole), whole, self._intake.packed(whole))
+        if packed:
+            ledger.send_commands(np.concatenate([self._asked[k] for k in packed]), packed)
+        self._some_wait = some_wait
 
-    def _actions_of(self, k: int) -> list[list[Any]]:
-        """The actions of a group's environments, as its step takes those that are given to it."""
+    def _packed_step(self, k: int, places: Sequence[int]) -> Any:
+        """A step of some of a group's environments, as its driver takes it."""
         driver, actions = self._groups.drivers[k], self.arrays.actions
-        lists = actions.objects or [self._read_actions()]
-        return [values[driver.lo : driver.hi] for values in lists]
+        lists: list[Any]
+        if self._action_rows is not None:
+            lists = [self._action_rows]
+        else:
+            lists = actions.objects or [self._read_actions()]
+        given = [values[driver.lo : driver.hi] for values in lists]
+        return driver.pack("step", given, next(self._numbers), places)
 
-    def _collect(self, timeout: float | None, start: bool = True) -> bool:
+    def _collect(self, timeout: float | None, wanted: int = 1, start: bool = True) -> bool:
         """Takes in what comes next, and starts what waits for it; whether something came."""
         try:
-            ready = self._ledger.wait(1, timeout)
+            ready = self._ledger.wait(wanted, timeout)
         except Exception:
             self.fail()
             raise
-        for k, outcome in ready.items():
-            envs = self._asked[k]
-            if envs is None:
-                self._answers[k] = outcome
-            else:
-                self._arrived.append(self._part([(k, outcome)], envs))
-                self._sent.difference_update(envs.tolist())
+        stepped = {k: envs for k in ready if (envs := self._asked[k]) is not None}
+        if stepped:
+            envs = np.concatenate([*stepped.values()])
+            self._arrived.append(self._part([(k, ready[k]) for k in stepped], envs))
+            self._sent[envs] = False
+        self._answers.update({k: ready[k] for k in ready if k not in stepped})
         if ready:
             self._ledger.receive(self._ledger.envs_of(ready))
-        if start:
+        if start and self._some_wait:
             self._start_waiting()
         return bool(ready)
 
@@ -238,7 +307,7 @@ class SubsetStepper(Stepper):
             with suppress(Exception):  # the one that is being dealt with
                 self._ledger.finish()
             self._ledger.recall()
-            self._sent = set()
+            self._sent[:] = False
         else:
             self.close()
 

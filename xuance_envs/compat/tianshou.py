@@ -7,6 +7,7 @@ documentation, under "Tianshou".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 try:
     from tianshou import env as tianshou
+    from tianshou.env.venvs import GYM_RESERVED_KEYS
 except ImportError as error:
     raise ImportError(
         "xuance_envs.compat.tianshou needs Tianshou 1.2 or later: pip install tianshou"
@@ -42,6 +44,10 @@ StepResult = tuple[
 
 class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type that is not looked at
     """What the four classes have in common."""
+
+    # Theirs looks at the name of every attribute for the few that it asks the environments for;
+    # these are properties here.
+    __getattribute__ = object.__getattribute__
 
     is_closed = True  # until there is something to close
     _default: tuple[Any, ...] = (None,)
@@ -88,7 +94,7 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         envs = self._envs(env_id)
         if kwargs.keys() <= {"seed", "options"}:
             options, seed = kwargs.get("options"), kwargs.get("seed")
-            part = originally(self._stepper.reset, envs, seed, options)
+            part = originally(self._stepper.reset, envs, [seed] * len(envs), options)
             observations = self._values(part)[0]
             infos = part.infos.dicts(envs, {})
         else:
@@ -121,18 +127,7 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
             raise ValueError("action must be not-None for non-async")
         if envs is self._every or (len(envs) == self.env_num and (envs == self._every).all()):
             return self._joined([originally(stepper.step_all, action)])
-        stepper.send(envs, action)
-        parts = originally(stepper.receive, len(envs))
-        arrived = np.concatenate([part.envs for part in parts])
-        order = np.argsort(arrived)[np.searchsorted(np.sort(arrived), envs)]
-        observations, rewards, terminated, truncated, infos = self._joined(parts)
-        return (
-            observations[order],
-            rewards[order],
-            terminated[order],
-            truncated[order],
-            infos[order],
-        )
+        return self._joined([originally(stepper.step, envs, action)])
 
     def _step_async(self, action: Any, envs: NDArray[np.intp]) -> StepResult:
         if action is not None:
@@ -177,9 +172,14 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
                 f"seed: expected an int or {self.env_num} seeds, one per environment, "
                 f"got {len(seeds)}"
             )
-        return self._stepper.apply_to(
+        answers = self._stepper.apply_to(
             self._every, in_tianshou_process.seed, [(each,) for each in seeds]
         )
+        by_reset = np.array([env for env, (own, _) in enumerate(answers) if not own], np.intp)
+        if by_reset.size:
+            given = [seeds[env] for env in by_reset.tolist()]
+            originally(self._stepper.reset, by_reset, given, None)
+        return [answer for _, answer in answers]
 
     def render(self, **kwargs: Any) -> list[Any]:
         """Renders all environments, none of which may be stepping."""
@@ -205,7 +205,8 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         if ids is None:
             envs = self._every
         else:
-            envs = env_indices(np.atleast_1d(ids), self.env_num)
+            given = ids if isinstance(ids, np.ndarray) and ids.ndim else np.atleast_1d(ids)
+            envs = env_indices(given, self.env_num)
         if self.waiting_id and ready:
             self._assert_id(envs.tolist())
         return envs
@@ -218,23 +219,29 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         return observations, rewards
 
     def _joined(self, parts: Sequence[Part]) -> StepResult:
-        envs = parts[0].envs if len(parts) == 1 else np.concatenate([part.envs for part in parts])
-        infos = [info for part in parts for info in part.infos.dicts(part.envs, {})]
-        for info, env in zip(infos, envs.tolist(), strict=True):
-            info["env_id"] = env
         values = [self._values(part) for part in parts]
+        dicts = [part.infos.dicts(part.envs, {"env_id": part.envs.tolist()}) for part in parts]
+        first = parts[0]
         if self._any:
             observations = _stacked([each for some, _ in values for each in some])
             rewards = np.stack([each for _, some in values for each in some])
-        elif len(values) == 1:
+        elif len(parts) == 1:
             ((observations, rewards),) = values
         else:
             observations, rewards = map(np.concatenate, zip(*values, strict=True))
-        terminated, truncated = parts[0].terminated, parts[0].truncated
-        if len(parts) > 1:
-            terminated = np.concatenate([part.terminated for part in parts])
-            truncated = np.concatenate([part.truncated for part in parts])
-        return observations, rewards, terminated, truncated, _dicts(infos)
+        if len(parts) == 1:
+            return observations, rewards, first.terminated, first.truncated, _dicts(dicts[0])
+        return (
+            observations,
+            rewards,
+            np.concatenate([part.terminated for part in parts]),
+            np.concatenate([part.truncated for part in parts]),
+            _dicts([each for some in dicts for each in some]),
+        )
+
+
+for _key in GYM_RESERVED_KEYS:
+    setattr(_VectorEnv, _key, property(partial(_VectorEnv.get_env_attr, key=_key)))
 
 
 class DummyVectorEnv(_VectorEnv, tianshou.DummyVectorEnv):  # type: ignore[misc]  # as above

@@ -134,8 +134,8 @@ class Groups(ABC):
             ClosedVecEnvError: they are.
             WrongProcessError: they belong to another process.
         """
-        self.check_process()
         if self.closed:
+            self.check_process()
             raise ClosedVecEnvError(f"{self.name} is closed; make another one")
         if self.ledger.owing and not self.ledger.sending:
             self.ledger.settle(self.results.forget)

@@ -32,8 +32,11 @@ class LastKnown:
         self._batch: InfoBatch | None = None
         self._built: dict[int, dict[Any, Any]] = {}
 
-    def take_step(self, outcome: Outcome) -> None:
-        """Takes note of a step."""
+    def take_step(self, outcome: Outcome, places: Sequence[int]) -> None:
+        """Takes note of a step of some environments, or of all."""
+        if len(places) < self._n:  # none of which is reset in it
+            self.take_reset(outcome, places)
+            return
         rest = self._take_layouts(outcome)
         self._take(slice(None), self._arrays.observations.parts, rest.observations)
         self._built = {}

@@ -6,6 +6,8 @@ are made in their place.
 
 - Lost in a step, or before one, they are reset, and this step is the last one of the lost
   episodes: truncated.
+- Lost in a step of some, or before one, the same goes for these; the others' episodes are
+  truncated by the next step that they are in, unless they are reset before.
 - Lost in a reset, or before one, those in question are reset. If these are not all, the next
   step truncates the episodes of all.
 - Lost in another command, that is an error, because nobody knows how far it came, and the next
@@ -128,7 +130,8 @@ class RestartingDriver(Driver):
         self._watched: set[int] = set()
         self._count = 0
         self._to_replace = False
-        self._owes_end = False
+        # The places of new environments whose last episodes have not been truncated.
+        self._owed: set[int] = set()
         self._asked: _Command = _STEP
         self._packed: Any = None
         self._result: list[Any] = [None]
@@ -203,13 +206,24 @@ class RestartingDriver(Driver):
             self._ask_worker()
 
     def _ask_worker(self) -> None:
-        if self._asked is not _STEP:
-            self._worker.ask(self.tag, self._packed)
-        elif self._owes_end:
+        if self._owes_ends():
             command, arguments = self._revival()
             self._worker.ask(self.tag, self._worker.pack(command, *arguments))
-        else:
+        elif self._asked is _STEP:
             self._worker.ask_step(self.tag, self._packed)
+        else:
+            self._worker.ask(self.tag, self._packed)
+
+    def _owes_ends(self) -> bool:
+        """Whether what was asked for is a step that is to truncate episodes."""
+        is_step = self._asked[0] == "step"
+        return is_step and bool(self._owed) and not self._owed.isdisjoint(self._stepped())
+
+    def _stepped(self) -> Sequence[int]:
+        """The places of the environments that the step that was asked for is of."""
+        _, arguments = self._asked
+        places: Sequence[int] = arguments[2] if arguments else range(self.hi - self.lo)
+        return places
 
     def _go_on(self, deadline: float | None) -> None:
         """Waits for the process, and takes its answer in; goes on from any interrupt."""
@@ -233,21 +247,22 @@ class RestartingDriver(Driver):
 
     def _take(self, result: Any) -> None:
         command, arguments = self._asked
-        owes_end = self._owes_end
+        owed = self._owed
         if command == "step":
-            if owes_end:
+            stepped = self._stepped()
+            if self._owes_ends():
                 if self._revived is None:
                     self._revived = self._last_known.restored(result)
                 result = self._revived
-            self._last_known.take_step(result)
-            owes_end = False
+            self._last_known.take_step(result, stepped)
+            owed = owed.difference(stepped) if owed else owed
         elif command == "reset":
             (resets,) = arguments
             places = [place for place, *_ in resets]
             for place, seed, _ in resets:
                 self._seeds[place] = self._seeds[place] if seed is None else seed
             self._last_known.take_reset(result, places)
-            owes_end = owes_end and len(places) < self.hi - self.lo
+            owed = owed.difference(places)
         elif command == "load_states":
             (places,) = arguments
             self._last_known.take_reset(result, places)
@@ -258,7 +273,7 @@ class RestartingDriver(Driver):
         elif command == "watch_masks":
             self._watched.update(arguments[0])
         # No call in between, so that an interrupt finds all or nothing of it done.
-        self._result, self._owes_end, self._revived = [result], owes_end, None
+        self._result, self._owed, self._revived = [result], owed, None
 
     # -- when it is lost --------------------------------------------------------------
 
@@ -272,7 +287,8 @@ class RestartingDriver(Driver):
         asked = self._worker.tag == self.tag
         self._restarts.take(error)
         self._count += 1
-        self._to_replace, self._owes_end = True, not self._loses_nothing()
+        self._to_replace = True
+        self._owed = set() if self._loses_nothing() else set(range(self.hi - self.lo))
         if asked and self._asked[0] not in ("step", "reset"):
             if not isinstance(error, EnvError):
                 error.restarted = True
@@ -287,7 +303,7 @@ class RestartingDriver(Driver):
         command, arguments = self._asked
         tag = self.tag
         then: _Command
-        if command == "step":
+        if self._asked is _STEP:
             then = self._revival()
         elif command == "reset":
             then = (
@@ -305,7 +321,7 @@ class RestartingDriver(Driver):
         self._to_replace = False
 
     def _revival(self) -> _Command:
-        return "revive", (self._new_seeds(), self._last_known.infos())
+        return "revive", (self._new_seeds(), self._last_known.infos(), self._stepped())
 
     def _new_seeds(self) -> list[int | None]:
         return [self._new_seed(place) for place in range(self.hi - self.lo)]

@@ -79,7 +79,7 @@ class ResumingDriver(RestartingDriver):
         super().ask(tag, packed)
 
     def _ask_worker(self) -> None:
-        if not self._saves or self._owes_end:
+        if not self._saves or self._owed:
             super()._ask_worker()
             return
         command, arguments = self._asked
@@ -101,7 +101,7 @@ class ResumingDriver(RestartingDriver):
             elif self._asked[0] == "step":
                 self._plan(result)
             result = result.result
-        elif self._asked[0] == "step" and self._actions is not None and not self._owes_end:
+        elif self._asked[0] == "step" and self._actions is not None and not self._owed:
             if self._states is not None:
                 self._since[self.tag] = self._actions
         elif self._asked[0] in ("step", *_CHANGING):
@@ -159,7 +159,7 @@ class ResumingDriver(RestartingDriver):
         if not self._restarts.resumes:
             self._states, self._since = None, {}
             return False
-        self._resumes = self._states is not None and not (self._has_tried or self._owes_end)
+        self._resumes = self._states is not None and not (self._has_tried or self._owed)
         if not self._resumes:
             self._states, self._since = None, {}
         return self._resumes

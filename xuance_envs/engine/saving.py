@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from xuance_envs.state.handlers import registered
 from xuance_envs.state.pickling import dumps_plain
 from xuance_envs.state.saved_env import SavedEnv
 
-__all__ = ["clone", "load", "save"]
+__all__ = ["clone", "load", "put_in", "save"]
 
 _LARGE = 1 << 24
 
@@ -65,6 +65,7 @@ def load(
         StateMismatchError: one is of an environment that is not like the one it is for; neither.
         EnvError: an environment raised.
     """
+    state.check_here("load_state")
     given = dict(zip(ids, state.envs, strict=True))
     facts = dumps_plain(state.facts)
 
@@ -138,16 +139,33 @@ def clone(
     return _put_in(groups, targets, of_all)
 
 
-def _put_in(groups: Groups, ids: Sequence[int], of_all: bool) -> StepInfos:
-    packed = {
-        k: driver.pack("load_states", [env - driver.lo for env in mine])
-        for k, driver, mine in _shares(groups, ids)
-    }
+def put_in(
+    groups: Groups, packed: Mapping[int, Any], ids: Sequence[int], *, of_all: bool = False
+) -> StepInfos:
+    """Has groups put states in.
+
+    Args:
+        groups: the groups.
+        packed: by group, what its driver packed.
+        ids: the environments.
+        of_all: as for :func:`load`.
+
+    Returns:
+        Their infos; their observations are in the arrays.
+    """
     groups.ledger.start(packed)
     envs = None if of_all else np.array(ids, dtype=np.intp)
     infos = groups.results.infos(groups.ledger.finish(), envs)
     groups.ledger.take()
     return infos
+
+
+def _put_in(groups: Groups, ids: Sequence[int], of_all: bool) -> StepInfos:
+    packed = {
+        k: driver.pack("load_states", [env - driver.lo for env in mine])
+        for k, driver, mine in _shares(groups, ids)
+    }
+    return put_in(groups, packed, ids, of_all=of_all)
 
 
 def _ask(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import Space
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, describe
 from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
 from xuance_envs.multi_agent.record import Record
+from xuance_envs.multi_agent.team import Group
+from xuance_envs.vector_envs.actions import are_all_inside
 
 __all__ = ["AgentActions"]
 
@@ -187,15 +191,27 @@ class AgentActions:
                         ) from None
 
     def _check_all(self, alive: NDArray[np.bool_], envs: NDArray[np.intp]) -> None:
-        for env in envs.tolist():
-            for fields, rows in zip(self._record.groups, self._one_by_one[env], strict=True):
-                group, values = fields.group, rows.reader()()
-                for agent, place, value in zip(group.agents, group.places, values, strict=True):
-                    if alive[env, place] and not group.action_space.contains(value):
-                        raise ValueError(
-                            f"the action for environment {env}, agent {agent!r}: expected one in "
-                            f"{group.action_space}, got {value!r}"
-                        )
+        """Raises unless all actions are in their spaces; those of the dead are put there."""
+        for k, fields in enumerate(self._record.groups):
+            space, flat = fields.group.action_space, self._rows[k].flat
+            if flat is None or not are_all_inside(space, flat[envs]):
+                for env in envs.tolist():
+                    self._check_each(env, fields.group, self._one_by_one[env][k], alive[env])
+
+    def _check_each(
+        self, env: int, group: Group, rows: SpaceRows, alive: NDArray[np.bool_]
+    ) -> None:
+        space = group.action_space
+        values = rows.reader()()
+        for i, (agent, place) in enumerate(zip(group.agents, group.places, strict=True)):
+            if space.contains(values[i]):
+                continue
+            if alive[place]:
+                raise ValueError(
+                    f"the action for environment {env}, agent {agent!r}: expected one in {space}, "
+                    f"got {values[i]!r}"
+                )
+            rows.row(i, _same, strict=False)[:] = _one_of(space)
 
 
 class _Fields(Mapping[str, Any]):
@@ -223,6 +239,13 @@ class _Fields(Mapping[str, Any]):
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _one_of(space: Space[Any]) -> Any:
+    """A value of a space, always the same."""
+    space = copy.deepcopy(space)
+    space.seed(0)
+    return space.sample()
 
 
 def _are_dicts_by_agent(actions: Any) -> bool:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
-from struct import Struct
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium import Space, spaces
+from gymnasium import Space
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row, SpaceRows
 from xuance_envs.engine.group.single_env import scalar_of
-from xuance_envs.multi_agent.lineups import Lineup, Scalars, getter
-from xuance_envs.multi_agent.masks import MaskRow
+from xuance_envs.multi_agent.infos import InfoJoiner
+from xuance_envs.multi_agent.lineups import Lineup, Lineups
+from xuance_envs.multi_agent.masks import NOT_STORED, Masks
 from xuance_envs.multi_agent.record import ActionRecord, ObservationRecord, Record
 from xuance_envs.multi_agent.team import MASK, Groups, Team, team_of
 
@@ -24,18 +24,6 @@ __all__ = ["AgentsEnv"]
 _ALL = slice(None)
 _FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
-
-# What tells that a quick way of storing does not take a value, or that an agent has none.
-_NOT_STORED = (TypeError, ValueError, NotImplementedError, LookupError, DeprecationWarning)
-
-_STRUCT_CODES = {"i1": "b", "i2": "h", "i4": "i", "i8": "q"}
-_STRUCT_CODES |= {"u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
-
-_MAX_LINEUPS = 256
-"""How many lineups are kept: agents that come and go make many."""
-
-_MAX_KEYS = 1000
-"""How many keys of an agent's info are known."""
 
 _STEPPED = ("observations", "rewards", "terminations", "truncations")
 
@@ -67,9 +55,7 @@ class AgentsEnv:
         self.described = self._team(groups, state, action_mask)
         self.observation_space = ObservationRecord(self.described)
         self.action_space = ActionRecord(self.described)
-        self._has_given_masks = False
-        self._alive: list[Any] = []
-        self._lay_out()
+        self._lay_out(False, [])
 
     def __getattr__(self, name: str) -> Any:
         if name in ("env", "adapted"):  # while it is being unpickled
@@ -84,22 +70,22 @@ class AgentsEnv:
             "described": self.described,
             "observation_space": self.observation_space,
             "action_space": self.action_space,
-            "_has_given_masks": self._has_given_masks,
-            "_alive": list(self._lineup.agents),
+            "played": (self._masks.have_come, self._lineup.agents),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        played = state.pop("played")
         self.__dict__.update(state)
-        self._lay_out()
+        self._lay_out(*played)
 
     def __env_state__(self) -> Any:
         """What its state is besides that of the environment."""
-        return self._has_given_masks, list(self._lineup.agents), self._fields["alive"].tolist()
+        return self._masks.have_come, list(self._lineup.agents), self._fields["alive"].tolist()
 
     def __set_env_state__(self, state: Any) -> None:
         """Puts it in."""
-        self._has_given_masks, agents, alive = state
-        self._lineup, self._entered = self._lineup_of(agents), None
+        self._masks.have_come, agents, alive = state
+        self._lineup, self._entered = self._lineups.of(agents), None
         self._fields["alive"][...] = alive
 
     # -- what is known before a step --------------------------------------------------
@@ -156,101 +142,38 @@ class AgentsEnv:
             )
         return team
 
-    def _lay_out(self) -> None:
-        """Makes the record, and finds the places in it."""
+    def _lay_out(self, gave_masks: bool, playing: Iterable[Any]) -> None:
+        """Makes the record, and finds the places in it.
+
+        Args:
+            gave_masks: whether the environment has given any masks.
+            playing: the agents that play.
+        """
         team = self.described
         record = Record(team)
         self._flat = np.zeros(record.dtype.itemsize, np.uint8)
-        self._actions = np.zeros(record.action_dtype.itemsize, np.uint8)
-        fields = record.fields(self._flat, record.dtype)
-        self._fields = fields
-        self._place = {agent: i for i, agent in enumerate(team.agents)}
-        groups = record.observation_rows(fields)
-        self._observation_rows: list[tuple[SpaceRows, int]] = [(groups[0], 0)] * len(team.agents)
-        self._mask_rows: dict[int, MaskRow] = {}
-        self._masks_in_observations: set[int] = set()
-        for group, rows in zip(team.groups, groups, strict=True):
-            space = group.observation_space
-            has_mask = isinstance(space, spaces.Dict) and MASK in space.spaces
-            for i, place in enumerate(group.places):
-                self._observation_rows[place] = rows, i
-                if group.mask is not None:
-                    self._mask_rows[place] = MaskRow(fields[f"{group.name}.mask"][i])
-                    if has_mask:
-                        self._masks_in_observations.add(place)
+        fields = self._fields = record.fields(self._flat, record.dtype)
+        at: dict[int, tuple[SpaceRows, int]] = {
+            place: (rows, i)
+            for group, rows in zip(team.groups, record.observation_rows(fields), strict=True)
+            for i, place in enumerate(group.places)
+        }
+        self._observation_rows = [at[place] for place in range(len(team.agents))]
         self._rows: list[Row] = [
             rows.row(i, lambda value: value) for rows, i in self._observation_rows
         ]
-        action_fields = record.fields(self._actions, record.action_dtype)
-        self._read_actions = [rows.reader() for rows in record.action_rows(action_fields)]
-        self._action_order = [place for group in team.groups for place in group.places]
         self._rewards = memoryview(fields["rewards"])  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
         self._state_rows: SpaceRows | None = None
         if record.state is not None:
             parts = [fields[name][np.newaxis] for name in record.state_names()]
             self._state_rows = SpaceRows(record.state, parts, 1)
             self._state_row = self._state_rows.row(0, lambda value: value)
-        # By agent, what the keys of its info become in the dict of all (its mask's is MASK), and
-        # what quickly stores a mask of bools.
-        self._info_names: dict[Any, tuple[dict[Any, Any], Any]] = {
-            agent: ({}, self._mask_rows[i].view if i in self._mask_rows else ())
-            for agent, i in self._place.items()
-        }
-        self._lineups: dict[tuple[Any, ...], Lineup] = {}
-        self._lineup = self._lineup_of(self._alive)
+        self._masks = Masks(team, fields, gave_masks)
+        self._infos = InfoJoiner(team, self._masks)
+        self._lineups = Lineups(record, self._rows, self._masks)
+        self._lineup = self._lineups.of(playing)
         self._entered = None
         self._marked = False
-
-    def _lineup_of(self, agents: Iterable[Any]) -> Lineup:
-        """The lineup of some agents.
-
-        Raises:
-            BadValueError: the team has no such agent.
-        """
-        key = tuple(agents)
-        lineup = self._lineups.get(key)
-        if lineup is not None:
-            return lineup
-        for agent in key:
-            if agent not in self._place:
-                raise BadValueError(
-                    f"agent {agent!r} is not in possible_agents: expected one of "
-                    f"{list(self.described.agents)}"
-                )
-        places = [self._place[agent] for agent in key]
-        if len(self._lineups) >= _MAX_LINEUPS:
-            self._lineups.clear()
-        masked = [
-            (k, self._mask_rows[place])
-            for k, place in enumerate(places)
-            if place in self._masks_in_observations
-        ]
-        lineup = self._lineups[key] = Lineup(
-            list(key), places, [self._rows[place] for place in places], self._taker(places), masked
-        )
-        return lineup
-
-    def _taker(self, places: list[int]) -> Callable[[NDArray[np.uint8]], Iterable[Any]]:
-        """What gives the actions of the agents at some places, in that order, from a record."""
-        own, readers, order = self._actions, self._read_actions, self._action_order
-        pick = None if places == order else getter([order.index(place) for place in places])
-        if len(readers) == 1 and isinstance(self.described.groups[0].action_space, spaces.Discrete):
-            dtype = np.dtype(self.described.groups[0].action_space.dtype)
-            numbers_of = Struct(f"{len(order)}{_STRUCT_CODES[dtype.str[1:]]}").unpack_from
-            scalar_of = Scalars(dtype.type).__getitem__
-
-            def numbers(record: NDArray[np.uint8]) -> Iterable[Any]:
-                values = numbers_of(record)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
-                return map(scalar_of, values if pick is None else pick(values))
-
-            return numbers
-
-        def read(record: NDArray[np.uint8]) -> Iterable[Any]:
-            own[:] = record
-            values = [action for read in readers for action in read()]
-            return values if pick is None else pick(values)
-
-        return read
 
     def xuance_infos(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What XuanCe's environments say of themselves, and of their groups of agents."""
@@ -292,7 +215,7 @@ class AgentsEnv:
         agents = self._living()
         if not agents:
             raise BadValueError("reset: expected at least one agent in agents, got none")
-        lineup = self._lineup = self._lineup_of(agents)
+        lineup = self._lineup = self._lineups.of(agents)
         self._enter(lineup)
         self._fields["acted"][...] = False
         self._entered = None
@@ -303,9 +226,9 @@ class AgentsEnv:
                     f"it is in agents, got {list(observations)}"
                 )
             self._put_observation(lineup, k, observations[agent])
-        for k, row in lineup.masked:
-            self._put_mask(lineup.agents[k], row, observations[lineup.agents[k]][MASK])
-        info = self._taken(lineup, infos)
+        for agent, row in lineup.masked:
+            self._masks.put(agent, row, observations[agent][MASK])
+        info = self._joined(lineup, infos)
         self._put_state()
         self._check_masks(lineup)
         return self._flat, info
@@ -332,8 +255,8 @@ class AgentsEnv:
                 f"got {describe(result)}"
             ) from None
         self._put(lineup, observations, rewards, terminated, truncated)
-        if self._has_given_masks or type(infos) is not dict or any(infos.values()):
-            info = self._taken(lineup, infos)
+        if self._masks.have_come or type(infos) is not dict or any(infos.values()):
+            info = self._infos.joined(lineup, infos)
         else:
             info = {}
         living = self._living()
@@ -352,15 +275,13 @@ class AgentsEnv:
         fields = self._fields
         fields["acted"][lineup.places] = True
         fields["alive"][lineup.places] = True
-        fields["gives_masks"][...] = self._has_given_masks
-        for row in self._mask_rows.values():
-            row.allow_all()
+        self._masks.begin()
         self._marked = False
         self._entered = lineup
 
     def _change(self, lineup: Lineup, living: Iterable[Any], observations: Any) -> None:
         """Takes note that agents have ended, or have come."""
-        following = self._lineup_of(living)
+        following = self._lineups.of(living)
         if following is lineup:
             return
         alive = self._fields["alive"]
@@ -370,9 +291,9 @@ class AgentsEnv:
         for k, agent in enumerate(following.agents):
             if agent not in before and agent in observations:
                 self._put_observation(following, k, observations[agent])
-                for place, row in following.masked:
-                    if place == k:
-                        self._put_mask(agent, row, observations[agent][MASK])
+        for agent, row in following.masked:
+            if agent not in before and agent in observations:
+                self._masks.put(agent, row, observations[agent][MASK])
         self._lineup = following
         self._entered = None
 
@@ -382,22 +303,17 @@ class AgentsEnv:
         self, lineup: Lineup, observations: Any, rewards: Any, terminated: Any, truncated: Any
     ) -> None:
         """Stores what came of a step of these agents."""
-        get = lineup.get
-        reward_of = self._rewards
         try:
-            seen = get(observations)
-            for row, place, observation, reward in zip(  # noqa: B905  # as many, and it costs
-                lineup.rows, lineup.places, seen, get(rewards)
-            ):
-                row[_ALL] = observation
-                reward_of[place] = reward
-            if get(terminated) != lineup.none or get(truncated) != lineup.none or self._marked:
+            for agent, row in lineup.rows:
+                row[_ALL] = observations[agent]
+            lineup.put_rewards(self._rewards, 0, *lineup.get_rewards(rewards))
+            get, none = lineup.get, lineup.none
+            if get(terminated) != none or get(truncated) != none or self._marked:
                 self._mark(lineup, terminated, truncated)
-        except _NOT_STORED:
+        except NOT_STORED:
             self._put_each(lineup, observations, rewards, terminated, truncated)
-            seen = get(observations)
-        for k, mask_row in lineup.masked:
-            self._put_mask(lineup.agents[k], mask_row, seen[k][MASK])
+        for agent, mask_row in lineup.masked:
+            self._masks.put(agent, mask_row, observations[agent][MASK])
 
     def _mark(self, lineup: Lineup, terminated: Any, truncated: Any) -> None:
         self._marked = False
@@ -437,23 +353,15 @@ class AgentsEnv:
         try:
             self._rows[place][:] = observation
             return
-        except _NOT_STORED:
+        except NOT_STORED:
             rows, i = self._observation_rows[place]
             row = rows.row(i, lambda value: value, strict=False)
         try:
             row[:] = observation
         except BadValueError as error:
             raise BadValueError(f"agent {lineup.agents[k]!r}: its observation: {error}") from None
-        self._rows[place] = lineup.rows[k] = row
-        self._lineups = {tuple(lineup.agents): lineup}
-
-    def _put_mask(self, agent: Any, row: MaskRow, mask: Any) -> None:
-        try:
-            row.put(mask)
-        except BadValueError as error:
-            raise BadValueError(f"agent {agent!r}: its {MASK}: {error}") from None
-        if not self._has_given_masks:
-            self._fields["gives_masks"][...] = self._has_given_masks = True
+        self._rows[place] = row
+        lineup.rows[k] = lineup.agents[k], row
 
     def _put_state(self) -> None:
         if self._state_rows is None:
@@ -464,77 +372,19 @@ class AgentsEnv:
         try:
             self._state_row[_ALL] = state
             return
-        except _NOT_STORED:
+        except NOT_STORED:
             self._state_row = self._state_rows.row(0, lambda value: value, strict=False)
         try:
             self._state_row[:] = state
         except BadValueError as error:
             raise BadValueError(f"its state: {error}") from None
 
-    def _taken(self, lineup: Lineup, infos: Any) -> dict[Any, Any]:
-        """The infos of all agents as one dict, whose keys tell the agents; masks are taken out.
-
-        Raises:
-            BadValueError: an info is no dict.
-        """
-        taken: dict[Any, Any] = {}
-        if type(infos) is not dict and not isinstance(infos, Mapping):
-            raise BadValueError(f"expected infos by agent, got {describe(infos)}")
-        masks, anew = 0, False
-        for agent, info in infos.items():
-            try:
-                names, mask_view = self._info_names[agent]
-                for key, value in info.items():
-                    name = names[key]
-                    if name is not MASK:
-                        taken[name] = value
-                    else:
-                        mask_view[_ALL] = value
-                        masks += 1
-            except (*_NOT_STORED, AttributeError):
-                self._take_anew(agent, info, taken)
-                anew = True
-        if self._has_given_masks and (anew or masks < len(lineup.agents)):
-            self._allow_all(lineup, infos)
-        return taken
-
-    def _take_anew(self, agent: Any, info: Any, taken: dict[Any, Any]) -> None:
-        """Takes an info with keys that are new, or a mask of another kind.
-
-        Raises:
-            BadValueError: it is no dict, or its mask is none.
-        """
-        place = self._place.get(agent)
-        if place is None:
-            taken[f":{agent}" if isinstance(agent, str) else (-1, agent)] = info
-            return
-        if not isinstance(info, Mapping):
-            raise BadValueError(
-                f"agent {agent!r}: expected an info that is a dict, got {describe(info)}"
-            )
-        names, _ = self._info_names[agent]
-        if len(names) > _MAX_KEYS:  # keys that are ever new
-            names.clear()
-        row = self._mask_rows.get(place)
-        for key, value in info.items():
-            if key == MASK and row is not None:
-                names[key] = MASK
-                self._put_mask(agent, row, value)
-            else:
-                names[key] = f"{place}:{key}" if isinstance(key, str) else (place, key)
-                taken[names[key]] = value
-
-    def _allow_all(self, lineup: Lineup, infos: Mapping[Any, Any]) -> None:
-        """Allows all actions of those whose masks are in infos, and not in these."""
-        for agent, place in zip(lineup.agents, lineup.places, strict=True):
-            row = self._mask_rows.get(place)
-            if row is None or place in self._masks_in_observations:
-                continue
-            if MASK not in (infos.get(agent) or ()):
-                row.allow_all()
+    def _joined(self, lineup: Lineup, infos: Any) -> dict[Any, Any]:
+        """The infos as one dict; masks are taken out."""
+        return self._infos.joined(lineup, infos)
 
     def _check_masks(self, lineup: Lineup) -> None:
-        if self._options[2] is True and not self._has_given_masks:
+        if self._options[2] is True and not self._masks.have_come:
             raise BadValueError(
                 "action_mask=True: expected a mask of actions in an observation or an info of "
                 f"reset, under {MASK!r}, got none of {lineup.agents}"

@@ -1,4 +1,4 @@
-"""The infos of many agents: dicts by agent, each built when it is looked at."""
+"""The infos of many agents: one dict where they live, and dicts by agent again for the caller."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from typing import Any, SupportsIndex, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.step_infos import StepInfos
-from xuance_envs.multi_agent.team import Team
+from xuance_envs.multi_agent.lineups import Lineup
+from xuance_envs.multi_agent.masks import NOT_STORED, Masks
+from xuance_envs.multi_agent.team import MASK, Team
 
-__all__ = ["MultiAgentInfos", "infos_by_agent"]
+__all__ = ["InfoJoiner", "MultiAgentInfos", "common_name", "infos_by_agent", "own_key"]
 
 _ENDS = ("reset_obs", "reset_info")
+_ALL = slice(None)
+_MAX_KEYS = 1000
+"""How many keys of an agent's info are known."""
 
 
 class MultiAgentInfos(Sequence[dict[Any, Any]]):
@@ -143,7 +149,7 @@ def infos_by_agent(
         for place in np.flatnonzero(present).tolist():
             by_agent[team.agents[place]] = {}
     for name, value in info.items():
-        whose, key = name if isinstance(name, tuple) else _parted(name)
+        whose, key = _parted(name)
         if whose is not None and whose >= 0:
             by_agent.setdefault(team.agents[whose], {})[key] = value
         elif key not in _ENDS:
@@ -151,8 +157,95 @@ def infos_by_agent(
     return by_agent
 
 
-def _parted(name: str) -> tuple[int | None, Any]:
+class InfoJoiner:
+    """Makes one dict of the infos of all agents, whose keys tell the agents; masks are taken out.
+
+    Args:
+        team: the agents.
+        masks: where the masks in infos go.
+    """
+
+    def __init__(self, team: Team, masks: Masks) -> None:
+        self._masks = masks
+        self._place = {agent: i for i, agent in enumerate(team.agents)}
+        # By agent, what the keys of its info become in the dict of all (its mask's is MASK), and
+        # what quickly stores a mask of bools.
+        self._names: dict[Any, tuple[dict[Any, Any], Any]] = {
+            agent: ({}, masks.rows[i].view if i in masks.rows else ())
+            for agent, i in self._place.items()
+        }
+
+    def joined(self, lineup: Lineup, infos: Any) -> dict[Any, Any]:
+        """The infos of a step or a reset as one dict.
+
+        Args:
+            lineup: the agents that have one.
+            infos: by agent.
+
+        Raises:
+            BadValueError: an info is no dict, or a mask is none.
+        """
+        if type(infos) is not dict and not isinstance(infos, Mapping):
+            raise BadValueError(f"expected infos by agent, got {describe(infos)}")
+        joined: dict[Any, Any] = {}
+        masks, anew = 0, False
+        for agent, info in infos.items():
+            try:
+                names, mask_view = self._names[agent]
+                for key, value in info.items():
+                    name = names[key]
+                    if name is not MASK:
+                        joined[name] = value
+                    else:
+                        mask_view[_ALL] = value
+                        masks += 1
+            except (*NOT_STORED, AttributeError):
+                self._join_anew(agent, info, joined)
+                anew = True
+        if self._masks.have_come and (anew or masks < len(lineup.agents)):
+            for agent, place in zip(lineup.agents, lineup.places, strict=True):
+                if MASK not in (infos.get(agent) or ()):
+                    self._masks.allow_all(place)
+        return joined
+
+    def _join_anew(self, agent: Any, info: Any, joined: dict[Any, Any]) -> None:
+        """Takes an info with keys that are new, or a mask of another kind."""
+        place = self._place.get(agent)
+        if place is None:
+            joined[common_name(agent)] = info
+            return
+        if not isinstance(info, Mapping):
+            raise BadValueError(
+                f"agent {agent!r}: expected an info that is a dict, got {describe(info)}"
+            )
+        names, _ = self._names[agent]
+        if len(names) > _MAX_KEYS:  # keys that are ever new
+            names.clear()
+        row = self._masks.rows.get(place)
+        for key, value in info.items():
+            if key == MASK and row is not None:
+                names[key] = MASK
+                self._masks.put(agent, row, value)
+            else:
+                names[key] = f"{place}:{key}" if isinstance(key, str) else (place, key)
+                joined[names[key]] = value
+
+
+def common_name(key: Any) -> Any:
+    """What a key that is no agent's becomes in the dict of all."""
+    return f":{key}" if isinstance(key, str) else (-1, key)
+
+
+def own_key(name: Any) -> Any:
+    """The key that an environment gave, of one in the dict that records travel with."""
+    return _parted(name)[1]
+
+
+def _parted(name: Any) -> tuple[int | None, Any]:
     """The place of the agent that a key is of, None if of none, and the key."""
+    if isinstance(name, tuple):
+        place, key = name
+        return place, key
     place, colon, key = name.partition(":")
     if not colon:
         return None, name

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
+from struct import Struct
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.space_rows import Row
-from xuance_envs.multi_agent.masks import MaskRow
+from xuance_envs.multi_agent.masks import MaskRow, Masks
+from xuance_envs.multi_agent.record import Record
 
-__all__ = ["Lineup", "Scalars", "getter"]
+__all__ = ["Lineup", "Lineups"]
+
+_STRUCT_CODES = {"i1": "b", "i2": "h", "i4": "i", "i8": "q"}
+_STRUCT_CODES |= {"u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
+
+_MAX_LINEUPS = 256
+"""How many lineups are kept: agents that come and go make many."""
 
 
 class Lineup:
@@ -21,38 +31,143 @@ class Lineup:
     Args:
         agents: their ids.
         places: where they are in the team.
+        size: of the team.
         rows: where their observations go.
         actions: gives the action of each, of a record of actions.
-        masked: those whose observations have masks: the place among the agents, and where it goes.
+        masked: those whose observations have masks: the agent, and where its mask goes.
+
+    Attributes:
+        rows (list): of each agent its id and where its observation goes.
+        get (Callable): gets a tuple of what a dict has under the agents.
+        get_rewards (Callable): the same, in the order of the team's agents.
+        put_rewards (Callable): writes these as the team's float64, 0 being those of others.
+        none (tuple): the flags of agents of whom none has one.
     """
 
-    __slots__ = ("actions", "agents", "get", "masked", "none", "places", "rows")
+    __slots__ = (
+        "actions",
+        "agents",
+        "get",
+        "get_rewards",
+        "masked",
+        "none",
+        "places",
+        "put_rewards",
+        "rows",
+    )
 
     def __init__(
         self,
         agents: list[Any],
         places: list[int],
-        rows: list[Row],
+        size: int,
+        rows: Sequence[Row],
         actions: Callable[[NDArray[np.uint8]], Iterable[Any]],
-        masked: list[tuple[int, MaskRow]],
+        masked: list[tuple[Any, MaskRow]],
     ) -> None:
         self.agents = agents
         self.places = places
-        self.rows = rows
+        self.rows = list(zip(agents, rows, strict=True))
         self.actions = actions
         self.masked = masked
-        self.get = getter(agents)
+        self.get = _getter(agents)
         self.none = (False,) * len(agents)
+        at = dict(zip(places, agents, strict=True))
+        self.get_rewards = (
+            self.get if places == sorted(places) else _getter([at[i] for i in sorted(at)])
+        )
+        self.put_rewards = Struct("".join("d" if i in at else "8x" for i in range(size))).pack_into
 
 
-def getter(keys: Sequence[Any]) -> Callable[[Any], tuple[Any, ...]]:
+class Lineups:
+    """The lineups of a team, each made when it first plays.
+
+    Args:
+        record: how the team's records are laid out.
+        rows: by place, where the observation of an agent goes; changed by whoever finds a better
+            one.
+        masks: of the agents.
+    """
+
+    def __init__(self, record: Record, rows: list[Row], masks: Masks) -> None:
+        team = record.team
+        self._team = team
+        self._place = {agent: i for i, agent in enumerate(team.agents)}
+        self._rows = rows
+        self._masks = masks
+        self._actions = np.zeros(record.action_dtype.itemsize, np.uint8)
+        fields = record.fields(self._actions, record.action_dtype)
+        self._read_actions = [rows.reader() for rows in record.action_rows(fields)]
+        self._action_order = [place for group in team.groups for place in group.places]
+        self._known: dict[tuple[Any, ...], Lineup] = {}
+
+    def of(self, agents: Iterable[Any]) -> Lineup:
+        """The lineup of some agents.
+
+        Raises:
+            BadValueError: the team has no such agent.
+        """
+        key = tuple(agents)
+        lineup = self._known.get(key)
+        return self._made(key) if lineup is None else lineup
+
+    def _made(self, key: tuple[Any, ...]) -> Lineup:
+        for agent in key:
+            if agent not in self._place:
+                raise BadValueError(
+                    f"agent {agent!r} is not in possible_agents: expected one of "
+                    f"{list(self._team.agents)}"
+                )
+        places = [self._place[agent] for agent in key]
+        if len(self._known) >= _MAX_LINEUPS:
+            self._known.clear()
+        masks = self._masks
+        lineup = self._known[key] = Lineup(
+            list(key),
+            places,
+            len(self._place),
+            [self._rows[place] for place in places],
+            self._taker(places),
+            [
+                (agent, masks.rows[place])
+                for agent, place in zip(key, places, strict=True)
+                if place in masks.in_observations
+            ],
+        )
+        return lineup
+
+    def _taker(self, places: list[int]) -> Callable[[NDArray[np.uint8]], Iterable[Any]]:
+        """What gives the actions of the agents at some places, in that order, from a record."""
+        own, readers, order = self._actions, self._read_actions, self._action_order
+        pick = None if places == order else _getter([order.index(place) for place in places])
+        space = self._team.groups[0].action_space
+        if len(readers) == 1 and isinstance(space, spaces.Discrete):
+            dtype = np.dtype(space.dtype)
+            numbers_of = Struct(f"{len(order)}{_STRUCT_CODES[dtype.str[1:]]}").unpack_from
+            scalar_of = _Scalars(dtype.type).__getitem__
+
+            def numbers(record: NDArray[np.uint8]) -> Iterable[Any]:
+                values = numbers_of(record)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
+                return map(scalar_of, values if pick is None else pick(values))
+
+            return numbers
+
+        def read(record: NDArray[np.uint8]) -> Iterable[Any]:
+            own[:] = record
+            values = [action for read in readers for action in read()]
+            return values if pick is None else pick(values)
+
+        return read
+
+
+def _getter(keys: Sequence[Any]) -> Callable[[Any], tuple[Any, ...]]:
     """A function that gets a tuple of the values under some keys."""
     if len(keys) > 1:
         return itemgetter(*keys)
     return lambda values: tuple(values[key] for key in keys)
 
 
-class Scalars(dict[int, Any]):
+class _Scalars(dict[int, Any]):
     """NumPy's scalars of small integers, which take a while to make.
 
     Args:

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from xuance_envs.multi_agent.adapting import agents_env
+from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.team import Groups
 from xuance_envs.vector_envs.arguments import checked_seed
 
-__all__ = ["make_multi_agent_vec"]
+__all__ = ["make_agents_env", "make_multi_agent_vec"]
 
 
 def make_multi_agent_vec(
@@ -72,6 +74,36 @@ def make_multi_agent_vec(
         action_mask=action_mask,
         **dict(vector_kwargs or {}),
     )
+
+
+def make_agents_env(
+    name: str,
+    *,
+    env_seed: int | None = None,
+    groups: Groups | None = None,
+    state: bool | str = "auto",
+    action_mask: bool | str = "auto",
+    **env_kwargs: Any,
+) -> AgentsEnv:
+    """Makes one environment with many agents that steps records: what a server's catalogue takes.
+
+    Args:
+        name: the module of one, as :func:`make_multi_agent_vec` takes it.
+        env_seed: the first reset equals ``reset(seed=env_seed)``.
+        groups: as for the class.
+        state: as for the class.
+        action_mask: as for the class.
+        **env_kwargs: for the module's function.
+
+    Raises:
+        ValueError: the name is none.
+        ImportError: there is no such module.
+        BadValueError: it is no such environment, or cannot be carried.
+    """
+    make_env: Callable[[], Any] = partial(_maker_of(name), **env_kwargs)
+    if env_seed is not None:
+        make_env = partial(_seeded, make_env, env_seed)
+    return agents_env(make_env, groups, state, action_mask)
 
 
 def _maker_of(name: str) -> Callable[..., Any]:

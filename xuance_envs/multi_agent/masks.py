@@ -1,17 +1,26 @@
-"""Where the mask of an agent's actions goes."""
+"""Where the masks of agents' actions go."""
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
+from xuance_envs.multi_agent.team import MASK, Team
 
-__all__ = ["MaskRow"]
+__all__ = ["NOT_STORED", "MaskRow", "Masks"]
 
 _ALL = slice(None)
+
+NOT_STORED = (
+    *(TypeError, ValueError, NotImplementedError, LookupError, DeprecationWarning, struct.error),
+)
+"""What tells that a quick way of storing does not take a value, or that an agent has none."""
 
 
 class MaskRow:
@@ -63,3 +72,58 @@ class MaskRow:
                 f"expected {len(self._array)} bools, one for each action, got {describe(mask)}"
             )
         np.not_equal(given, 0, out=self._array)
+
+
+class Masks:
+    """The masks of all agents, in one record.
+
+    Args:
+        team: the agents.
+        fields: of the record.
+        have_come: whether the environment has given any.
+
+    Attributes:
+        rows (dict[int, MaskRow]): by the place of an agent, where its mask goes.
+        in_observations (set[int]): the places of those whose observations have theirs.
+        have_come (bool): see above.
+    """
+
+    def __init__(self, team: Team, fields: Mapping[str, NDArray[Any]], have_come: bool) -> None:
+        self.rows: dict[int, MaskRow] = {}
+        self.in_observations: set[int] = set()
+        self.have_come = have_come
+        self._told = fields["gives_masks"]
+        for group in team.groups:
+            if group.mask is None:
+                continue
+            space = group.observation_space
+            has_mask = isinstance(space, spaces.Dict) and MASK in space.spaces
+            for i, place in enumerate(group.places):
+                self.rows[place] = MaskRow(fields[f"{group.name}.mask"][i])
+                if has_mask:
+                    self.in_observations.add(place)
+
+    def begin(self) -> None:
+        """Allows every action, in a record of zeros."""
+        self._told[...] = self.have_come
+        for row in self.rows.values():
+            row.allow_all()
+
+    def put(self, agent: Any, row: MaskRow, mask: Any) -> None:
+        """Stores the mask of an agent.
+
+        Raises:
+            BadValueError: it is none; says whose it is.
+        """
+        try:
+            row.put(mask)
+        except BadValueError as error:
+            raise BadValueError(f"agent {agent!r}: its {MASK}: {error}") from None
+        if not self.have_come:
+            self._told[...] = self.have_come = True
+
+    def allow_all(self, place: int) -> None:
+        """Allows every action to an agent whose info has no mask, if that is where it has it."""
+        row = self.rows.get(place)
+        if row is not None and place not in self.in_observations:
+            row.allow_all()

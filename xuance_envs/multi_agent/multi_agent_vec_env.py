@@ -10,28 +10,25 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.step_arrays import as_float32
-from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.multi_agent.actions import AgentActions
 from xuance_envs.multi_agent.adapting import agents_env
-from xuance_envs.multi_agent.infos import MultiAgentInfos
 from xuance_envs.multi_agent.record import ObservationRecord, Record
-from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
+from xuance_envs.multi_agent.step import MultiAgentStep, StepReader
 from xuance_envs.multi_agent.team import Groups, Team
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.tuning import autotune
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_functions, env_indices
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
-from xuance_envs.vector_envs.statistics import WorkerStatistics
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
+from xuance_envs.vector_envs.wrapper import AroundVecEnv
 
 __all__ = ["MultiAgentVecEnv"]
 
 BACKENDS = ("auto", "dummy", "subproc", "ray")
 
 
-class MultiAgentVecEnv:
+class MultiAgentVecEnv(AroundVecEnv):
     """Many environments with many agents each.
 
     The environments are PettingZoo's parallel ones, its turn-based ones where their agents can act
@@ -74,6 +71,9 @@ class MultiAgentVecEnv:
         vec_env (VecEnv): what steps the environments; its observations and actions are records.
         record (Record): how these are laid out.
         autotuned (Autotuned | None): what ``backend="auto"`` found out.
+        max_episode_steps (int): the first environment's limit, 1000 where it states none.
+        render_mode (str | None): the first environment's.
+        metadata (dict): the first environment's.
 
     Raises:
         EnvError: a callable raised, or what it returned is no environment with many agents, or has
@@ -109,7 +109,10 @@ class MultiAgentVecEnv:
     ) -> None:
         if backend not in BACKENDS:
             expected = ", ".join(map(repr, BACKENDS))
-            raise ValueError(f"backend: expected one of {expected}, got {backend!r}")
+            raise ValueError(
+                f"backend: expected one of {expected}, got {backend!r}; environments on a server "
+                "have their functions there: MultiAgentVecEnv.of(RemoteVecEnv(...))"
+            )
         functions, keywords = checked_functions(env_fns, env_seed)
         if groups is not None:
             groups = {name: tuple(agents) for name, agents in groups.items()}
@@ -135,7 +138,9 @@ class MultiAgentVecEnv:
 
         Args:
             vec_env: a vector environment of
-                :func:`~xuance_envs.multi_agent.adapting.agents_env`; closed with this one.
+                :func:`~xuance_envs.multi_agent.adapting.agents_env`, or a
+                :class:`~xuance_envs.remote.remote_vec_env.RemoteVecEnv` of what a server has with
+                ``--multi-agent``; closed with this one.
             action_mask: as above.
             check_actions: as above.
 
@@ -167,47 +172,18 @@ class MultiAgentVecEnv:
             zip(self.agents, self._team.action_spaces, strict=True)
         )
         self.state_space = self._team.state_space
-        self._every = np.arange(self.num_envs)
-        self._alive = np.zeros((self.num_envs, self.num_agents), np.bool_)
+        self.autotuned = vec_env.autotuned
+        self.max_episode_steps = vec_env.max_episode_steps
+        self.render_mode = vec_env.render_mode
+        self.metadata = vec_env.metadata
+        self._reader = StepReader(self.record, self.num_envs, action_mask)
+        check_actions = check_actions or vec_env.checks_actions
         self._actions = AgentActions(self.record, self.num_envs, check_actions)
-        self._shows_masks: bool | None = None if action_mask == "auto" else bool(action_mask)
-        self._agent_mask = self._alive
-        self._rewards: NDArray[np.float64] = np.zeros((self.num_envs, self.num_agents))
-
-    @property
-    def closed(self) -> bool:
-        """Whether it has been closed."""
-        return self.vec_env.closed
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a step is pending."""
-        return self.vec_env.waiting
-
-    @property
-    def autotuned(self) -> Any:
-        """What ``backend="auto"`` found out; None for any other."""
-        return self.vec_env.autotuned
-
-    @property
-    def max_episode_steps(self) -> int:
-        """The first environment's limit of an episode; 1000 where it states none."""
-        return self.vec_env.max_episode_steps
-
-    @property
-    def render_mode(self) -> str | None:
-        """The first environment's."""
-        return self.vec_env.render_mode
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The first environment's."""
-        return self.vec_env.metadata
 
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
         """The last step's rewards as the environments gave them, ``(num_envs, A)`` float64."""
-        return self._rewards.copy()
+        return self._reader.rewards.copy()
 
     @property
     def is_one(self) -> bool:
@@ -226,7 +202,7 @@ class MultiAgentVecEnv:
         For XuanCe's environments it is what they said after the step, also at an episode's end; for
         PettingZoo's who acted in the step, or is alive after a reset.
         """
-        return self._agent_mask.copy()
+        return self._reader.agent_mask.copy()
 
     @property
     def environments(self) -> list[Any]:
@@ -259,11 +235,10 @@ class MultiAgentVecEnv:
             ValueError: a wrong number of seeds, or an environment that does not exist.
         """
         records, infos = self.vec_env.reset(seed=seed, options=options, env_ids=env_ids)
-        envs = self._every
+        envs = None
         if env_ids is not None:
             envs = np.array(checked_env_ids(env_ids, self.num_envs), np.intp)
-        over = np.zeros(len(envs), np.bool_)
-        return self._step(records, over, over, infos, envs)
+        return self._reader.start(records, infos, envs)
 
     def step(self, actions: Any) -> MultiAgentStep:
         """Steps every environment once.
@@ -283,7 +258,7 @@ class MultiAgentVecEnv:
 
     def step_async(self, actions: Any) -> None:
         """Starts a step. See :meth:`step` for the actions and the errors."""
-        self._actions.put(actions, self._alive, self._every)
+        self._actions.put(actions, self._reader.alive, self._reader.every)
         self.vec_env.step_async(self._actions.records)
 
     def step_wait(self) -> MultiAgentStep:
@@ -293,18 +268,9 @@ class MultiAgentVecEnv:
             NotSteppingError: no step is pending.
         """
         records, _, terminated, truncated, infos = self.vec_env.step_wait()
-        return self._step(records, terminated, truncated, infos, self._every)
+        return self._reader.step(records, terminated, truncated, infos)
 
     # -- some at a time ---------------------------------------------------------------
-
-    def async_reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
-    ) -> None:
-        """Starts a new episode in every environment, for :meth:`recv` to receive."""
-        self.vec_env.async_reset(seed=seed, options=options)
 
     def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
         """Gives some environments their actions; :meth:`recv` brings what comes of them.
@@ -318,7 +284,7 @@ class MultiAgentVecEnv:
             AlreadySteppingError: one of them has been sent and not received since.
         """
         envs = env_indices(env_ids, self.num_envs)
-        self._actions.put(actions, self._alive, envs)
+        self._actions.put(actions, self._reader.alive, envs)
         self.vec_env.send(self._actions.records[envs], envs)
 
     def recv(self, min_envs: int | None = None, timeout: float | None = None) -> MultiAgentStep:
@@ -332,94 +298,11 @@ class MultiAgentVecEnv:
             VecEnvError: as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.recv` raises them.
         """
         batch = self.vec_env.recv(min_envs, timeout)
-        return self._step(batch.obs, batch.terminated, batch.truncated, batch.infos, batch.env_ids)
-
-    # -- what comes of it -------------------------------------------------------------
-
-    def _step(
-        self,
-        records: NDArray[np.uint8],
-        terminated: NDArray[np.bool_],
-        truncated: NDArray[np.bool_],
-        infos: StepInfos,
-        envs: NDArray[np.intp],
-    ) -> MultiAgentStep:
-        """What a command returns.
-
-        An episode's end is ``terminated``; what is ``truncated`` lost its worker.
-        """
-        if truncated.any():
-            records = self._without_the_lost(records, truncated)
-        batch = self.record.structured(records)
-        alive, acted = batch["alive"], batch["acted"]
-        over = terminated
-        first = None
-        if envs is self._every:
-            self._alive[...] = alive
-            self._rewards = batch["rewards"]
-            if not self.is_parallel:
-                self._agent_mask = batch["agent_mask"]
-            else:
-                self._agent_mask = acted if acted.any() else alive
-        else:
-            self._alive[envs] = alive
-        if terminated.any() or truncated.any():
-            over = terminated | truncated
-            first = self._first(infos)
-        if self._shows_masks is None:
-            self._shows_masks = bool(batch["gives_masks"].any())
-        # Looked at after later steps, infos still show their own.
-        shown = (acted, alive) if records.flags.writeable else (acted.copy(), alive.copy())
-        record = self.record
-        return MultiAgentStep(
-            record.observations(batch),
-            as_float32(batch["rewards"]),
-            batch["terminated"],
-            batch["truncated"],
-            acted,
-            alive,
-            over,
-            record.states(batch),
-            record.masks(batch) if self._shows_masks else None,
-            MultiAgentInfos(infos, self._team, *shown),
-            first,
-            envs,
+        return self._reader.step(
+            batch.obs, batch.terminated, batch.truncated, batch.infos, batch.env_ids
         )
-
-    def _first(self, infos: StepInfos) -> MultiAgentStart:
-        _, ends = infos.parts
-        assert ends is not None
-        envs, reset_infos = ends.taken()
-        batch = self.record.structured(np.stack(ends.observations(envs)))
-        alive = self._alive[envs] = batch["alive"]
-        return MultiAgentStart(
-            envs,
-            self.record.observations(batch),
-            alive,
-            self.record.states(batch),
-            self.record.masks(batch) if self._shows_masks else None,
-            MultiAgentInfos(StepInfos(reset_infos, envs), self._team, alive, alive),
-        )
-
-    def _without_the_lost(
-        self, records: NDArray[np.uint8], lost: NDArray[np.bool_]
-    ) -> NDArray[np.uint8]:
-        """A copy in which the agents of environments that lost their worker are cut off.
-
-        What is there is what these acted on.
-        """
-        records = records.copy()
-        batch = self.record.structured(records)
-        batch["truncated"][lost] = batch["alive"][lost]
-        for name in ("rewards", "terminated", "acted", "alive"):
-            batch[name][lost] = 0
-        return records
 
     # -- states -----------------------------------------------------------------------
-
-    def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
-        """As :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`."""
-        return self.vec_env.save_state(env_ids)
 
     def load_state(self, state: EnvStates, env_ids: Sequence[int] | None = None) -> MultiAgentStep:
         """As :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state`.
@@ -428,8 +311,8 @@ class MultiAgentVecEnv:
             What was last seen of the environments when they were saved, in the order of
             ``env_ids``: who is ``alive`` in it acts next.
         """
-        ids = checked_env_ids(env_ids, self.num_envs)
-        return self._loaded(ids, *self.vec_env.load_state(state, env_ids))
+        envs = np.array(checked_env_ids(env_ids, self.num_envs), np.intp)
+        return self._reader.start(*self.vec_env.load_state(state, env_ids), envs)
 
     def clone_state(
         self,
@@ -444,37 +327,7 @@ class MultiAgentVecEnv:
             What was last seen of the environments, in the order of ``dst_ids``.
         """
         seen = self.vec_env.clone_state(src_ids, dst_ids, fork_rng=fork_rng)
-        return self._loaded(np.atleast_1d(np.asarray(dst_ids)).tolist(), *seen)
-
-    def _loaded(
-        self, ids: Sequence[int], records: NDArray[np.uint8], infos: StepInfos
-    ) -> MultiAgentStep:
-        over = np.zeros(len(ids), np.bool_)
-        return self._step(records, over, over, infos, np.array(ids, np.intp))
-
-    # -- single environments ----------------------------------------------------------
-
-    def call(
-        self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any
-    ) -> tuple[Any, ...]:
-        """As :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.call`."""
-        return self.vec_env.call(name, *args, env_ids=env_ids, **kwargs)
-
-    def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
-        """As :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.get_attr`."""
-        return self.vec_env.get_attr(name, env_ids)
-
-    def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
-        """As :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.set_attr`."""
-        self.vec_env.set_attr(name, values, env_ids)
-
-    def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
-        """As :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.render`."""
-        return self.vec_env.render(mode, env_ids)
-
-    def statistics(self) -> tuple[WorkerStatistics, ...]:
-        """As :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.statistics`."""
-        return self.vec_env.statistics()
+        return self._reader.start(*seen, np.atleast_1d(np.asarray(dst_ids, np.intp)))
 
     # -- the end ----------------------------------------------------------------------
 

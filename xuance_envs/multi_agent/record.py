@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.multi_agent.team import Group, Team
+from xuance_envs.vector_envs.actions import are_all_inside
 
 __all__ = ["ActionRecord", "GroupFields", "ObservationRecord", "Record"]
 
@@ -223,8 +224,22 @@ class ActionRecord(_RecordSpace):
     """
 
     def __init__(self, team: Team) -> None:
-        super().__init__(team, Record(team).action_dtype.itemsize)
+        self._record = Record(team)
+        super().__init__(team, self._record.action_dtype.itemsize)
         self._drawn_from: list[spaces.Space[Any]] = []
+
+    def contains(self, x: Any) -> bool:
+        """Whether it is a record in which each agent's action is in its space."""
+        if type(x) is not np.ndarray or x.dtype != np.uint8 or x.shape != self.shape:
+            return False
+        fields = self._record.fields(np.ascontiguousarray(x), self._record.action_dtype)
+        for group, rows in zip(self.team.groups, self._record.action_rows(fields), strict=True):
+            space = group.action_space
+            if are_all_inside(space, rows.flat):
+                continue
+            if not all(map(space.contains, rows.reader()())):
+                return False
+        return True
 
     def seed(self, seed: Any = None) -> Any:
         """Seeds what :meth:`sample` draws from."""
@@ -244,7 +259,7 @@ class ActionRecord(_RecordSpace):
             for space in drawn_from:
                 space.seed(int(generator.integers(2**31)))
             self._drawn_from = drawn_from
-        record = Record(self.team)
+        record = self._record
         flat = np.zeros(record.action_dtype.itemsize, np.uint8)
         groups = record.action_rows(record.fields(flat, record.action_dtype))
         for space, rows in zip(self._drawn_from, groups, strict=True):

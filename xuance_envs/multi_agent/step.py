@@ -1,4 +1,4 @@
-"""What a step of many agents returns."""
+"""What a step of many agents returns, and how it is read out of records."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.step_arrays import as_float32
+from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.multi_agent.infos import MultiAgentInfos
+from xuance_envs.multi_agent.record import Record
 
-__all__ = ["MultiAgentStart", "MultiAgentStep"]
+__all__ = ["MultiAgentStart", "MultiAgentStep", "StepReader"]
 
 
 class MultiAgentStart(NamedTuple):
@@ -122,3 +125,119 @@ def _replaced(whole: Any, rows: NDArray[np.intp], part: Any) -> Any:
     copy = whole.copy()
     copy[rows] = part
     return copy
+
+
+class StepReader:
+    """Reads what comes of commands out of records.
+
+    Args:
+        record: how these are laid out.
+        num_envs: how many environments there are.
+        action_mask: whether masks are shown: True, False, or ``"auto"`` for those of environments
+            that have given one when they are first reset.
+
+    Attributes:
+        every: the environments.
+        alive: ``(num_envs, A)`` bool: whose actions come next.
+        rewards: ``(num_envs, A)`` float64, of the last step of all.
+        agent_mask: ``(num_envs, A)`` bool: who was alive in it, as XuanCe's infos have it.
+    """
+
+    def __init__(self, record: Record, num_envs: int, action_mask: bool | str) -> None:
+        self._record = record
+        self._team = record.team
+        self._shows_masks: bool | None = None if action_mask == "auto" else bool(action_mask)
+        shape = num_envs, len(record.team.agents)
+        self._none = np.zeros(num_envs, np.bool_)
+        self.every = np.arange(num_envs)
+        self.alive = np.zeros(shape, np.bool_)
+        self.agent_mask: NDArray[np.bool_] = self.alive
+        self.rewards: NDArray[np.float64] = np.zeros(shape)
+
+    def start(
+        self, records: NDArray[np.uint8], infos: StepInfos, envs: NDArray[np.intp] | None
+    ) -> MultiAgentStep:
+        """What some environments show that have not been stepped; None stands for all."""
+        none = self._none[: len(records)]
+        return self.step(records, none, none, infos, envs)
+
+    def step(
+        self,
+        records: NDArray[np.uint8],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        infos: StepInfos,
+        envs: NDArray[np.intp] | None = None,
+    ) -> MultiAgentStep:
+        """What came of a step.
+
+        Args:
+            records: of the environments.
+            terminated: where an episode ended.
+            truncated: where a worker was lost.
+            infos: of the environments.
+            envs: which they are; None for all.
+        """
+        ended = terminated.any() or truncated.any()
+        if ended and truncated.any():
+            records = self._without_the_lost(records, truncated)
+        record = self._record
+        batch = record.structured(records)
+        alive, acted = batch["alive"], batch["acted"]
+        if envs is None:
+            envs = self.every
+            self.alive[...] = alive
+            self.rewards = batch["rewards"]
+            if not self._team.infos_by_agent:
+                self.agent_mask = batch["agent_mask"]
+            else:
+                self.agent_mask = acted if acted.any() else alive
+        else:
+            self.alive[envs] = alive
+        if self._shows_masks is None:
+            self._shows_masks = bool(batch["gives_masks"].any())
+        # Looked at after later steps, infos still show their own.
+        shown = (acted, alive) if records.flags.writeable else (acted.copy(), alive.copy())
+        return MultiAgentStep(
+            record.observations(batch),
+            as_float32(batch["rewards"]),
+            batch["terminated"],
+            batch["truncated"],
+            acted,
+            alive,
+            terminated | truncated,
+            record.states(batch),
+            record.masks(batch) if self._shows_masks else None,
+            MultiAgentInfos(infos, self._team, *shown),
+            self._first(infos) if ended else None,
+            envs,
+        )
+
+    def _first(self, infos: StepInfos) -> MultiAgentStart:
+        _, ends = infos.parts
+        assert ends is not None
+        envs, reset_infos = ends.taken()
+        batch = self._record.structured(np.stack(ends.observations(envs)))
+        alive = self.alive[envs] = batch["alive"]
+        return MultiAgentStart(
+            envs,
+            self._record.observations(batch),
+            alive,
+            self._record.states(batch),
+            self._record.masks(batch) if self._shows_masks else None,
+            MultiAgentInfos(StepInfos(reset_infos, envs), self._team, alive, alive),
+        )
+
+    def _without_the_lost(
+        self, records: NDArray[np.uint8], lost: NDArray[np.bool_]
+    ) -> NDArray[np.uint8]:
+        """A copy in which the agents of environments that lost their worker are cut off.
+
+        What is there is what these acted on.
+        """
+        records = records.copy()
+        batch = self._record.structured(records)
+        batch["truncated"][lost] = batch["alive"][lost]
+        for name in ("rewards", "terminated", "acted", "alive"):
+            batch[name][lost] = 0
+        return records

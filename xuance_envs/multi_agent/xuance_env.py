@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.group.single_env import scalar_of
 from xuance_envs.multi_agent.agents_env import AgentsEnv
+from xuance_envs.multi_agent.infos import common_name
 from xuance_envs.multi_agent.lineups import Lineup
 from xuance_envs.multi_agent.team import Groups, Team
 
@@ -70,13 +71,13 @@ class XuanCeAgentsEnv(AgentsEnv):
             truncated = bool(scalar_of("truncated", truncated, _BOOL))
         every = dict.fromkeys(lineup.agents, truncated)
         self._put(lineup, observations, rewards, terminated, every)
-        taken = self._taken(lineup, info)
+        joined = self._joined(lineup, info)
         over = truncated or bool(fields["terminated"].all())
         fields["acted"][...] = acted
         fields["agent_mask"][...] = self._mask_of_agents()
         fields["alive"][...] = False if over else fields["agent_mask"]
         self._put_state()
-        return self._flat, 0.0, over, False, taken
+        return self._flat, 0.0, over, False, joined
 
     def xuance_infos(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """See :class:`~xuance_envs.multi_agent.agents_env.AgentsEnv`."""
@@ -92,20 +93,15 @@ class XuanCeAgentsEnv(AgentsEnv):
         alive = _asked(self.env, "agent_mask")
         return True if alive is None else [bool(alive[agent]) for agent in self.described.agents]
 
-    def _taken(self, lineup: Lineup, infos: Any) -> dict[Any, Any]:
+    def _joined(self, lineup: Lineup, infos: Any) -> dict[Any, Any]:
         if not isinstance(infos, Mapping):
             raise BadValueError(f"expected an info that is a dict, got {describe(infos)}")
-        if self._mask_rows:
-            masks = _asked(self.env, "avail_actions")
-            if masks is not None:
-                for agent, place in self._place.items():
-                    if place in self._mask_rows:
-                        self._put_mask(agent, self._mask_rows[place], masks[agent])
-        return {
-            f":{key}" if isinstance(key, str) else (-1, key): value
-            for key, value in infos.items()
-            if key not in OWN_INFO
-        }
+        masks = _asked(self.env, "avail_actions") if self._masks.rows else None
+        if masks is not None:
+            for place, row in self._masks.rows.items():
+                agent = self.described.agents[place]
+                self._masks.put(agent, row, masks[agent])
+        return {common_name(key): value for key, value in infos.items() if key not in OWN_INFO}
 
 
 def _asked(env: Any, name: str) -> Any:

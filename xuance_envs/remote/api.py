@@ -19,11 +19,11 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from xuance_envs._version import __version__
-from xuance_envs.remote import messages
+from xuance_envs.remote import commands, messages
 from xuance_envs.remote.access.tokens import Owner
 from xuance_envs.remote.failures import EnvsFailedError, RefusedError, refusal_of
 from xuance_envs.remote.host import Host
-from xuance_envs.remote.hosted_vec_env import Wanted
+from xuance_envs.remote.hosted_vec_env import HostedVecEnv, Wanted
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.observed import OWNER
 from xuance_envs.remote.openapi import REFUSALS, add_descriptions
@@ -75,6 +75,7 @@ class Api:
             f"{API}/episode/vectorized_reset": (self.reset, messages.Reset),
             f"{API}/episode/vectorized_step": (self.step, messages.Step),
             f"{API}/episode/call": (self.call, messages.Call),
+            f"{API}/episode/states": (self.states, messages.States),
             f"{API}/episode/statistics": (self.statistics, messages.Statistics),
         }
         # Two, because each holds the interpreter most of the time.
@@ -188,8 +189,9 @@ class Api:
                     422, "seed", f"expected {len(envs)} seeds, got {len(message.seed)}"
                 )
             self._settings.permissions.check_options(message.options)
+            reset = partial(commands.reset, envs=envs, seed=message.seed, options=message.options)
             async with self._room_for_reply(host, len(envs), form):
-                return await host.reset(envs, message.seed, message.options, form)
+                return await host.run(reset, form, begins=envs)
 
         return await self._in_session(request, account, messages.Reset, act)
 
@@ -237,6 +239,47 @@ class Api:
             return await host.reach(envs, form, **asked)
 
         return await self._in_session(request, account, messages.Call, act)
+
+    async def states(self, request: Request, account: Account) -> Reply:
+        """Keeps states of environments, puts them in, or drops them."""
+
+        async def act(message: messages.States, session: Session, form: Form) -> bytes:
+            kept, numbers = session.states, message.states
+            if message.operation == "drop":
+                return dumps({"dropped": kept.drop(numbers)}, form)
+            host, envs = session.find(message.episode_ids)
+            if message.operation == "save":
+                host.check_ready(envs)
+                return await host.run(lambda v: commands.saved(v, envs, kept), form)
+            if message.operation == "load":
+                if len(numbers) != len(envs):
+                    raise RefusedError(
+                        422, "states", f"expected {len(envs)} states, got {len(numbers)}"
+                    )
+                load = partial(HostedVecEnv.load_state, state=kept.find(numbers), env_ids=envs)
+            else:
+                home, sources = session.find(message.sources, distinct=False)
+                if home is not host or len(sources) not in (1, len(envs)):
+                    raise RefusedError(
+                        422,
+                        "sources",
+                        f"expected 1 or {len(envs)} sources, created by the same request as the "
+                        f"episodes, got {len(sources)}",
+                    )
+                host.check_ready(sources)
+                load = partial(
+                    HostedVecEnv.clone_state,
+                    src_ids=sources,
+                    dst_ids=envs,
+                    fork_rng=message.fork_rng,
+                )
+            async with self._room_for_reply(host, len(envs), form):
+                put_in = partial(
+                    commands.loaded, envs=envs, repeating=not host.auto_reset, load=load
+                )
+                return await host.run(put_in, form, begins=envs)
+
+        return await self._in_session(request, account, messages.States, act)
 
     async def statistics(self, request: Request, account: Account) -> Reply:
         """How long steps take, without waiting for the session's turn."""

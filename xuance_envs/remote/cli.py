@@ -56,6 +56,9 @@ _LIMITS = (
     ("--max-cpu-per-token", "cpu_per_token", 1, "seconds of CPU that one token may take in all"),
     ("--max-cpu", "cpu_per_session", 1, "seconds of CPU that one session may take"),
     ("--max-connections", "connections", 1, "connections at the same time"),
+    ("--max-states-per-session", "states_per_session", 1,
+     "states of environments that are kept in one session"),
+    ("--max-state-memory-per-session", "state_bytes_per_session", MIB, "MiB of these"),
     ("--max-repeats", "repeats", 1, "steps of one environment per request"),
     ("--max-body", "body", MIB, "MiB of a request"),
     ("--max-reply", "reply", MIB, "MiB of one answer, in the form it is asked for"),
@@ -91,8 +94,11 @@ class ServeError(Exception):
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares what ``serve`` takes."""
     add = parser.add_argument
-    add("--env", action="append", required=True, metavar="ID",
+    add("--env", action="append", default=[], metavar="ID",
         help="a Gymnasium id to serve, also as module:ID; may be given more than once")  # fmt: skip
+    add("--multi-agent", action="append", default=[], metavar="PACKAGE:NAME",
+        help="the module of an environment with many agents, such as mpe2:simple_spread_v3; "
+        "likewise")  # fmt: skip
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     add("--port", type=_port, default=8001, help="port; 0 for a free one (default: %(default)s)")
     add("--unix", type=Path, metavar="PATH",
@@ -176,9 +182,11 @@ def server_of(args: argparse.Namespace) -> Server:
     Raises:
         ServeError: it cannot, for a reason the user can mend.
     """
+    if not args.env and not args.multi_agent:
+        raise ServeError("say what to serve: --env ID, or --multi-agent PACKAGE:NAME")
     try:
         settings = Settings(
-            Catalogue.of_ids(dict.fromkeys(args.env), allowed_values(args.allow_kwarg)),
+            Catalogue.of_ids(args.env, allowed_values(args.allow_kwarg), args.multi_agent),
             Tokens.load(args.tokens, OWN_LIMITS),
             _limits(args),
             _permissions(args),

@@ -33,7 +33,9 @@ from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.infos import infos_from_wire
 from xuance_envs.remote.wire.spaces import space_from_wire
 from xuance_envs.remote.wire.values import from_wire
+from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.arguments import checked_env_ids, seeds_of
+from xuance_envs.vector_envs.seen import checked_clones
 
 __all__ = ["StudentGymEnvVectorized", "create_student_gym_env_vectorized"]
 
@@ -43,6 +45,9 @@ Infos = list[dict[str, Any]]
 Step = tuple[list[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], Infos]
 
 STEP = "vectorized_step"
+
+_ENDED = "ended"
+"""The name under which is kept with a state whether its episode has ended."""
 
 
 def create_student_gym_env_vectorized(
@@ -227,12 +232,9 @@ class StudentGymEnvVectorized:
         }
 
         def take(answer: Any) -> tuple[Any, Infos]:
-            observations = batch_from_wire(
-                self.observation_space, answer["observations"], len(envs)
-            )
-            infos = infos_from_wire(answer["infos"], len(envs))
+            began = self._taken_beginnings(envs, answer)
             self._ended[list(envs)] = False
-            return observations, infos
+            return began
 
         if self._session.unfinished == STEP:
             with suppress(EnvError):  # which a reset mends
@@ -241,6 +243,10 @@ class StudentGymEnvVectorized:
         # As the notebooks that this client is for have always said it.
         logger.info("All %d environments reset successfully", len(envs))
         return reset
+
+    def _taken_beginnings(self, envs: Sequence[int], answer: Any) -> tuple[Any, Infos]:
+        observations = batch_from_wire(self.observation_space, answer["observations"], len(envs))
+        return observations, infos_from_wire(answer["infos"], len(envs))
 
     def _named(self, envs: Sequence[int]) -> list[str] | None:
         """The episodes of some environments; None for all of them."""
@@ -337,6 +343,77 @@ class StudentGymEnvVectorized:
         """How many environments are within an episode that has not ended."""
         return self.num_envs - int(self._ended.sum())
 
+    def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
+        """The states of all environments, or of some, kept by the server.
+
+        It is as :meth:`~xuance_envs.remote.remote_vec_env.RemoteVecEnv.save_state`, and so are the
+        other two: what is returned is handles, and the server keeps each state until nobody holds
+        its handle any more, or the session ends.
+
+        Raises:
+            RemoteConflictError: an environment was not reset before.
+            AlreadySteppingError: a step was cut short; see :meth:`step_wait`.
+        """
+        self._check_idle()
+        envs = checked_env_ids(env_ids, self.num_envs)
+        if not envs:
+            return EnvStates([], {})
+        request = {"operation": "save", "episode_ids": self._named(envs)}
+        kept = self._session.request("states", request, self._session.states.kept)
+        return EnvStates(kept, {}).adding(_ENDED, [bool(self._ended[env]) for env in envs])
+
+    def load_state(
+        self, state: EnvStates, env_ids: Sequence[int] | None = None
+    ) -> tuple[Any, Infos]:
+        """As :meth:`~xuance_envs.remote.remote_vec_env.RemoteVecEnv.load_state`.
+
+        Returns:
+            ``(observations, infos)`` of these environments: the last ones of each.
+        """
+        self._check_idle()
+        envs = checked_env_ids(env_ids, self.num_envs)
+        if not isinstance(state, EnvStates):
+            raise TypeError(f"state: expected an EnvStates, got {type(state).__name__}")
+        if len(state) != len(envs):
+            raise ValueError(f"state: expected those of {len(envs)} environments, got {len(state)}")
+        numbers = self._session.states.numbers(state)
+        return self._put_in(
+            envs, state.extra(_ENDED) or (), {"operation": "load", "states": numbers}
+        )
+
+    def clone_state(
+        self,
+        src_ids: int | Sequence[int],
+        dst_ids: int | Sequence[int],
+        *,
+        fork_rng: bool = False,
+    ) -> tuple[Any, Infos]:
+        """As :meth:`~xuance_envs.remote.remote_vec_env.RemoteVecEnv.clone_state`.
+
+        Returns:
+            As :meth:`load_state`, in the order of ``dst_ids``.
+        """
+        self._check_idle()
+        sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
+        ended = [bool(self._ended[source]) for source in sources]
+        named = [self.episode_ids[source] for source in sources]
+        how = {"operation": "clone", "sources": named, "fork_rng": fork_rng}
+        return self._put_in(targets, ended, how)
+
+    def _put_in(
+        self, envs: Sequence[int], ended: Sequence[bool], how: dict[str, Any]
+    ) -> tuple[Any, Infos]:
+        if not envs:
+            return self._no_observations(), []
+
+        def take(answer: Any) -> tuple[Any, Infos]:
+            began = self._taken_beginnings(envs, answer)
+            self._ended[list(envs)] = ended
+            return began
+
+        request = {"episode_ids": self._named(envs), **how}
+        return self._session.request("states", request, take)
+
     def render(self, ids: Sequence[int] | None = None) -> list[Any]:
         """Renders every environment, or some.
 
@@ -352,14 +429,10 @@ class StudentGymEnvVectorized:
             RemoteError: the server refused, or could not be reached.
             ClosedVecEnvError: it is closed.
         """
-        self._check_open()
+        self._check_idle()
         envs = checked_env_ids(ids, self.num_envs)
         if not envs:
             return []
-        if self.waiting:
-            raise AlreadySteppingError(
-                "a step was cut short: finish it with step_wait() or reset()"
-            )
         request = {"operation": "render", "episode_ids": self._named(envs)}
         return self._session.request("call", request, _take_results)
 
@@ -389,6 +462,13 @@ class StudentGymEnvVectorized:
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedVecEnvError(f"{type(self).__name__} is closed; make another one")
+
+    def _check_idle(self) -> None:
+        self._check_open()
+        if self.waiting:
+            raise AlreadySteppingError(
+                "a step was cut short: finish it with step_wait() or reset()"
+            )
 
     def _no_observations(self) -> Any:
         layout = SpaceLayout(self.observation_space)

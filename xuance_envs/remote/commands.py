@@ -13,17 +13,20 @@ from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
 from xuance_envs.engine.data.step_infos import StepInfos
+from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import EnvError
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv
+from xuance_envs.remote.serving.kept_states import KeptStates
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.infos import InfoTable, are_tabled, what_travels
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.spaces import space_to_wire
 from xuance_envs.remote.wire.values import from_client, to_wire
+from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.actions import check_in_space
 from xuance_envs.vector_envs.vector_env import StepResult, VecEnv
 
-__all__ = ["describe", "masks_of", "reach", "repeat", "reset", "step_answer"]
+__all__ = ["describe", "loaded", "masks_of", "reach", "repeat", "reset", "saved", "step_answer"]
 
 Answer = dict[str, Any]
 
@@ -51,8 +54,9 @@ def reset(
 ) -> Answer:
     """Resets some environments."""
     everything = list(envs) == list(range(vec_env.num_envs))
+    chosen = None if options is None else from_client(options)
     observations, infos = vec_env.reset(
-        seed=seed, options=options, env_ids=None if everything else envs
+        seed=seed, options=chosen, env_ids=None if everything else envs
     )
     return {
         "observations": batch_to_wire(vec_env.observation_space, observations),
@@ -169,6 +173,61 @@ def reach(
         arguments = [from_client(argument) for argument in args]
         results = vec_env.call(name, *arguments, env_ids=envs, **keywords)
     return {"results": _each_to_wire(envs, results, operation)}, results
+
+
+FEW = 16
+"""Environments that are saved at a time: their states may be large."""
+
+
+def saved(vec_env: HostedVecEnv, envs: Sequence[int], states: KeptStates) -> Answer:
+    """Has the states of some environments kept.
+
+    Raises:
+        RefusedError: they are too many, or too large.
+        StateError: one cannot be saved.
+    """
+    states.check(len(envs))
+    parts: list[EnvStates] = []
+    nbytes = 0
+    for first in range(0, len(envs), FEW):
+        parts.append(vec_env.save_state(envs[first : first + FEW]))
+        nbytes += parts[-1].nbytes
+        states.check(len(envs), nbytes)
+    state = EnvStates.joined(parts)
+    return {"states": states.keep(state), "bytes": [one.nbytes for one in state]}
+
+
+def loaded(
+    vec_env: HostedVecEnv,
+    envs: Sequence[int],
+    repeating: bool,
+    load: Callable[[HostedVecEnv], tuple[Any, Sequence[Any]]],
+) -> Answer:
+    """Puts states into some environments.
+
+    Args:
+        vec_env: the environments.
+        envs: which of them.
+        repeating: whether each repeats its action, and so knows itself what it showed last.
+        load: puts the states in; returns what a reset does.
+
+    Returns:
+        The answer, as that to a reset.
+    """
+    observations, told = load(vec_env)
+    infos, space, count = list(told), vec_env.observation_space, len(envs)
+    if repeating:
+        rows = SpaceRows.allocate(SpaceLayout(space), count)
+        rows.put(observations, EVERY, count)
+        for i, shown in enumerate(vec_env.call("shown", env_ids=envs)):
+            if shown is not None:
+                rows.row(i, copy_of)[:], infos[i] = shown
+        observations = rows.copy()
+    return {
+        "observations": batch_to_wire(space, observations),
+        "infos": _infos_to_wire(infos),
+        **masks_of(vec_env),
+    }
 
 
 def _batch_to_wire(batch: InfoBatch, envs: NDArray[np.intp]) -> Any:

@@ -23,6 +23,7 @@ from xuance_envs.errors import (
     RemoteVersionError,
 )
 from xuance_envs.remote.failures import error_of
+from xuance_envs.remote.states import ServersStates
 from xuance_envs.remote.wire.forms import Form, dumps, loads
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.protocol import API, MAX_SEED, PROTOCOL
@@ -256,12 +257,14 @@ class RemoteSession:
     Attributes:
         server: the server's address.
         env_ids: the environments the server has.
+        states: those of environments that the server keeps.
     """
 
     def __init__(self, connection: Connection, share_frames: bool, name: str) -> None:
         self._connection: Connection | Elsewhere = connection
         self.server = connection.server
         self._name = name
+        self.states = ServersStates()
         self._sequence = 0
         self._unfinished: _Unfinished | None = None
         path = f"{API}/session/create"
@@ -358,7 +361,20 @@ class RemoteSession:
             RemoteError: the server refused it, or could not be reached.
             EnvError: an environment failed; likewise other errors of environments.
         """
+        if unwanted := self.states.unwanted:
+            self._drop(unwanted)
         return self._connection.request("POST", f"{API}/episode/{path}", numbered, repeatable=True)
+
+    def _drop(self, states: Sequence[int]) -> None:
+        """Lets go of states, at once or, where they cannot be now, with another request."""
+        message = {"session_id": self._id, "operation": "drop", "states": states}
+        try:
+            self._connection.request("POST", f"{API}/episode/states", message, repeatable=True)
+        except RemoteUnreachableError:
+            raise
+        except RemoteError:
+            return
+        self.states.dropped(states)
 
     def step_times(self) -> dict[str, Any]:
         """How long the steps of its environments take at the server, at any time.

@@ -25,6 +25,8 @@ from xuance_envs.errors import (
     RemoteRequestError,
     RemoteTooLargeError,
     RemoteUnreachableError,
+    StateError,
+    StateMismatchError,
     VecEnvError,
     WorkerDiedError,
     WorkerTimeoutError,
@@ -129,6 +131,14 @@ def refusal_of(error: Exception, tracebacks: bool = True) -> RefusedError | None
     if isinstance(error, RefusedError):
         return error
     details: dict[str, Any] = {}
+    if isinstance(error, StateError):
+        for name in ("env_index", "command", "reason"):
+            details[name] = getattr(error, name)
+        if isinstance(error, StateMismatchError):
+            details["what"] = error.what
+            details |= {"saved": _told(error.saved), "here": _told(error.here)}
+            return RefusedError(409, "state_mismatch", str(error), **details)
+        return RefusedError(409, "state", str(error), **details)
     if isinstance(error, EnvError):
         for name in ("env_index", "command", "reason"):
             details[name] = getattr(error, name)
@@ -203,6 +213,22 @@ def _cause_of(error: EnvError) -> list[Any] | None:
     return None
 
 
+def _told(value: Any) -> Any:
+    """A value that may not be one of those that travel: then it is what is shown of it."""
+    try:
+        return to_wire(value)
+    except WireError:
+        return to_wire(repr(value))
+
+
+def _state_error(text: str, details: dict[str, Any]) -> StateError:
+    given = int(details["env_index"]), str(details["command"]), str(details["reason"])
+    if "what" not in details:
+        return StateError(*given)
+    how = from_wire(details["saved"]), from_wire(details["here"])
+    return StateMismatchError(*given, "", str(details["what"]), *how)
+
+
 def _died_error(text: str, details: dict[str, Any]) -> VecEnvError:
     exitcode = details["exitcode"]
     return WorkerDiedError(
@@ -242,6 +268,8 @@ _CAUSES: dict[str, type[BaseException]] = {
 
 _REBUILDS: dict[str, Callable[[str, dict[str, Any]], Exception]] = {
     "env_failed": _env_error,
+    "state": _state_error,
+    "state_mismatch": _state_error,
     "worker_died": _died_error,
     "worker_timeout": _timeout_error,
     **{

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.process.processes import Processes
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
+from xuance_envs.multi_agent.record import ObservationRecord
 from xuance_envs.remote import commands
 from xuance_envs.remote.failures import RefusedError, no_session
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv, Wanted
@@ -146,6 +147,8 @@ class Host:
             beside=beside,
         )
         try:
+            if repeating and isinstance(self._vec_env.observation_space, ObservationRecord):
+                raise WireError("environments with many agents are stepped with auto_reset")
             self.description = {
                 **commands.describe(self._vec_env),
                 "checks_actions": self._checks_actions,
@@ -215,22 +218,34 @@ class Host:
 
     # -- commands ---------------------------------------------------------------------
 
-    async def reset(
-        self,
-        envs: Sequence[int],
-        seed: int | Sequence[int | None] | None,
-        options: dict[str, Any] | None,
-        form: Form,
+    async def run(
+        self, act: Callable[[HostedVecEnv], Any], form: Form, begins: Sequence[int] = ()
     ) -> bytes:
-        """Resets some environments; the answer as it is sent."""
+        """Does something with the environments in their thread; the answer as it is sent.
 
-        def act() -> bytes:
-            chosen = None if options is None else from_client(options)
-            answer = commands.reset(self._vec_env, envs, seed, chosen)
-            self._unready.difference_update(envs)
+        Args:
+            act: does it; returns the answer.
+            form: of the answer.
+            begins: the environments that are in an episode thereafter.
+        """
+
+        def run() -> bytes:
+            answer = act(self._vec_env)
+            self._unready.difference_update(begins)
             return self._written(answer, form)
 
-        return await self._in_thread(act)
+        return await self._in_thread(run)
+
+    def check_ready(self, envs: Sequence[int]) -> None:
+        """Raises where environments that repeat their actions are in no episode.
+
+        Raises:
+            RefusedError: one has not been reset, since it was made or since it failed.
+        """
+        if not self.auto_reset and (unready := sorted(self._unready.intersection(envs))):
+            raise RefusedError(
+                409, "reset", f"call reset first: environment {unready[0]} is in no episode"
+            )
 
     async def step(self, actions: Any, form: Form, large: bool = False) -> bytes:
         """Steps every environment once; the answer as it is sent.
@@ -277,10 +292,7 @@ class Host:
         Raises:
             RefusedError: one has not been reset, since it was made or since it failed.
         """
-        if unready := sorted(self._unready.intersection(envs)):
-            raise RefusedError(
-                409, "reset", f"call reset first: environment {unready[0]} is in no episode"
-            )
+        self.check_ready(envs)
 
         def act() -> tuple[bytes, int, float]:
             start = perf_counter()

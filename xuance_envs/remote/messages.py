@@ -18,6 +18,7 @@ __all__ = [
     "Request",
     "Reset",
     "SessionRequest",
+    "States",
     "Statistics",
     "Step",
     "message_of",
@@ -55,6 +56,10 @@ def _is_seed(item: Any) -> bool:
     return item is None or (type(item) is int and 0 <= item < MAX_SEED)
 
 
+def _is_number(item: Any) -> bool:
+    return type(item) is int and 1 <= item <= 2**53
+
+
 EpisodeIds = Annotated[
     list[Annotated[str, Field(max_length=MAX_ID)]] | None,
     Field(
@@ -66,6 +71,9 @@ EpisodeIds = Annotated[
 ]
 Seed = Annotated[int, Field(ge=0, lt=MAX_SEED)]
 Seeds = Annotated[Seed | list[Seed | None] | None, _at_most(MAX_ENVS, _is_seed)]
+StateNumbers = Annotated[
+    list[Annotated[int, Field(ge=1, le=2**53)]], _at_most(MAX_ENVS, _is_number)
+]
 Values = Annotated[list[Any], _at_most(MAX_ENVS)]
 Arguments = Annotated[list[Any], _at_most(MAX_NAMES)]
 Named = Annotated[dict[str, Any], _at_most(MAX_NAMES)]
@@ -148,6 +156,26 @@ class Statistics(SessionRequest):
     """How long the steps of environments take; answered at any time, also during a step."""
 
     episode_ids: EpisodeIds = None
+
+
+class States(SessionRequest):
+    """Keeps states of environments at the server, puts them into environments, or drops them."""
+
+    operation: Literal["save", "load", "clone", "drop"]
+    episode_ids: EpisodeIds = Field(
+        None,
+        description="whose states are kept, which ones they are put into, or which ones become "
+        "like others; null for all there are",
+    )
+    states: StateNumbers = Field(
+        [], description="for load, the number of a state for each episode; for drop, any"
+    )
+    sources: EpisodeIds = Field(
+        None, description="for clone: whom the episodes become like, one for all or one for each"
+    )
+    fork_rng: bool = Field(
+        False, description="for clone: whether each goes on with random streams of its own"
+    )
 
 
 class Call(SessionRequest):

@@ -17,12 +17,12 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"description": "the body is not JSON or msgpack"},
     401: {"description": "a token is missing or wrong"},
     403: {"description": "the operator has not allowed that name"},
-    404: {"description": "no such session, episode or environment, or another token's"},
+    404: {"description": "no such session, episode, state or environment, or another token's"},
     409: {"description": "an environment failed, or the session is in no state for it"},
     413: {"description": "the request or its answer is too large"},
     415: {"description": "neither JSON nor msgpack"},
     422: {"description": "a field is missing, unknown or out of bounds"},
-    429: {"description": "a limit on sessions, environments or waiting requests is reached"},
+    429: {"description": "a limit on sessions, environments, states or requests is reached"},
 }
 """The answers to a request that is refused, by their status."""
 

@@ -21,10 +21,11 @@ from xuance_envs.engine.data.info_writer import InfoWriter
 from xuance_envs.engine.data.space_rows import EVERY, Index, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
-from xuance_envs.engine.group.outcome import OF_STATES, Outcome, OutcomeMaker, Reset
+from xuance_envs.engine.group.outcome import Outcome, OutcomeMaker, Reset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.groups import Groups
+from xuance_envs.remote import states
 from xuance_envs.remote.connection import (
     Connection,
     RemoteSession,
@@ -59,7 +60,8 @@ class RemoteVecEnv(GroupedVecEnv):
     numbers, strings, arrays and collections of them. ``call``, ``get_attr`` and ``set_attr`` reach
     the names that the server's operator allows. Of the exceptions environments raise only
     Python's own can travel: for any other an :class:`~xuance_envs.errors.EnvError` has its text
-    and no ``__cause__``.
+    and no ``__cause__``. What ``save_state`` returns is kept by the server, within limits, until
+    nobody holds it any more: it can be loaded by this object only, and has no bytes.
 
     The session on the server is freed by
     :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.close`, or when this object is forgotten.
@@ -150,6 +152,8 @@ class RemoteVecEnv(GroupedVecEnv):
             session.close()
             raise
         logger.info("%d environments at %s", self.num_envs, session.server)
+
+    _saving = states
 
     def step(self, actions: Any) -> StepResult:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step`."""
@@ -277,13 +281,18 @@ class RemoteDriver(Driver):
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         if command == "reset":
             return self._packed_reset(*arguments)
-        if command in OF_STATES:
-            raise NotImplementedError(
-                "environments on a server cannot be saved, loaded or cloned: their states do not "
-                "leave it"
-            )
         places, *rest = arguments
-        message: dict[str, Any] = {"operation": command, "episode_ids": self._named(places)}
+        message: dict[str, Any]
+        if command == "save_states":
+            message = {"operation": "save", "episode_ids": self._named(places)}
+            return "states", message, self._session.states.kept
+        if command == "load_states":
+            numbers = self._session.states.numbers(rest[0])
+            return self._putting_in(places, {"operation": "load", "states": numbers})
+        if command == "clone_states":
+            sources = {"sources": self._named(rest[0]), "fork_rng": rest[1]}
+            return self._putting_in(places, {"operation": "clone", **sources})
+        message = {"operation": command, "episode_ids": self._named(places)}
         if command == "watch_masks":
             message["operation"] = "action_masks"
         elif command == "render":
@@ -307,6 +316,10 @@ class RemoteDriver(Driver):
         }
         return "vectorized_reset", message, lambda answer: self._take_reset(places, answer)
 
+    def _putting_in(self, places: Sequence[int], how: Mapping[str, Any]) -> Any:
+        message = {"episode_ids": self._named(places), **how}
+        return "states", message, lambda answer: self._take_reset(places, answer)
+
     def _named(self, places: Sequence[int]) -> list[str] | None:
         """The episodes at some places; None for all of them."""
         everything = list(places) == list(range(self.hi))
@@ -327,7 +340,7 @@ class RemoteDriver(Driver):
 
         at_once = self.at_once
         # No call in between, so that an interrupt finds either all of it or nothing.
-        self._take, self._answer, self.tag = take, again, tag
+        self._take, self._answer, self._result, self.tag = take, again, None, tag
         if not at_once:
             answer = self._thread.submit(send)
             answer.add_done_callback(self._ring)
@@ -370,7 +383,7 @@ class RemoteDriver(Driver):
 
     def _take_step(self, answer: Any) -> Outcome:
         arrays, shape = self._arrays, (self.hi,)
-        self._begin()
+        self._outcomes.begin()
         self._put(arrays.observations, answer["observations"], EVERY, self.hi)
         arrays.rewards[:] = array_from_wire(answer["rewards"], _FLOAT, shape)
         arrays.terminated[:] = array_from_wire(answer["terminated"], _BOOL, shape)
@@ -388,7 +401,7 @@ class RemoteDriver(Driver):
         return self._outcomes.outcome(bool(ended))
 
     def _take_reset(self, places: Sequence[int], answer: Any) -> Outcome:
-        self._begin()
+        self._outcomes.begin()
         at = np.array(places)
         self._put(self._arrays.observations, answer["observations"], at, len(places))
         self._write_infos(self._infos, places, answer["infos"])
@@ -404,11 +417,6 @@ class RemoteDriver(Driver):
             raise WireError(f"expected masks of actions in {len(masks.parts)} parts")
         for mine, part in zip(masks.parts, parts, strict=True):
             mine[:] = array_from_wire(part, _BOOL, mine.shape)
-
-    def _begin(self) -> None:
-        self._infos.rest = {}
-        self._reset_infos.rest = {}
-        self._outcomes.begin()
 
     def _put(self, rows: SpaceRows, node: Any, at: Index, count: int) -> None:
         rows.put(batch_from_wire(self._space, node, count), at, count)

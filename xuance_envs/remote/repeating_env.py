@@ -18,6 +18,8 @@ from xuance_envs.engine.data.space_layout import SpaceLayout, fit
 from xuance_envs.engine.group.host import SparingFunction
 from xuance_envs.engine.group.single_env import checked_env
 from xuance_envs.engine.serialization import copy_of
+from xuance_envs.multi_agent.agents_env import AgentsEnv
+from xuance_envs.multi_agent.infos import own_key
 from xuance_envs.remote.wire.infos import what_travels
 
 __all__ = ["HostedFunction", "Repeated", "RepeatingEnv", "TellingEnv"]
@@ -64,6 +66,8 @@ class TellingEnv:
     def __init__(self, env: Any, infos: frozenset[str] | None) -> None:
         self.env = env
         self._infos = infos
+        # Infos of many agents come as one dict, whose keys say whose they are.
+        self._key_of = own_key if isinstance(env, AgentsEnv) else None
 
     def __getattr__(self, name: str) -> Any:
         if name == "env":  # not there yet: while it is unpickled
@@ -89,9 +93,13 @@ class TellingEnv:
         return observation, reward, terminated, truncated, self._told(info)
 
     def _told(self, info: dict[Any, Any]) -> dict[Any, Any]:
-        names = self._infos
+        names, key_of = self._infos, self._key_of
         if names is not None:
-            info = {key: value for key, value in info.items() if key in names}
+            info = {
+                key: value
+                for key, value in info.items()
+                if (key if key_of is None else key_of(key)) in names
+            }
         return what_travels(info)
 
 
@@ -132,12 +140,26 @@ class RepeatingEnv(TellingEnv):
         self._step = -1
         self._ended: Repeated | None = None
         self._fresh = False
+        # What its next action is chosen from, unless that is what its reset returned.
+        self._shown: tuple[Any, dict[Any, Any]] | None = None
+
+    def __env_state__(self) -> Any:
+        """Its own state, without its index: that is its place, and stays its own."""
+        return self._step, self._ended, self._fresh, self._shown
+
+    def __set_env_state__(self, state: Any) -> None:
+        """Takes over what another one was in."""
+        self._step, self._ended, self._fresh, self._shown = state
+
+    def shown(self) -> tuple[Any, dict[Any, Any]] | None:
+        """The last observation and info; None where the last reset returned them."""
+        return self._shown
 
     def reset(self, **arguments: Any) -> Any:
         """Starts a new episode."""
         self._fresh = False
         result = super().reset(**arguments)
-        self._step, self._ended, self._fresh = -1, None, True
+        self._step, self._ended, self._fresh, self._shown = -1, None, True, None
         return result
 
     def repeat(self, actions: Mapping[int, Any], times: int) -> Repeated:
@@ -171,6 +193,7 @@ class RepeatingEnv(TellingEnv):
         self._step += len(rows)
         ending = {"step": self._step, "terminated": terminated, "truncated": truncated}
         info = {**self._told(info), **ending}
+        self._shown = self._layout.unflatten(rows[-1]), info
         if terminated or truncated:
             self._ended = Repeated(
                 self._batch(rows[-1:]), 0, 0.0, terminated, truncated, copy_of(info)

@@ -19,6 +19,7 @@ from xuance_envs.remote.host import Host
 from xuance_envs.remote.hosted_vec_env import Wanted
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.serving.admission import Account, Tally, slowed
+from xuance_envs.remote.serving.kept_states import KeptStates
 from xuance_envs.remote.serving.process import SessionProcess
 from xuance_envs.remote.serving.replies import LARGE, Replies
 from xuance_envs.remote.serving.requests import Reply
@@ -55,6 +56,7 @@ class Session:
         account: see above.
         nonce: see above.
         tally: what it has.
+        states: those of environments that it keeps.
         hosts: the environments, by creation.
         making: those that are being made.
         closed: whether it has been closed.
@@ -84,6 +86,7 @@ class Session:
             requests=limits.requests_rate_per_session,
             steps=limits.steps_rate_per_session,
         )
+        self.states = KeptStates(limits)
         self.number = number
         self.share_frames = share_frames
         self.hosts: list[Host] = []
@@ -189,8 +192,14 @@ class Session:
         self._places.update((episode, (host, place)) for place, episode in enumerate(ids))
         return ids
 
-    def find(self, episode_ids: Sequence[str] | None) -> tuple[Host, Sequence[int]]:
+    def find(
+        self, episode_ids: Sequence[str] | None, *, distinct: bool = True
+    ) -> tuple[Host, Sequence[int]]:
         """The host of some episodes, and their places in it.
+
+        Args:
+            episode_ids: the episodes; None for all.
+            distinct: whether none of them may be there twice.
 
         Raises:
             RefusedError: there is no such episode, or they were not created together.
@@ -203,7 +212,7 @@ class Session:
             raise RefusedError(
                 422, "episodes", "say which episodes: they were created by several requests"
             )
-        if len(set(episode_ids)) != len(episode_ids):
+        if distinct and len(set(episode_ids)) != len(episode_ids):
             raise RefusedError(422, "episodes", "expected each episode at most once")
         found = []
         for episode in episode_ids:
@@ -235,6 +244,7 @@ class Session:
         self._reply = None
         hosts, self.hosts = self.hosts, []
         self._places = {}
+        self.states.clear()
         if self.making is not None:
             await self.making.give_up()
         await asyncio.gather(*(host.close() for host in hosts))

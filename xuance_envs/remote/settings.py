@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from xuance_envs.gym.gym_env import Gym_Env
+from xuance_envs.multi_agent.making import make_agents_env
 from xuance_envs.remote.access.permissions import Permissions, check_keyword
 from xuance_envs.remote.access.tokens import TOKENS_VARIABLE, Owner, Tokens
 from xuance_envs.remote.failures import RefusedError
@@ -61,6 +62,8 @@ class Limits:
         reply: bytes of one answer, in the form it is asked for.
         replies: bytes of large answers under way.
         kept: bytes of large answers that are kept in case they are asked for again.
+        states_per_session: states of environments that are kept in one session.
+        state_bytes_per_session: bytes of these.
         repeats: steps of one environment per request.
         idle: seconds after which a session that is not used is closed.
         request: seconds the environments may take for one request before their process is killed.
@@ -95,6 +98,8 @@ class Limits:
     reply: int = 64 * MIB
     replies: int = 64 * MIB
     kept: int = 64 * MIB
+    states_per_session: int = 10_000
+    state_bytes_per_session: int = 64 * MIB
     repeats: int = 1000
     idle: float = 600.0
     request: float = 60.0
@@ -109,7 +114,8 @@ class Catalogue:
 
     Args:
         environments: by the id that clients use, what makes one environment. It is called with
-            the keyword arguments a client gave, and with ``env_seed`` if it gave a seed.
+            the keyword arguments a client gave, and with ``env_seed`` if it gave a seed. One with
+            many agents is made by :func:`~xuance_envs.multi_agent.adapting.agents_env`.
         allowed_kwargs: the keyword arguments a client may give; as a mapping, with the values that
             each may have, None for any.
     """
@@ -133,9 +139,21 @@ class Catalogue:
         cls,
         ids: Iterable[str],
         allowed_kwargs: Iterable[str] | Mapping[str, tuple[Any, ...] | None] = (),
+        multi_agent: Iterable[str] = (),
     ) -> Catalogue:
-        """A catalogue of Gymnasium's ids, each made as a ``Gym_Env``."""
-        return cls({env_id: partial(_make_gym_env, env_id) for env_id in ids}, allowed_kwargs)
+        """A catalogue of Gymnasium's ids, each made as a ``Gym_Env``.
+
+        Args:
+            ids: the ids.
+            allowed_kwargs: as for the class.
+            multi_agent: modules of environments with many agents, as ``"package:name"``; see
+                :func:`~xuance_envs.multi_agent.making.make_multi_agent_vec`.
+        """
+        environments: dict[str, Callable[..., Any]] = {
+            **{env_id: partial(_make_gym_env, env_id) for env_id in ids},
+            **{name: partial(make_agents_env, name) for name in multi_agent},
+        }
+        return cls(environments, allowed_kwargs)
 
     @property
     def ids(self) -> list[str]:

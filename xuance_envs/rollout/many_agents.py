@@ -13,7 +13,7 @@ from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
 from xuance_envs.rollout.advantages import generalized_advantages
 from xuance_envs.rollout.agents import ActionLayout, device_of
-from xuance_envs.rollout.episode_statistics import EpisodeStatistics
+from xuance_envs.rollout.episode_statistics import EpisodeFigures, EpisodeStatistics
 
 __all__ = ["MultiAgent", "MultiAgentRolloutCollector"]
 
@@ -51,13 +51,14 @@ class MultiAgent(Protocol):
         """
 
 
-class MultiAgentRolloutCollector:
+class MultiAgentRolloutCollector(EpisodeFigures):
     """Has many agents play in many environments, and keeps what happens.
 
     :meth:`rollout` steps every environment ``steps_per_env`` times; what came of it is in the
     attributes below, new tensors each time. The environments are reset once, by the constructor;
     each rollout goes on where the last one stopped. T is ``steps_per_env``, N the number of
-    environments and A that of agents.
+    environments and A that of agents. Statistics of episodes are those of
+    :class:`~xuance_envs.rollout.collector.RolloutCollector`; a return is the mean of the agents'.
 
     Args:
         envs: the environments, whose agents have equal spaces and observations that are arrays;
@@ -140,7 +141,7 @@ class MultiAgentRolloutCollector:
         self.device = device_of(agent, device)
         self.global_steps = 0
         self._action_layout = ActionLayout(envs.action_space[first])
-        self._statistics = EpisodeStatistics(envs.num_envs, window)
+        self.statistics = EpisodeStatistics(envs.num_envs, window)
         self._next: MultiAgentStart = envs.reset(seed=seed).next()
         self._ends: list[tuple[Any, ...]] = []
 
@@ -152,7 +153,7 @@ class MultiAgentRolloutCollector:
             VecEnvError: as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step` raises them.
         """
         self._ends = []
-        self._statistics.forget()
+        self.statistics.forget()
         kept: list[tuple[Any, ...]] = []
         for t in range(self.steps_per_env):
             start = self._next
@@ -214,21 +215,6 @@ class MultiAgentRolloutCollector:
         )
         return advantages.reshape(acted.shape) * acted
 
-    @property
-    def finished_ep_returns(self) -> list[float]:
-        """Returns of the episodes that finished since the last rollout began: an agent's mean."""
-        return self._statistics.finished
-
-    @property
-    def mean_ep_return(self) -> float:
-        """Mean return of the last ``window`` episodes of each environment; NaN before the first."""
-        return self._statistics.mean_return
-
-    @property
-    def mean_ep_length(self) -> float:
-        """Mean of their lengths."""
-        return self._statistics.mean_length
-
     def close(self) -> None:
         """Closes the environments; again, it does nothing."""
         self.envs.close()
@@ -254,13 +240,13 @@ class MultiAgentRolloutCollector:
 
     def _note_ends(self, t: int, step: MultiAgentStep) -> None:
         """Takes note of last observations, and of the episodes that are over."""
-        self._statistics.add_step(step.rewards.mean(axis=1))
+        self.statistics.add_step(step.rewards.mean(axis=1))
         cut = np.flatnonzero(step.truncated.any(axis=1))
         if len(cut):
             seen = step.obs, step.state, step.action_mask
             self._ends.append((t, cut, *[None if each is None else each[cut] for each in seen]))
         for env in np.flatnonzero(step.episode_over).tolist():
-            self._statistics.add_end(env, {}, bool(step.truncated[env].any()))
+            self.statistics.add_end(env, {}, bool(step.truncated[env].any()))
 
     def _values_of(self, obs: Any, state: Any, mask: Any) -> torch.Tensor:
         with torch.no_grad():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from xuance_envs.errors import StateError
 from xuance_envs.state import file_format
 from xuance_envs.state.pickling import dumps_plain, loads_plain
 from xuance_envs.state.saved_env import Facts, SavedEnv
@@ -65,6 +66,7 @@ class EnvStates:
         raise AttributeError("an EnvStates never changes")
 
     def __reduce__(self) -> Any:
+        self.check_here("pickle")
         return EnvStates, (self.envs, self.facts, self.shared, self.trusted)
 
     def __len__(self) -> int:
@@ -78,6 +80,22 @@ class EnvStates:
             which: Any = index if hasattr(index, "__len__") else [index]
             envs = tuple(self.envs[int(i)] for i in which)
         return EnvStates(envs, self.facts, self.shared, self.trusted)
+
+    def __iter__(self) -> Iterator[EnvStates]:
+        return (self[i] for i in range(len(self)))
+
+    @classmethod
+    def joined(cls, states: Sequence[EnvStates]) -> EnvStates:
+        """Those of several as one, in their order.
+
+        What was kept for all environments of one together is left out.
+
+        Args:
+            states: at least one.
+        """
+        envs = [env for one in states for env in one.envs]
+        facts = {digest: fact for one in states for digest, fact in one.facts.items()}
+        return cls(envs, facts, trusted=all(one.trusted for one in states))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, EnvStates):
@@ -135,8 +153,26 @@ class EnvStates:
 
     # -- as bytes -----------------------------------------------------------------------
 
+    def check_here(self, what: str) -> None:
+        """Raises where states are kept elsewhere, as those of environments on a server are.
+
+        Args:
+            what: what they are needed for.
+
+        Raises:
+            StateError: one is; says why it stays there.
+        """
+        for env in self.envs:
+            if env.elsewhere:
+                raise StateError(-1, what, env.elsewhere)
+
     def to_bytes(self) -> bytes:
-        """All of it, compressed; see :mod:`xuance_envs.state.file_format`."""
+        """All of it, compressed; see :mod:`xuance_envs.state.file_format`.
+
+        Raises:
+            StateError: a server keeps it; see :meth:`check_here`.
+        """
+        self.check_here("to_bytes")
         return file_format.write(self.envs, self.facts, self.shared)
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 __all__ = ["Facts", "SavedEnv"]
 
@@ -21,7 +21,10 @@ class SavedEnv:
         digest: of what it was saved from.
         replays: whether it is put in by repeating what led to it.
         extras: by name, what vector environments and what is around them keep of it.
+        elsewhere: why its bytes are not to be had here; empty where they are.
     """
+
+    elsewhere: ClassVar[str] = ""
 
     env: bytes
     digest: bytes

@@ -32,7 +32,7 @@ class ActionTransform(Transform):
     def __init__(self, vec_env: VecEnv, space: Space[Any], *, keep_raw: bool) -> None:
         super().__init__(vec_env, action_space=space, keep_raw=keep_raw)
         self._rows = SpaceRows.allocate(SpaceLayout(space), self.num_envs)
-        self._intake = ActionIntake(self._rows, (), False)
+        self._intake = ActionIntake(self._rows)
 
     def _acted(self, actions: NDArray[Any]) -> NDArray[Any]:
         """The environments' actions for those given, ``(k, *shape)``, an array of their own."""

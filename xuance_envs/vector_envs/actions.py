@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
+from xuance_envs.engine.action_masks import ActionMasks
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
 from xuance_envs.engine.driver import Driver
 
-__all__ = ["ActionIntake", "check_in_space"]
+__all__ = ["ActionIntake", "are_all_inside", "check_in_space"]
+
+_NONE: Mapping[int, Any] = {}
 
 
 class ActionIntake:
@@ -22,21 +25,36 @@ class ActionIntake:
     Args:
         rows: of the step's arrays.
         drivers: the groups.
-        check: whether every action is checked to be in its space.
+        masks: every action is checked to be in its space, and allowed by these once somebody has
+            asked for them; None checks nothing.
     """
 
-    def __init__(self, rows: SpaceRows, drivers: Sequence[Driver], check: bool) -> None:
+    def __init__(
+        self, rows: SpaceRows, drivers: Sequence[Driver] = (), masks: ActionMasks | None = None
+    ) -> None:
         self._rows = rows
         self._flat = rows.flat
         self._drivers = drivers
-        self._check = check
-        self._has_objects = rows.layout.has_objects
+        self._masks = masks
 
-    def put(self, actions: Any, envs: NDArray[np.intp] | None = None) -> None:
+    def put(
+        self,
+        actions: Any,
+        envs: NDArray[np.intp] | None = None,
+        groups: Iterable[int] | None = None,
+    ) -> Mapping[int, Any]:
         """Stores the actions of some environments, or of all.
 
+        Args:
+            actions: one for each environment.
+            envs: the environments; None for all.
+            groups: those that have all their actions then; None for all.
+
+        Returns:
+            As :meth:`packed`, of those groups.
+
         Raises:
-            ValueError: they do not fit; nothing has been stored then.
+            ValueError: they do not fit, or cannot travel; nothing has been sent then.
         """
         flat = self._flat
         if (
@@ -44,11 +62,12 @@ class ActionIntake:
             and type(actions) is np.ndarray
             and actions.dtype == flat.dtype
             and actions.shape == (flat.shape if envs is None else (len(envs), *flat.shape[1:]))
-            and not self._check
+            and self._masks is None
         ):
             flat[... if envs is None else envs] = actions
-        else:
-            self._put_any(actions, envs)
+            return _NONE
+        self._put_any(actions, envs)
+        return self.packed(groups)
 
     def _put_any(self, actions: Any, envs: NDArray[np.intp] | None) -> None:
         rows = self._rows
@@ -57,17 +76,19 @@ class ActionIntake:
             rows.put(actions, EVERY if envs is None else envs, len(ids))
         except BadValueError as error:
             raise ValueError(f"actions for {len(ids)} environments: {error}") from None
-        if self._check:
+        if self._masks is not None:
             check_in_space(rows, range(len(rows)), None if envs is None else ids)
+            if self._masks.wanted:
+                self._masks.check(envs)
 
-    def packed(self, groups: Iterable[int] | None = None) -> dict[int, Any]:
+    def packed(self, groups: Iterable[int] | None = None) -> Mapping[int, Any]:
         """By group, or by all, what of its actions does not travel in arrays, if anything does not.
 
         Raises:
             ValueError: it cannot travel at all.
         """
-        if not self._has_objects:
-            return {}
+        if not self._rows.objects:
+            return _NONE
         every = range(len(self._drivers)) if groups is None else groups
         return {k: self._packed(self._drivers[k]) for k in every}
 
@@ -96,7 +117,7 @@ def check_in_space(
         ValueError: one is not; it names its environment.
     """
     space = rows.layout.space
-    if positions is None and _are_all_inside(space, rows.flat):
+    if positions is None and are_all_inside(space, rows.flat):
         return
     values = rows.reader()()
     for position in range(len(rows)) if positions is None else positions:
@@ -107,8 +128,13 @@ def check_in_space(
             )
 
 
-def _are_all_inside(space: Space[Any], batch: NDArray[Any] | None) -> bool:
-    """Whether a batch is known to be in its space, for the spaces that most environments have."""
+def are_all_inside(space: Space[Any], batch: NDArray[Any] | None) -> bool:
+    """Whether a batch is known to be in its space, for the spaces that most environments have.
+
+    Args:
+        space: of one value.
+        batch: an array of values; None for anything else, of which nothing is known.
+    """
     if batch is None:
         return False
     if type(space) is spaces.Discrete:

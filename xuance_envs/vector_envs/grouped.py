@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,16 @@ __all__ = ["GroupedVecEnv"]
 _T = TypeVar("_T")
 
 
+class _Saving(Protocol):
+    def save(self, groups: Groups, ids: Sequence[int]) -> EnvStates: ...
+
+    def load(self, groups: Groups, state: EnvStates, ids: Sequence[int]) -> StepInfos: ...
+
+    def clone(
+        self, groups: Groups, sources: Sequence[int], targets: Sequence[int], fork_rng: bool
+    ) -> StepInfos: ...
+
+
 class GroupedVecEnv(VecEnv):
     """Many environments in groups.
 
@@ -58,8 +68,9 @@ class GroupedVecEnv(VecEnv):
         )
         self._ledger = groups.ledger
         self._arrays = arrays
-        self._intake = ActionIntake(arrays.actions, groups.drivers, check_actions)
-        self._checks_masks = check_actions
+        checked_by = groups.masks if check_actions else None
+        self._intake = ActionIntake(arrays.actions, groups.drivers, checked_by)
+        self.checks_actions = check_actions
         self._last = LastObservations(arrays.observations, copy)
         self._copy = copy
         self._copy_observations = arrays.observations.copy_flat or arrays.observations.copy
@@ -149,10 +160,7 @@ class GroupedVecEnv(VecEnv):
         ledger = self._ledger
         if ledger.stepping or ledger.owing or ledger.sending or self._groups.closed:
             self._groups.check_idle("step_async")
-        self._intake.put(actions)
-        if self._checks_masks and self._groups.masks.wanted:
-            self._groups.masks.check()
-        packed = self._intake.packed()
+        packed = self._intake.put(actions)
         self._last.are_in_arrays = False
         ledger.start_step(packed)
 
@@ -212,10 +220,7 @@ class GroupedVecEnv(VecEnv):
         self._groups.check_open()
         envs = env_indices(env_ids, self.num_envs)
         groups = ledger.completed_by(envs)
-        self._intake.put(actions, envs)
-        if self._checks_masks and self._groups.masks.wanted:
-            self._groups.masks.check(envs)
-        packed = self._intake.packed(groups)
+        packed = self._intake.put(actions, envs, groups)
         self._last.are_in_arrays = False
         ledger.send_step(envs, groups, packed)
 
@@ -318,11 +323,14 @@ class GroupedVecEnv(VecEnv):
 
     # -- states -----------------------------------------------------------------------
 
+    _saving: _Saving = saving
+    """What saves and loads the groups."""
+
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`."""
         self._groups.check_idle("save_state")
         ids = checked_env_ids(env_ids, self.num_envs)
-        state = self._closing_if_lost(lambda: saving.save(self._groups, ids))
+        state = self._closing_if_lost(lambda: self._saving.save(self._groups, ids))
         return state.adding(SEEN, [tuple(seen) for seen in self._seen(ids)])
 
     def load_state(
@@ -332,7 +340,7 @@ class GroupedVecEnv(VecEnv):
         self._groups.check_idle("load_state")
         ids = checked_env_ids(env_ids, self.num_envs)
         seen = checked_seen(state, len(ids), self._arrays.observations)
-        return self._loaded(ids, seen, lambda: saving.load(self._groups, state, ids))
+        return self._loaded(ids, seen, lambda: self._saving.load(self._groups, state, ids))
 
     def clone_state(
         self,
@@ -348,7 +356,7 @@ class GroupedVecEnv(VecEnv):
         seen_of = dict(zip(needed, self._seen(needed), strict=True))
         seen = [seen_of[source] for source in sources]
         return self._loaded(
-            targets, seen, lambda: saving.clone(self._groups, sources, targets, fork_rng)
+            targets, seen, lambda: self._saving.clone(self._groups, sources, targets, fork_rng)
         )
 
     def _seen(self, ids: Sequence[int]) -> list[Seen]:

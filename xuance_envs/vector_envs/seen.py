@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xuance_envs.engine.data.space_rows import SpaceRows
-from xuance_envs.errors import StateError
+from xuance_envs.errors import StateError, StateMismatchError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
 from xuance_envs.vector_envs.arguments import checked_env_ids
@@ -52,6 +52,7 @@ def checked_seen(state: EnvStates, count: int, rows: SpaceRows) -> list[Seen] | 
         TypeError: they are no states.
         ValueError: there is another number of them.
         StateError: what is kept with them cannot be read.
+        StateMismatchError: they are of environments with other observations.
     """
     if not isinstance(state, EnvStates):
         raise TypeError(f"state: expected an EnvStates, got {type(state).__name__}")
@@ -67,10 +68,14 @@ def checked_seen(state: EnvStates, count: int, rows: SpaceRows) -> list[Seen] | 
     for one in seen:
         for part, leaf in zip(rows.parts, one.observation, strict=False):
             if isinstance(part, np.ndarray) and np.shape(leaf) != part.shape[1:]:
-                raise StateError(
+                shapes = np.shape(leaf), part.shape[1:]
+                raise StateMismatchError(
                     -1,
                     "load_state",
-                    f"expected observations of shape {part.shape[1:]}, got {np.shape(leaf)}",
+                    f"expected observations of shape {shapes[1]}, got {shapes[0]}",
+                    "",
+                    "observation space",
+                    *shapes,
                 )
     return seen
 

@@ -114,6 +114,7 @@ class VecEnv(ABC):
         buf_dones: the last step's ``terminated``, as returned.
         buf_truncations: the last step's ``truncated``, as returned.
         buf_infos: the last step's infos, as returned.
+        checks_actions (bool): whether every action is checked to be in its space.
         autotuned (Autotuned | None): what :func:`~xuance_envs.making.make_vec` found out before it
             chose this backend by itself.
 
@@ -148,6 +149,7 @@ class VecEnv(ABC):
         self.render_mode = render_mode
         self.metadata = dict(metadata or {})
         self._closed = False
+        self.checks_actions = False
         self.autotuned: Any = None
         self.buf_rews: NDArray[np.float32] = np.zeros(num_envs, np.float32)
         self.buf_dones: NDArray[np.bool_] = np.zeros(num_envs, np.bool_)

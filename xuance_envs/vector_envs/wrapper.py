@@ -14,10 +14,65 @@ from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.statistics import WorkerStatistics
 from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 
-__all__ = ["VecEnvWrapper", "checked_vec_env"]
+__all__ = ["AroundVecEnv", "VecEnvWrapper", "checked_vec_env"]
 
 
-class VecEnvWrapper(VecEnv):
+class AroundVecEnv:
+    """What is the same of whatever has a vector environment inside: it is handed on as it is.
+
+    Attributes:
+        vec_env (VecEnv): the vector environment.
+    """
+
+    vec_env: VecEnv
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+        return self.vec_env.closed
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a step is pending."""
+        return self.vec_env.waiting
+
+    def async_reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.async_reset`."""
+        self.vec_env.async_reset(seed=seed, options=options)
+
+    def statistics(self) -> tuple[WorkerStatistics, ...]:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.statistics`."""
+        return self.vec_env.statistics()
+
+    def call(
+        self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any
+    ) -> tuple[Any, ...]:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.call`."""
+        return self.vec_env.call(name, *args, env_ids=env_ids, **kwargs)
+
+    def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.get_attr`."""
+        return self.vec_env.get_attr(name, env_ids)
+
+    def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.set_attr`."""
+        self.vec_env.set_attr(name, values, env_ids)
+
+    def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`."""
+        return self.vec_env.save_state(env_ids)
+
+    def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
+        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.render`."""
+        return self.vec_env.render(mode, env_ids)
+
+
+class VecEnvWrapper(AroundVecEnv, VecEnv):
     """Another vector environment, as it is: to derive from.
 
     What the contract has is handed on to that one, and what it has besides is found on it. Closing
@@ -64,6 +119,7 @@ class VecEnvWrapper(VecEnv):
             render_mode=vec_env.render_mode,
             metadata=vec_env.metadata,
         )
+        self.checks_actions = vec_env.checks_actions
         self.autotuned = vec_env.autotuned
         for buffer in ("buf_rews", "buf_dones", "buf_truncations", "buf_infos"):
             delattr(self, buffer)  # they are found on the vector environment
@@ -72,16 +128,6 @@ class VecEnvWrapper(VecEnv):
         if name.startswith("_") or name == "vec_env":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.vec_env, name)
-
-    @property
-    def closed(self) -> bool:
-        """Whether it has been closed."""
-        return self.vec_env.closed
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a step is pending."""
-        return self.vec_env.waiting
 
     @property
     def buf_obs(self) -> Any:
@@ -115,15 +161,6 @@ class VecEnvWrapper(VecEnv):
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_wait`."""
         return self.vec_env.step_wait()
 
-    def async_reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
-    ) -> None:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.async_reset`."""
-        self.vec_env.async_reset(seed=seed, options=options)
-
     def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.send`."""
         self.vec_env.send(actions, env_ids)
@@ -135,28 +172,6 @@ class VecEnvWrapper(VecEnv):
     def action_masks(self) -> Any:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.action_masks`."""
         return self.vec_env.action_masks()
-
-    def statistics(self) -> tuple[WorkerStatistics, ...]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.statistics`."""
-        return self.vec_env.statistics()
-
-    def call(
-        self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any
-    ) -> tuple[Any, ...]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.call`."""
-        return self.vec_env.call(name, *args, env_ids=env_ids, **kwargs)
-
-    def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.get_attr`."""
-        return self.vec_env.get_attr(name, env_ids)
-
-    def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.set_attr`."""
-        self.vec_env.set_attr(name, values, env_ids)
-
-    def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`."""
-        return self.vec_env.save_state(env_ids)
 
     def load_state(
         self, state: EnvStates, env_ids: Sequence[int] | None = None
@@ -173,10 +188,6 @@ class VecEnvWrapper(VecEnv):
     ) -> tuple[Any, StepInfos]:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state`."""
         return self.vec_env.clone_state(src_ids, dst_ids, fork_rng=fork_rng)
-
-    def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.render`."""
-        return self.vec_env.render(mode, env_ids)
 
     def close_extras(self) -> None:
         """Closes the vector environment."""

@@ -140,45 +140,43 @@ class InfoBatch:
         """
         if self.rest:
             return None
-        found: dict[str, tuple[Kind, NDArray[Any], NDArray[np.bool_]]] = {}
-        first = self.layouts[0]
-        alike = self._groups_are_alike()
-        for slot, key in enumerate(first.keys if alike else self._all_keys()):
-            if not alike:
-                parts = self._parts(key, envs)
-                if len({kind for kind, _, _ in parts}) > 1:
-                    return None
-                if not parts:
-                    continue
-                kind = parts[0][0]
-                values, mask = self.column(key, envs)
-            elif slot < len(self.arrays.kinds):
-                codes = self.arrays.kinds[slot]
-                code = int(codes.max(initial=0))
-                if code == 0:
-                    continue
-                kind = first.kind(code)
-                values = kind.stored(self.arrays, slot, first.starts[slot])
-                mask = codes == code
-                if not mask.all():
-                    if (codes[~mask] != 0).any():
-                        return None
-                    values = values.copy("K")
-                    values[~mask] = np.zeros((), values.dtype)
-                values = kind.values(values)
-            else:
-                continue
-            if kind is NUMBERS[type(None)]:
+        if self._groups_are_alike():
+            found, _ = self._common_columns()
+            return found
+        columns: dict[str, tuple[Kind, NDArray[Any], NDArray[np.bool_]]] = {}
+        for key in dict.fromkeys(key for layout in self.layouts for key in layout.keys):
+            kinds = {kind for kind, _, _ in self._parts(key, envs)}
+            if len(kinds) > 1 or NUMBERS[type(None)] in kinds:
                 return None
-            found[key] = kind, values, mask
-        return found
+            for kind in kinds:
+                columns[key] = kind, *self.column(key, envs)
+        return columns
+
+    def _common_columns(self) -> tuple[Columns | None, bool]:
+        """The same where all groups have the same columns, and whether all infos have all keys."""
+        columns: dict[str, tuple[Kind, NDArray[Any], NDArray[np.bool_]]] = {}
+        arrays, layout = self.arrays, self.layouts[0]
+        codes = np.maximum.reduce(arrays.kinds, axis=1, initial=0)
+        masks = arrays.kinds == codes[:, np.newaxis]
+        are_full = np.logical_and.reduce(masks, axis=1).tolist()
+        for slot, (key, code) in enumerate(zip(layout.keys, codes.tolist(), strict=False)):
+            if not code:
+                continue
+            kind, mask = layout.kind(code), masks[slot]
+            if kind is NUMBERS[type(None)]:
+                return None, False
+            values = kind.stored(arrays, slot, layout.starts[slot])
+            if not are_full[slot]:
+                if arrays.kinds[slot, ~mask].any():
+                    return None, False
+                values = values.copy("K")
+                values[~mask] = np.zeros((), values.dtype)
+            columns[key] = kind, kind.values(values), mask
+        return columns, all(are_full)
 
     def _groups_are_alike(self) -> bool:
         first = self.layouts[0]
-        return all([layout is first or layout == first for layout in self.layouts])
-
-    def _all_keys(self) -> dict[str, None]:
-        return dict.fromkeys(key for layout in self.layouts for key in layout.keys)
+        return all([layout is first for layout in self.layouts])
 
     def dicts(
         self, envs: NDArray[np.intp], extra: Mapping[str, Sequence[Any]]
@@ -189,22 +187,21 @@ class InfoBatch:
             envs: the environments at the batch's positions.
             extra: what they are to have besides, by key one value for each.
         """
-        columns = self.columns(envs) if self._groups_are_alike() else None
-        if columns is None or not all([mask.all() for _, _, mask in columns.values()]):
+        columns, all_full = None, False
+        if not self.rest and self._groups_are_alike():
+            columns, all_full = self._common_columns()
+        if columns is None or not all_full:
             dicts = [self.build(position, env) for position, env in enumerate(envs.tolist())]
-            for key, values in extra.items():
-                for info, value in zip(dicts, values, strict=True):
-                    info[key] = value
-            return dicts
-        keys = [*columns, *extra]
-        if not keys:
-            return [{} for _ in range(len(envs))]
-        rows = zip(
-            *[kind.each(values) for kind, values, _ in columns.values()],
-            *extra.values(),
-            strict=True,
-        )
-        return [dict(zip(keys, row, strict=True)) for row in rows]
+        elif not columns:
+            dicts = [{} for _ in range(len(envs))]
+        else:
+            keys = [*columns]
+            each = [kind.each(values) for kind, values, _ in columns.values()]
+            dicts = [dict(zip(keys, row, strict=True)) for row in zip(*each, strict=True)]
+        for key, values in extra.items():
+            for info, value in zip(dicts, values, strict=True):
+                info[key] = value
+        return dicts
 
     def _parts(
         self, key: str, envs: NDArray[np.intp]
@@ -271,6 +268,8 @@ class InfoColumns:
     def set_layout(self, group: int, layout: ColumnLayout | None) -> None:
         """Takes note of a group's columns, if they have changed."""
         if layout is not None:
+            # The same object for those that are alike.
+            layout = next((known for known in self._layouts if known == layout), layout)
             self._layouts = (*self._layouts[:group], layout, *self._layouts[group + 1 :])
             self._used = self._arrays.first(
                 max([len(layout.keys) for layout in self._layouts]),

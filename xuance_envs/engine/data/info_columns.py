@@ -61,18 +61,15 @@ class NumberKind:
             nothing where the type says it all.
         restore: makes such a number of what is stored.
         code: marks a cell of this kind.
+        dtype: of an array of such numbers.
     """
 
     type: type
     storage: str
     restore: Callable[[Any], Any]
     code: int
+    dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of an array of such numbers."""
-        return np.dtype(np.int64 if self.type is int else self.type)
 
     def stored(self, arrays: InfoArrays, slot: int, start: int) -> NDArray[Any]:
         """A column's cells, as values of this kind are stored in them, ``(n,)``."""
@@ -106,7 +103,7 @@ _TYPES: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     *((kind, "q", kind) for kind in (np.uint64, np.uint32, np.uint16, np.uint8)),
 )
 NUMBERS = {
-    kind: NumberKind(kind, storage, restore, code)
+    kind: NumberKind(kind, storage, restore, code, np.dtype(np.int64 if kind is int else kind))
     for code, (kind, storage, restore) in enumerate(_TYPES, start=1)
 }
 """The kinds of numbers, by their types. In an array of codes, 0 is a cell without a value."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,16 @@ from xuance_envs.engine.data.space_rows import quick_view
 
 __all__ = ["InfoWriter"]
 
-_Layout = Sequence[tuple[Any, type, Any]]
-"""The keys of an info, in its order, and each one's type and column."""
 
-_EMPTY: _Layout = ()
-_WRITE_ANEW: _Layout = ((KeyOrder, KeyOrder, ()),)  # no info is laid out like it
+class _End:
+    """What comes after the last key of an info."""
+
+
+_Layout = tuple[Any, Mapping[Any, tuple[Any, type, Any]]]
+"""An info's first key; by key, the one that comes next, and its value's type and column."""
+
+_EMPTY: _Layout = _End, {}
+_WRITE_ANEW: _Layout = KeyOrder, {}  # no info is laid out like it
 
 _ALL = slice(None)
 
@@ -70,10 +75,37 @@ class _Arrays:
         self._stored[i] = value
 
 
-def _forget(layouts: list[_Layout], array_columns: dict[Any, Any]) -> None:
+def _layout_of(columns: Sequence[tuple[str, type, Any]]) -> _Layout:
+    """The layout of an info all of which is in columns."""
+    keys = [*(key for key, _, _ in columns), _End]
+    return keys[0], {
+        key: (after, kind, column)
+        for (key, kind, column), after in zip(columns, keys[1:], strict=True)
+    }
+
+
+class _Plan(NamedTuple):
+    """How infos with some keys, and numbers of some types, are written.
+
+    Attributes:
+        layout: theirs.
+        keys: theirs, in order.
+        codes: of the kinds of their values, for all columns there are.
+    """
+
+    layout: _Layout
+    keys: Sequence[str]
+    codes: NDArray[np.uint8]
+
+
+_MOST_PLANS = 64
+
+
+def _forget(layouts: list[_Layout], array_columns: dict[Any, Any], plans: dict[Any, Any]) -> None:
     """Lets go of where columns were."""
     layouts[:] = [_WRITE_ANEW] * len(layouts)
     array_columns.clear()
+    plans.clear()
 
 
 class InfoWriter:
@@ -110,8 +142,11 @@ class InfoWriter:
         }
         self._array_columns: dict[tuple[str, ArrayKind], Any] = {}
         self._layouts: list[_Layout] = [_EMPTY] * n
+        # By keys and types of values: what kinds of infos there have been, which come again.
+        self._plans: dict[Any, _Plan] = {}
         # Of nothing that has the table, which would then wait for the garbage collector.
-        self.table = ColumnTable(arrays, partial(_forget, self._layouts, self._array_columns))
+        places = self._layouts, self._array_columns, self._plans
+        self.table = ColumnTable(arrays, partial(_forget, *places))
         # By environment, the keys of its info that are in columns and whose order these imply.
         self._implied: list[Sequence[str]] = [()] * n
         # By environment and key, a kind of arrays without a column, and how often in a row it came.
@@ -123,18 +158,18 @@ class InfoWriter:
         Raises:
             BadValueError: it is not a dict.
         """
-        layout = self._layouts[i]
-        place = 0
+        expected, layout = self._layouts[i]
         try:
             for key in info:
-                known, kind, column = layout[place]
+                if key is not expected and key != expected:
+                    break
                 value = info[key]
-                if key != known or type(value) is not kind:
+                expected, kind, column = layout[key]
+                if type(value) is not kind:
                     break
                 column[i] = value
-                place += 1
             else:
-                if place == len(layout) and (place or type(info) is dict):
+                if expected is _End and (layout or type(info) is dict):
                     return
         except _NOT_TAKEN:
             pass  # not laid out as this environment's last info was
@@ -143,11 +178,14 @@ class InfoWriter:
     def _write_anew(self, i: int, info: dict[str, Any]) -> None:
         if not isinstance(info, dict):
             raise BadValueError(f"expected an info that is a dict, got a {type(info).__name__}")
+        form = (*info, *map(type, info.values()))
+        if form in self._plans and self._write_planned(i, info, self._plans[form]):
+            return
         table = self.table
         self._implied[i] = ()
         kinds = {key: kind for key, value in info.items() if (kind := kind_of(value)) is not None}
         table.learn(self._wanted(i, kinds), self._implied)
-        layout: list[tuple[str, type, Any]] = []
+        columns: list[tuple[str, type, Any]] = []
         rest: dict[Any, Any] = {}
         last, in_order = -1, True
         self._arrays.kinds[:, i] = 0
@@ -167,16 +205,33 @@ class InfoWriter:
                 rest[key] = value
                 continue
             self._arrays.kinds[slot, i] = code
-            layout.append((key, type(value), column))
+            columns.append((key, type(value), column))
             in_order = in_order and slot > last and not rest
             last = slot
         if in_order:
-            self._implied[i] = [key for key, _, _ in layout]
+            self._implied[i] = [key for key, _, _ in columns]
         else:
             rest[KeyOrder] = tuple(info)
-        self._layouts[i] = _WRITE_ANEW if rest else layout
+        self._layouts[i] = _WRITE_ANEW if rest else _layout_of(columns)
         if rest:
             self.rest[i] = self._freeze(rest)
+        elif all([isinstance(kind, NumberKind) for kind in kinds.values()]):
+            if len(self._plans) == _MOST_PLANS:
+                self._plans.clear()
+            codes = self._arrays.kinds[:, i].copy()
+            self._plans[form] = _Plan(self._layouts[i], self._implied[i], codes)
+
+    def _write_planned(self, i: int, info: Mapping[str, Any], plan: _Plan) -> bool:
+        """Stores an info for which there is a plan; False if one of its integers is too big."""
+        self._layouts[i], self._implied[i], self._unsettled[i] = plan.layout, plan.keys, {}
+        self._arrays.kinds[:, i] = plan.codes
+        _, columns = plan.layout
+        try:
+            for key, value in info.items():
+                columns[key][2][i] = value
+        except (ValueError, OverflowError):
+            return False
+        return True
 
     def _wanted(self, i: int, kinds: Mapping[Any, Kind]) -> dict[Any, Kind]:
         """What of an info has columns, or is to be given one."""

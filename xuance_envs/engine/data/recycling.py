@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["LEAST_BYTES", "copier_of", "maker_of"]
+__all__ = ["LEAST_BYTES", "copiers_of", "maker_of"]
 
 LEAST_BYTES = 1 << 16
 """Memory for smaller arrays is kept by the allocator itself."""
@@ -29,11 +29,14 @@ _COUNTS_REFERENCES = (
 """Whether a count of references tells that there is no other; without the GIL it does not."""
 
 
-def copier_of(array: NDArray[Any]) -> Callable[..., NDArray[Any]]:
-    """A function that copies all of an array, or some of its rows: ``copier(indices)``."""
+def copiers_of(
+    array: NDArray[Any],
+) -> tuple[Callable[[], NDArray[Any]], Callable[[NDArray[np.intp]], NDArray[Any]]]:
+    """A function that copies all of an array, and one that copies some of its rows."""
     if not _is_worth_keeping(array.nbytes):
-        return lambda rows=None: array.copy() if rows is None else array[rows]
-    return _RecyclingCopier(array)
+        return array.copy, array.__getitem__
+    copier = _RecyclingCopier(array)
+    return copier.all, copier.rows
 
 
 def maker_of(
@@ -90,13 +93,15 @@ class _RecyclingCopier:
         self._array = array
         self._memory = _Memory(array.shape, array.dtype, _MOST_COPIES)
 
-    def __call__(self, rows: NDArray[np.intp] | None = None) -> NDArray[Any]:
-        memory = self._memory.unused()
-        if rows is None:
-            copy = memory.view()
-            copy[...] = self._array
-            return copy
-        copy = memory[: len(rows)]
+    def all(self) -> NDArray[Any]:
+        """Copies all of it."""
+        copy = self._memory.unused().view()
+        copy[...] = self._array
+        return copy
+
+    def rows(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        """Copies some of its rows."""
+        copy = self._memory.unused()[: len(rows)]
         # With any other mode the result would be buffered once more; the caller's indices are
         # checked already.
         return self._array.take(rows, axis=0, out=copy, mode="clip")

@@ -51,7 +51,6 @@ class SpaceLayout:
         space: the space.
         leaves (tuple[Leaf, ...]): its leaves, in order.
         flat (bool): whether the space is itself the one leaf.
-        has_objects (bool): whether some leaf is held as an object.
     """
 
     def __init__(self, space: Space[Any]) -> None:
@@ -60,7 +59,6 @@ class SpaceLayout:
         self._tree = _Node(space, "", leaves)
         self.leaves = tuple(leaves)
         self.flat = not isinstance(space, (spaces.Dict, spaces.Tuple))
-        self.has_objects = any(leaf.dtype is None for leaf in leaves)
 
     def flatten(self, value: Any) -> list[Any]:
         """The values of the leaves in ``value``, which may also be a batch of values.

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.recycling import LEAST_BYTES, copier_of
+from xuance_envs.engine.data.recycling import LEAST_BYTES, copiers_of
 from xuance_envs.engine.data.space_layout import BadValueError, Leaf, SpaceLayout, fit
 from xuance_envs.engine.serialization import copy_of
 
@@ -129,7 +129,7 @@ class SpaceRows:
         self.layout = layout
         self.parts = parts
         self.objects = [part for part in parts if isinstance(part, list)]
-        self._copiers = [None if isinstance(part, list) else copier_of(part) for part in parts]
+        self._copiers = [None if isinstance(part, list) else copiers_of(part) for part in parts]
         self._n = n
 
     @classmethod
@@ -236,12 +236,12 @@ class SpaceRows:
 
     def _copies(self, at: Index, sequence: type) -> list[Any]:
         """A copy of every part, for some environments; lists become such a sequence."""
-        rows = None if isinstance(at, slice) else at
+        parts = zip(self.parts, self._copiers, strict=True)
+        if isinstance(at, slice):
+            return [sequence(part) if copiers is None else copiers[0]() for part, copiers in parts]
         return [
-            copier(rows)
-            if copier is not None
-            else sequence(part if rows is None else [part[i] for i in rows.tolist()])
-            for part, copier in zip(self.parts, self._copiers, strict=True)
+            sequence([part[i] for i in at.tolist()]) if copiers is None else copiers[1](at)
+            for part, copiers in parts
         ]
 
     def load(self, lo: int, objects: Sequence[Sequence[Any]]) -> None:
@@ -257,8 +257,8 @@ class SpaceRows:
         """As :meth:`copy` of all, but with copies of objects, in lists."""
         return self.layout.unflatten(
             [
-                copier() if copier is not None else list(map(copy_of, part))
-                for part, copier in zip(self.parts, self._copiers, strict=True)
+                list(map(copy_of, part)) if copiers is None else copiers[0]()
+                for part, copiers in zip(self.parts, self._copiers, strict=True)
             ]
         )
 
@@ -300,7 +300,8 @@ class SpaceRows:
     @property
     def copy_flat(self) -> Callable[[], NDArray[Any]] | None:
         """What copies :attr:`flat`, the quick way."""
-        return self._copiers[0] if self.flat is not None else None
+        copiers = self._copiers[0] if self.layout.flat else None
+        return None if copiers is None else copiers[0]
 
     @property
     def flat(self) -> NDArray[Any] | None:

@@ -113,7 +113,13 @@ class EnvGroup(Envs):
         self._infos = InfoWriter(arrays.infos, self._freeze_info)
         self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze_info)
         self._masks = GroupMasks(arrays.masks, arrays.pending)
-        self._outcomes = OutcomeMaker(self._infos, self._reset_infos, self._masks.watched)
+        self._outcomes = OutcomeMaker(
+            self._infos,
+            self._reset_infos,
+            self._masks.watched,
+            arrays.observations.objects,
+            arrays.reset_observations.objects,
+        )
         self.clock = StepClock(n, self._recorder.times)
         # What each step calls: the environments, but for those that it resets instead.
         self._stepped: list[Any] = list(self.envs)
@@ -161,8 +167,8 @@ class EnvGroup(Envs):
         began = perf_counter()
         again = number is not None and number == self._number
         i, result = self._left if again else _UNTOUCHED
+        start = 0
         try:
-            start = 0
             if again:
                 start = self._resume(i, result)
             else:
@@ -174,9 +180,8 @@ class EnvGroup(Envs):
                 # No call in between: an interrupt finds a step that was begun, or one that was not.
                 self._left, self._number = _UNTOUCHED, number
             given = self._given_actions
-            items: Iterator[Any] = enumerate(
-                zip(self._stepped, given or self._take_actions(), self._rows)  # noqa: B905  # costs, every step
-            )
+            taken = self._take_actions() if given is None else given
+            items: Iterator[Any] = enumerate(zip(self._stepped, taken, self._rows))  # noqa: B905  # costs, every step
             if places is not None:
                 items = self._only(places, items, start)
             elif start:
@@ -200,10 +205,12 @@ class EnvGroup(Envs):
         except BaseException as error:
             self._left = i, result
             raise self._failure(i, error, result) from error
+        if self._reset_instead:
+            self._have_been_reset()
         if self._masks.watched:
             self._note_masks(self._masks.watched if places is None else places)
         self.clock.stop(began)
-        return self.outcome()
+        return self._outcomes.outcome(self._last_reset >= 0)
 
     def reset(self, resets: Sequence[Reset]) -> Outcome:
         """Resets some environments; their observations and infos go where a step's would.
@@ -225,25 +232,33 @@ class EnvGroup(Envs):
             self._note_masks([i])
         return self.outcome()
 
-    def revive(self, seeds: Sequence[int | None], infos: Sequence[dict[str, Any]]) -> Outcome:
+    def revive(
+        self,
+        seeds: Sequence[int | None],
+        infos: Sequence[dict[str, Any]],
+        places: Sequence[int],
+    ) -> Outcome:
         """Stands in for a step that lost the environments; these are new ones in their place.
 
-        Their episodes count as truncated, and the next ones begin.
+        The episodes of those that were to be stepped count as truncated, and the next ones begin.
 
         Args:
             seeds: of each environment's reset, None for none.
             infos: the last known info of each environment.
+            places: the environments that were to be stepped.
 
         Raises:
             EnvError: an environment raised, or returned what its spaces do not allow.
         """
-        self._begin(None)
-        for i, (seed, info) in enumerate(zip(seeds, infos, strict=True)):
+        self._begin_with(places)
+        for i in places:
             self._rewards[i] = 0
-            self._infos.write(i, {**info, "worker_restarted": True})
+            self._infos.write(i, {**infos[i], "worker_restarted": True})
             self._truncated[i] = self._ended = True
-            given = {} if seed is None else {"seed": seed}
+            given = {} if seeds[i] is None else {"seed": seeds[i]}
             try:
+                if self._autoreset is Autoreset.DISABLED:
+                    self._call_reset(i, given)  # the caller's own reset goes on from it
                 self._end(i, given)
             except BaseException as error:
                 raise self._failure(i, error) from error
@@ -393,9 +408,6 @@ class EnvGroup(Envs):
             self._actions.load(0, actions)
         elif actions is not None or self._given_actions is not None:
             self._given_actions = None if actions is None else actions[0]
-        self._infos.rest = {}
-        self._reset_infos.rest = {}
-        self._last_reset = -1
         self._outcomes.begin()
         if self._returned:
             self._returned = defaultdict()
@@ -404,7 +416,7 @@ class EnvGroup(Envs):
         if self._ended:
             self._terminated[:] = False
             self._truncated[:] = False
-            self._ended = False
+            self._ended, self._last_reset = False, -1
         self._doing = "step"
 
     def _store(self, i: int, observation: Any, reward: Any) -> None:
@@ -494,14 +506,15 @@ class EnvGroup(Envs):
             )
         return result
 
-    def outcome(self) -> Outcome:
-        """What goes back besides the arrays; the same again, if an interrupt comes."""
+    def _have_been_reset(self) -> None:
+        """Takes note of the environments that were reset in place of their step."""
         for i in self._reset_instead:
             self._pending[i] = False
             self._stepped[i] = self.envs[i]
-        return self._outcomes.outcome(
-            self._last_reset >= 0, self._observations.objects, self._reset_observations.objects
-        )
+
+    def outcome(self) -> Outcome:
+        """What goes back besides the arrays; the same again, if an interrupt comes."""
+        return self._outcomes.outcome(self._last_reset >= 0)
 
     def _note_masks(self, places: Iterable[int]) -> None:
         """Takes note of masks; to be called for environments that are in new states."""

@@ -131,43 +131,47 @@ class OutcomeMaker:
         infos: writes the infos.
         reset_infos: writes those of the resets.
         watched: the environments that are asked for masks of actions.
+        observations: the lists of observations' leaves that are held as objects.
+        reset_observations: the same for the first observations of the next episodes.
     """
 
-    def __init__(self, infos: _Writer, reset_infos: _Writer, watched: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        infos: _Writer,
+        reset_infos: _Writer,
+        watched: Collection[int] = (),
+        observations: Sequence[Sequence[Any]] = (),
+        reset_observations: Sequence[Sequence[Any]] = (),
+    ) -> None:
         self._infos = infos
         self._reset_infos = reset_infos
         self._watched = watched
+        self._observations = observations
+        self._reset_observations = reset_observations
         self._known = self._told = 0
 
     def begin(self) -> None:
-        """Begins a command: what was told in the last one is known."""
-        self._known = self._told
+        """Begins a command: what the last one left has been told."""
+        self._infos.rest, self._reset_infos.rest, self._known = {}, {}, self._told
 
     def forget(self) -> None:
         """Tells of all columns again with the next command, to whom did not hear of them."""
         self._told = -1
 
-    def outcome(
-        self,
-        ended: bool,
-        observations: Sequence[Sequence[Any]] = (),
-        reset_observations: Sequence[Sequence[Any]] = (),
-    ) -> Outcome:
+    def outcome(self, ended: bool) -> Outcome:
         """What came of the command; the same again, until the next one begins.
 
         Args:
             ended: whether an episode ended, and the next one began in the same step.
-            observations: the lists of observations' leaves that are held as objects.
-            reset_observations: the same for the first observations of the next episodes.
         """
         infos, resets = self._infos, self._reset_infos
         changes = infos.table.changes + resets.table.changes
-        if not (infos.rest or resets.rest or observations or changes != self._known):
+        if changes == self._known and not (infos.rest or resets.rest or self._observations):
             return ENDED if ended else DONE
         rest = Rest(infos=infos.rest, reset_infos=resets.rest)
-        rest.observations = [list(values) for values in observations]
+        rest.observations = [list(values) for values in self._observations]
         if ended:
-            rest.reset_observations = [list(values) for values in reset_observations]
+            rest.reset_observations = [list(values) for values in self._reset_observations]
         if changes != self._known:
             rest.layout, rest.reset_layout = infos.table.layout, resets.table.layout
             rest.masks = bool(self._watched)

@@ -94,10 +94,14 @@ class StepClock:
     Args:
         n: number of environments.
         memory: :data:`TIMES_BYTES` zeros that are written to; None for memory of its own.
+
+    Attributes:
+        times_each (bool): whether the environments of the next step are to be timed one by one.
     """
 
     def __init__(self, n: int, memory: Any = None) -> None:
         self.memory = bytearray(TIMES_BYTES) if memory is None else memory
+        self.times_each = True
         self._cells = memoryview(self.memory).cast("B").cast("d")
         self._steps = 0
         self._busy = 0.0
@@ -113,6 +117,7 @@ class StepClock:
             cells[_FIRST] = start
         self._busy += duration
         self._steps = steps + 1
+        self.times_each = not self._steps % EACH
         cells[_RING + steps % WINDOW] = duration
         cells[_BUSY] = self._busy
         cells[_LAST] = end
@@ -123,11 +128,6 @@ class StepClock:
         last = self._steps - 1
         place = _RING + last % WINDOW
         return bytes(self._cells[:_RING]) + bytes(self._cells[place : place + 1])
-
-    @property
-    def times_each(self) -> bool:
-        """Whether the environments of the next step are to be timed one by one."""
-        return not self._steps % EACH
 
     def timed(self, items: Iterator[Any]) -> Iterator[Any]:
         """The same items; the time until the next one is asked for is that environment's."""

@@ -1,4 +1,4 @@
-"""Spaces in messages."""
+"""Spaces in messages: Gymnasium's, and those of the records that many agents travel in."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
+from xuance_envs.multi_agent.record import ActionRecord, ObservationRecord
+from xuance_envs.multi_agent.team import Team, team_of
 from xuance_envs.remote.wire.arrays import (
     Tagged,
     array_from_wire,
@@ -28,7 +30,7 @@ def space_to_wire(space: Space[Any]) -> dict[str, Any]:
     """A space as a part of a message.
 
     Args:
-        space: any of Gymnasium's own.
+        space: any of Gymnasium's own, or of many agents' records.
 
     Raises:
         WireError: it is a custom one, or has a dtype that does not travel.
@@ -210,6 +212,46 @@ def _graph_from_wire(node: Any, depth: int) -> spaces.Graph:
     )
 
 
+def _record_to_wire(space: ObservationRecord | ActionRecord) -> dict[str, Any]:
+    team = space.team
+    state = team.state_space
+    return {
+        "agents": [to_wire(agent) for agent in team.agents],
+        "observation_spaces": [space_to_wire(each) for each in team.observation_spaces],
+        "action_spaces": [space_to_wire(each) for each in team.action_spaces],
+        "groups": None
+        if team.is_one
+        else [[group.name, list(group.places)] for group in team.groups],
+        "masks": any(group.mask is not None for group in team.groups),
+        "state_space": None if state is None else space_to_wire(state),
+        "infos_by_agent": team.infos_by_agent,
+    }
+
+
+def _record_from_wire(kind: Callable[[Team], Space[Any]]) -> Callable[[Any, int], Space[Any]]:
+    def decode(node: Any, depth: int) -> Space[Any]:
+        agents = [from_wire(agent) for agent in node["agents"]]
+
+        def by_agent(name: str) -> dict[Any, Space[Any]]:
+            return dict(
+                zip(agents, [space_from_wire(each, depth) for each in node[name]], strict=True)
+            )
+
+        state, groups = node["state_space"], node["groups"]
+        team = team_of(
+            agents,
+            by_agent("observation_spaces"),
+            by_agent("action_spaces"),
+            None if state is None else space_from_wire(state, depth),
+            None if groups is None else {name: [agents[i] for i in at] for name, at in groups},
+            bool(node["masks"]),
+            bool(node["infos_by_agent"]),
+        )
+        return kind(team)
+
+    return decode
+
+
 _SPACES: dict[type, tuple[Callable[[Any], dict[str, Any]], Callable[[Any, int], Space[Any]]]] = {
     spaces.Box: (_box_to_wire, _box_from_wire),
     spaces.Discrete: (_discrete_to_wire, _discrete_from_wire),
@@ -221,6 +263,8 @@ _SPACES: dict[type, tuple[Callable[[Any], dict[str, Any]], Callable[[Any, int], 
     spaces.OneOf: (_several_to_wire, _several_from_wire(spaces.OneOf)),
     spaces.Sequence: (_sequence_to_wire, _sequence_from_wire),
     spaces.Graph: (_graph_to_wire, _graph_from_wire),
+    ObservationRecord: (_record_to_wire, _record_from_wire(ObservationRecord)),
+    ActionRecord: (_record_to_wire, _record_from_wire(ActionRecord)),
 }
 
 

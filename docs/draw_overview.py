@@ -1,0 +1,106 @@
+"""Draws the picture of what the package is, for the README and the documentation's first page.
+
+    python docs/draw_overview.py
+
+writes docs/_static/overview.svg. It has a ground of its own, to be legible on dark pages, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+
+FILE = Path(__file__).parent / "_static" / "overview.svg"
+WIDTH, HEIGHT = 800, 300
+BLUE, GREY, DARK = "#1f6fb4", "#9aa0a8", "#20242a"
+
+PROGRAMS = ("your own loop", "rollouts for an agent", "Gymnasium", "Stable-Baselines3")
+PROGRAMS += ("Tianshou", "XuanCe")
+PLACES = (
+    ("this process", "DummyVecEnv_Gym", 1),
+    ("worker processes", "SubprocVecEnv_Gym", 3),
+    ("a Ray cluster", "RayVecEnv_Gym", 3),
+    ("a server, by HTTP", "RemoteVecEnv", 2),
+)
+"""Where environments are, the class for it, and how many groups of them are drawn."""
+
+TOP, STEP = 52, 58
+
+
+def text(x: float, y: float, words: str, *, size: int = 13, style: str = "") -> str:
+    return f'<text x="{x}" y="{y}" font-size="{size}" {style}>{escape(words)}</text>'
+
+
+def box(x: float, y: float, width: float, height: float, colour: str) -> str:
+    return (
+        f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" fill="white" '
+        f'stroke="{colour}" stroke-width="1.5"/>'
+    )
+
+
+def arrow(x1: float, y1: float, x2: float, y2: float) -> str:
+    return (
+        f'<path d="M{x1} {y1} L{x2} {y2}" stroke="{DARK}" stroke-width="1.3" fill="none" '
+        'marker-end="url(#head)"/>'
+    )
+
+
+def programs() -> Iterator[str]:
+    """What steps the environments, on the left."""
+    height = 38.6
+    for number, name in enumerate(PROGRAMS):
+        y = TOP + number * height
+        yield box(16, y, 160, 30, GREY)
+        yield text(96, y + 20, name, style='text-anchor="middle"')
+        yield f'<path d="M176 {y + 15} H196" stroke="{GREY}" stroke-width="1.3"/>'
+    last = TOP + (len(PROGRAMS) - 1) * height + 15
+    yield f'<path d="M196 {TOP + 15} V{last}" stroke="{GREY}" stroke-width="1.3"/>'
+
+
+def places() -> Iterator[str]:
+    """Where the environments are, on the right: groups, each stepped by one process."""
+    for number, (name, kind, groups) in enumerate(PLACES):
+        y = TOP + number * STEP
+        yield box(500, y, 284, 46, BLUE)
+        yield text(512, y + 20, name, style='font-weight="bold"')
+        yield text(512, y + 37, kind, size=11, style='font-family="monospace"')
+        for group in range(groups):
+            x = 672 + group * 36
+            yield box(x, y + 8, 30, 30, GREY)
+            for square in range(4):
+                left, top = x + 5 + 11 * (square % 2), y + 13 + 11 * (square // 2)
+                yield f'<rect x="{left}" y="{top}" width="8" height="8" fill="{BLUE}"/>'
+        yield arrow(470, 156, 496, y + 23)
+
+
+def picture() -> str:
+    """The whole drawing."""
+    centre = 'text-anchor="middle"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" fill="{DARK}">',
+        '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+        f'markerHeight="7" orient="auto"><path d="M0 0 L8 4 L0 8 z" fill="{DARK}"/></marker>',
+        "</defs>",
+        f'<rect width="{WIDTH}" height="{HEIGHT}" rx="10" fill="#f6f8fa"/>',
+        text(96, 32, "your program", size=14, style=f'{centre} font-weight="bold"'),
+        text(642, 32, "your environments", size=14, style=f'{centre} font-weight="bold"'),
+        box(318, 110, 152, 92, BLUE),
+        text(394, 140, "one vector", size=15, style=f'{centre} font-weight="bold"'),
+        text(394, 160, "environment", size=15, style=f'{centre} font-weight="bold"'),
+        text(394, 184, "the same results", size=11, style=centre),
+        text(257, 136, "actions", size=11, style=centre),
+        arrow(200, 144, 314, 144),
+        arrow(314, 168, 200, 168),
+        text(257, 184, "observations,", size=11, style=centre),
+        text(257, 198, "rewards, ends, infos", size=11, style=centre),
+        *programs(),
+        *places(),
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(picture(), encoding="utf-8")

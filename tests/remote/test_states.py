@@ -1,0 +1,335 @@
+"""States that a server keeps: what is returned, how long they are there, and how many."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from comparing import assert_same
+from serving import Asking, ServerMaker
+
+from xuance_envs import DummyVecEnv, EnvStates, RemoteVecEnv, errors
+from xuance_envs.remote.client import StudentGymEnvVectorized, create_student_gym_env_vectorized
+from xuance_envs.remote.failures import RefusedError
+from xuance_envs.remote.server import Server
+from xuance_envs.remote.serving.kept_states import KeptStates
+from xuance_envs.remote.settings import Limits
+from xuance_envs.state.saved_env import SavedEnv
+
+
+def student(server: Server, num_envs: int, step_size: int, **options: Any) -> Any:
+    return create_student_gym_env_vectorized(
+        num_envs, step_size, "any", base_url=server.url, env_id="Counting", **options
+    )
+
+
+def cart_poles(server: Server, num_envs: int) -> RemoteVecEnv:
+    return RemoteVecEnv(server.url, "CartPole", num_envs, user_token="any", seed=1)
+
+
+def played(env: StudentGymEnvVectorized, actions: list[list[int]]) -> list[Any]:
+    found = []
+    for each in actions:
+        found.append((*env.step(each), env.get_terminated_env_indices()))
+    return found
+
+
+# --- what a student's environments return -------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", [0, 1, 3])
+def test_students_go_back(server: Server, before: int) -> None:
+    actions = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    with student(server, 3, 1) as env:
+        first = env.reset(seed=3)
+        steps = played(env, actions[:before])
+        state = env.save_state()
+        expected = played(env, [[9, 9, 9]] * 2)
+        env.reset()
+        obs, infos = env.load_state(state)
+        shown = (np.stack([each[-1] for each in steps[-1][0]]), steps[-1][4]) if steps else first
+        assert_same((obs, infos), shown)
+        assert env.get_active_count() == (0 if before == 3 else 3)
+        assert_same(played(env, [[9, 9, 9]] * 2), expected)
+
+
+def test_students_go_back_with_some(server: Server) -> None:
+    with student(server, 3, 5) as env:
+        env.reset(seed=3)
+        env.reset_specific_envs([1])
+        state = env.save_state([2, 1])
+        env.step([1, 1, 1])
+        assert env.get_terminated_env_indices() == [0, 1, 2]
+        obs, infos = env.load_state(state, env_ids=[0, 1])
+        assert_same(obs, np.float32([[5, 0, 0], [4, 1, 0]]))
+        assert len(infos) == 2
+        assert env.get_terminated_env_indices() == [2]
+        assert_same(env.load_state(state[1], env_ids=[2])[0], np.float32([[4, 1, 0]]))
+        nothing = env.load_state(env.save_state([]), env_ids=[])
+        assert (nothing[0].shape, nothing[1]) == ((0, 3), [])
+
+
+def test_students_clone(server: Server) -> None:
+    with student(server, 4, 1) as env:
+        env.reset(seed=3)
+        env.step([1, 2, 3, 4])
+        played(env, [[1] * 4] * 2)
+        env.reset_specific_envs([0, 1])
+        obs, infos = env.clone_state([0, 3], [3, 0])
+        assert_same(obs, np.float32([[3, 1, 0], [6, 0, 3]]))
+        assert (infos[0], infos[1]["step"]) == ({}, 2)
+        assert env.get_terminated_env_indices() == [0, 2]
+        env.clone_state(1, [0, 2, 3], fork_rng=True)
+        found = played(env, [[2] * 4] * 3)
+        for step in found:
+            assert_same([each.tolist() for each in step[0]], [step[0][1].tolist()] * 4)
+        assert env.get_terminated_env_indices() == [0, 1, 2, 3]
+
+
+def test_students_are_told_what_cannot_be(server: Server) -> None:
+    with student(server, 2, 1) as env, student(server, 2, 1) as other:
+        with pytest.raises(errors.RemoteConflictError, match="call reset first"):
+            env.save_state()
+        env.reset_specific_envs([0])
+        with pytest.raises(errors.RemoteConflictError, match="reset first: environment 1"):
+            env.clone_state(1, 0)
+        env.clone_state(0, 1)
+        state = env.save_state()
+        other.reset()
+        for ask, error, text in (
+            (lambda: env.load_state(state[0]), ValueError, "expected those of 2 .*, got 1"),
+            (lambda: env.load_state(b""), TypeError, "expected an EnvStates, got bytes"),
+            (lambda: other.load_state(state), errors.StateError, "their own session"),
+            (lambda: env.clone_state(0, [1, 1]), ValueError, "at most once"),
+        ):
+            with pytest.raises(error, match=text):
+                ask()
+        env.step([1, 1])
+    with pytest.raises(errors.ClosedVecEnvError):
+        env.save_state()
+
+
+# --- handles ------------------------------------------------------------------------------------
+
+
+def test_a_handle_tells_its_size_and_gives_no_bytes(server: Server, tmp_path: Path) -> None:
+    with cart_poles(server, 3) as envs:
+        envs.reset()
+        state = envs.save_state()
+        assert len(state) == 3
+        assert 3 * 1000 < state.nbytes < 3 * 10_000
+        assert state.nbytes == sum(one.nbytes for one in state)
+        path = tmp_path / "state.xenvs"
+        for ask in (state.to_bytes, lambda: state.save(path), lambda: pickle.dumps(state[1])):
+            with pytest.raises(errors.StateError, match="do not leave it"):
+                ask()
+        assert not path.exists()
+        more = state.adding("mine", [1, 2, 3])
+        assert more[[2, 0]].extra("mine") == [3, 1]
+        envs.load_state(more)
+
+
+def test_no_state_goes_from_one_place_to_another(server: Server) -> None:
+
+    with cart_poles(server, 1) as envs, cart_poles(server, 1) as others:
+        fns = [_cart_pole]
+        with DummyVecEnv(fns) as here:
+            for each in (envs, others, here):
+                each.reset()
+            state, own = envs.save_state(), here.save_state()
+            for ask, text in (
+                (lambda: others.load_state(state), "no other session's"),
+                (lambda: envs.load_state(own), "takes none from a client"),
+                (lambda: here.load_state(state), "do not leave it"),
+                (lambda: envs.load_state(EnvStates.joined([own])), "takes none from a client"),
+            ):
+                with pytest.raises(errors.StateError, match=text):
+                    ask()
+            for each in (envs, others, here):
+                each.step([1])
+
+
+def _cart_pole() -> Any:
+    import gymnasium
+
+    return gymnasium.make("CartPole-v1")
+
+
+def test_what_nobody_holds_is_dropped(serve: ServerMaker) -> None:
+    server = serve(states_per_session=4)
+    with cart_poles(server, 2) as envs:
+        envs.reset()
+        first, second = envs.save_state(), envs.save_state()
+        with pytest.raises(errors.RemoteLimitError, match=r"keeps 4 states .* there are 4, and 1"):
+            envs.save_state([0])
+        part = first[1]
+        del first
+        third = envs.save_state([1])
+        with pytest.raises(errors.RemoteLimitError, match="there are 4"):
+            envs.save_state([0])
+        envs.load_state(part, env_ids=[0])
+        envs.load_state(third, env_ids=[1])
+        del part
+        for _ in range(20):  # in a cycle, too
+            part = [envs.save_state([0])]
+            part.append(part)
+            del part
+            gc.collect()
+        envs.load_state(second)
+        envs.step([0, 0])
+
+
+def test_a_step_tells_what_nobody_holds(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[list[int]] = []
+    with cart_poles(server, 2) as envs:
+        session = envs._session
+        drop = session._drop
+        monkeypatch.setattr(session, "_drop", lambda states: (told.append(states), drop(states)))
+        envs.reset()
+        state = envs.save_state()
+        for _ in range(2):
+            envs.step([0, 0])
+        assert told == []
+        del state
+        for _ in range(3):
+            envs.step([0, 0])
+        assert len(told) == 1
+        assert len(told[0]) == 2
+
+
+def test_dropping_that_fails_is_repeated(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    with cart_poles(server, 2) as envs:
+        envs.reset()
+        connection, request = envs._session._connection, envs._session._connection.request
+
+        def refusing(method: str, path: str, *rest: Any, **how: Any) -> Any:
+            if path.endswith("states"):
+                raise errors.RemoteLimitError("later", server.url, 429)
+            return request(method, path, *rest, **how)
+
+        state = envs.save_state()
+        del state
+        monkeypatch.setattr(connection, "request", refusing)
+        envs.step([0, 0])
+        assert len(envs._session.states.unwanted) == 2
+        monkeypatch.undo()
+        envs.step([0, 0])
+        assert envs._session.states.unwanted == []
+
+
+# --- the server ---------------------------------------------------------------------------------
+
+
+def test_bytes_are_limited(serve: ServerMaker) -> None:
+    server = serve(state_bytes_per_session=30_000)
+    with cart_poles(server, 20) as envs:
+        envs.reset()
+        held = [envs.save_state([0])]
+        with pytest.raises(errors.RemoteLimitError, match="keeps 30000 bytes of states"):
+            envs.save_state()
+        held += [envs.save_state(range(5)) for _ in range(2)]
+        envs.step([0] * 20)
+        assert sum(state.nbytes for state in held) > 11 * 1000
+
+
+@pytest.fixture
+def asking(server: Server) -> Iterator[Callable[[], Asking]]:
+    made: list[Asking] = []
+
+    def asking() -> Asking:
+        made.append(Asking(server))
+        return made[-1]
+
+    yield asking
+    for each in made:
+        each.close()
+
+
+def test_a_state_is_asked_for_by_hand(asking: Callable[[], Asking]) -> None:
+    ask = asking()
+    ask.ask("create", env_id="Counting", num_envs=2)
+    ask.ask("vectorized_reset", seed=5)
+    kept = ask.ask("states", operation="save").json()
+    assert len(kept["states"]) == len(kept["bytes"]) == 2
+    assert all(size > 100 for size in kept["bytes"])
+    ask.ask("vectorized_step", actions=[1, 1], steps=2)
+    two, one = kept["states"][::-1], [ask.episodes[0]]
+    back = ask.ask("states", operation="load", states=two)
+    assert back.json()["observations"] == [[6, 0, 0], [5, 0, 0]]
+    ask.ask("vectorized_step", actions=[1], steps=2, episode_ids=one)
+    back = ask.ask("states", operation="clone", episode_ids=one, sources=ask.episodes[1:])
+    assert back.json()["observations"] == [[5, 0, 0]]
+    for message, status, text in (
+        ({"operation": "load", "states": two[:1]}, 422, "expected 2 states, got 1"),
+        ({"operation": "load", "states": [two[0], 99]}, 404, "no state 99"),
+        ({"operation": "load", "states": [0, -1]}, 422, "states"),
+        ({"operation": "clone", "episode_ids": one}, 422, "expected 1 or 1 sources"),
+        ({"operation": "upload"}, 422, "operation"),
+        ({"operation": "save", "states": [True]}, 422, "states"),
+    ):
+        answer = ask.ask("states", **message)
+        assert (answer.status_code, text in answer.text) == (status, True), (message, answer.text)
+    dropped = ask.ask("states", operation="drop", states=[two[0], two[0], 99])
+    assert dropped.json() == {"dropped": 1}
+    assert ask.ask("states", operation="load", states=two).status_code == 404
+    other = asking()
+    other.ask("create", env_id="Counting", num_envs=2)
+    assert other.ask("states", operation="load", states=kept["states"]).status_code == 404
+
+
+def test_episodes_of_another_creation_take_them_if_they_are_alike(
+    asking: Callable[[], Asking],
+) -> None:
+    ask = asking()
+    ask.ask("create", env_id="Counting")
+    ask.ask("create", env_id="Counting")
+    ask.ask("create", env_id="CartPole")
+    first, second, other = ([episode] for episode in ask.episodes)
+    ask.ask("vectorized_reset", seed=5, episode_ids=first)
+    kept = ask.ask("states", operation="save", episode_ids=first).json()["states"]
+    back = ask.ask("states", operation="load", episode_ids=second, states=kept)
+    assert back.json()["observations"] == [[5, 0, 0]]
+    step = ask.ask("vectorized_step", actions=[1], episode_ids=second)
+    assert step.json()["observations"] == [[[5, 0, 1]]]
+    refused = ask.ask("states", operation="load", episode_ids=other, states=kept)
+    assert refused.status_code == 409
+    told = refused.json()["error"]
+    assert told["code"] == "state_mismatch"
+    assert told["details"]["what"] == "observation space"
+    assert told["details"]["saved"] != told["details"]["here"]
+    clone = ask.ask("states", operation="clone", episode_ids=second, sources=first)
+    assert clone.status_code == 422
+
+
+def test_a_request_that_is_repeated_saves_once(serve: ServerMaker) -> None:
+    ask = Asking(serve(states_per_session=2))
+    ask.ask("create", env_id="Counting", num_envs=2)
+    ask.ask("vectorized_reset")
+    answers = [ask.ask("states", operation="save", sequence=7).json() for _ in range(3)]
+    assert answers == [answers[0]] * 3
+
+
+def test_states_that_are_kept_are_counted() -> None:
+    kept = KeptStates(Limits(states_per_session=3, state_bytes_per_session=100))
+
+    def of(*sizes: int) -> EnvStates:
+        return EnvStates([SavedEnv(b"x" * size, b"") for size in sizes], {})
+
+    assert kept.keep(of(10, 20)) == [1, 2]
+    assert kept.keep(of(30)) == [3]
+    assert (len(kept), kept.nbytes) == (3, 60)
+    assert kept.drop([2, 2, 9]) == 1
+    assert (len(kept), kept.nbytes) == (2, 40)
+    kept.check(1, 60)
+    for more in ((2, 0), (1, 61)):
+        with pytest.raises(RefusedError, match="this server keeps"):
+            kept.check(*more)
+    assert kept.find([3, 1]) == of(30, 10)
+    kept.clear()
+    assert (len(kept), kept.nbytes) == (0, 0)
+    assert kept.keep(of(1)) == [4], "a number is never given again"
