@@ -74,6 +74,18 @@ def test_further_creations_share_processes_and_are_what_they_were(
             os.kill(some[0], 0)
 
 
+def test_states_are_those_of_their_own_creation(serve: ServerMaker) -> None:
+    ask, made = sharing(serve(processes_per_session=1), auto_reset=True)
+    for actions, episodes in zip(((0, 6), (6, 6)), made, strict=True):
+        step(ask, episodes, *actions)
+    saved = [ask.ask("states", operation="save", episode_ids=each).json() for each in made]
+    expected = [step(ask, episodes, 6, 0).json() for episodes in made]
+    for episodes, kept, answer in zip(made, saved, expected, strict=True):
+        message = {"operation": "load", "states": kept["states"], "episode_ids": episodes}
+        assert ask.ask("states", **message).status_code == 200
+        assert step(ask, episodes, 6, 0).json() == answer
+
+
 @pytest.mark.parametrize(
     ("harm", "code", "told"),
     [(EXITS, "worker_died", "exited with code 7"), (HANGS, "worker_timeout", "within 2 s")],
