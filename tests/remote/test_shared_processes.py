@@ -122,6 +122,24 @@ def test_an_exception_ends_the_episodes_it_is_of_and_leaves_the_process_to_other
     assert pids_of(ask, third) == [pid], "the first creation is gone, its process is not"
 
 
+def test_the_memory_of_those_that_have_left_is_used_again() -> None:
+    first = hosted()
+    first.reset()
+    memory = first.backend.settings.memory
+    sizes = []
+    for _ in range(3):
+        second = hosted(first, 40)
+        observations, _ = second.reset(seed=7)
+        assert observations[:, 1].tolist() == [0] * 40
+        assert second.times.steps == 0
+        second.step([0] * 40)
+        sizes.append(os.fstat(memory.fd).st_size)
+        ended(second)
+    assert len(set(sizes)) == 1
+    ended(first)
+    assert_nothing_is_left()
+
+
 def test_what_cannot_be_made_leaves_the_process_to_others(serve: ServerMaker) -> None:
     served = {"Mischievous": MischievousEnv, "Unmakeable": UnmakeableEnv}
     ask, (first,) = sharing(serve(served, processes_per_session=1), 1, auto_reset=True)
