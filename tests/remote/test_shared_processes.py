@@ -74,6 +74,18 @@ def test_further_creations_share_processes_and_are_what_they_were(
             os.kill(some[0], 0)
 
 
+def test_states_are_those_of_their_own_creation(serve: ServerMaker) -> None:
+    ask, made = sharing(serve(processes_per_session=1), auto_reset=True)
+    for actions, episodes in zip(((0, 6), (6, 6)), made, strict=True):
+        step(ask, episodes, *actions)
+    saved = [ask.ask("states", operation="save", episode_ids=each).json() for each in made]
+    expected = [step(ask, episodes, 6, 0).json() for episodes in made]
+    for episodes, kept, answer in zip(made, saved, expected, strict=True):
+        message = {"operation": "load", "states": kept["states"], "episode_ids": episodes}
+        assert ask.ask("states", **message).status_code == 200
+        assert step(ask, episodes, 6, 0).json() == answer
+
+
 @pytest.mark.parametrize(
     ("harm", "code", "told"),
     [(EXITS, "worker_died", "exited with code 7"), (HANGS, "worker_timeout", "within 2 s")],
@@ -108,6 +120,24 @@ def test_an_exception_ends_the_episodes_it_is_of_and_leaves_the_process_to_other
     assert step(ask, second, 0, 0).status_code == 200
     third = ask.ask("create", env_id="Mischievous").json()["episode_ids"]
     assert pids_of(ask, third) == [pid], "the first creation is gone, its process is not"
+
+
+def test_the_memory_of_those_that_have_left_is_used_again() -> None:
+    first = hosted()
+    first.reset()
+    memory = first.backend.settings.memory
+    sizes = []
+    for _ in range(3):
+        second = hosted(first, 40)
+        observations, _ = second.reset(seed=7)
+        assert observations[:, 1].tolist() == [0] * 40
+        assert second.times.steps == 0
+        second.step([0] * 40)
+        sizes.append(os.fstat(memory.fd).st_size)
+        ended(second)
+    assert len(set(sizes)) == 1
+    ended(first)
+    assert_nothing_is_left()
 
 
 def test_what_cannot_be_made_leaves_the_process_to_others(serve: ServerMaker) -> None:

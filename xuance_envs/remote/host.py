@@ -159,7 +159,7 @@ class Host:
         self._sizes = sizes_of(self._vec_env.observation_space)
 
     def _prepared(self, backend: Processes) -> None:
-        self.process.backends.append(backend)
+        self.process.prepare(backend)
         if self._closing:
             raise no_session()
 

@@ -83,9 +83,10 @@ class Processes(Backend[ProcessDriver]):
 
     def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
         """See :class:`~xuance_envs.engine.backend.Backend`; they are on shared memory."""
-        memory = self.settings.memory
-        self._arrays_at = memory.extend(StepArrays.nbytes(*spaces, num_envs, self.info_bytes))
-        return StepArrays.allocate(*spaces, num_envs, memory.map(self._arrays_at), self.info_bytes)
+        memory, size = self.settings.memory, StepArrays.nbytes(*spaces, num_envs, self.info_bytes)
+        self._arrays_at = memory.extend(size)
+        mapped = memory.map(self._arrays_at, size)
+        return StepArrays.allocate(*spaces, num_envs, mapped, self.info_bytes)
 
     def waiter(self, drivers: Sequence[Driver]) -> PolledWaiter:
         """See :class:`~xuance_envs.engine.backend.Backend`."""
@@ -162,11 +163,25 @@ class Lodger(Processes):
         super().__init__(beside.settings, split, env_fns, keywords, info_bytes=beside.info_bytes)
         self._beside = beside
         self._forked = False  # the process is there, and inherits nothing any more
+        self._parts: list[int] = []
         self.settings.memory.share()
 
+    def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
+        """See :class:`~xuance_envs.engine.backend.Backend`."""
+        arrays = super().allocate(spaces, num_envs)
+        self._parts.append(self._arrays_at)
+        return arrays
+
+    def end(self, patience: float | None = None) -> None:
+        """See :class:`~xuance_envs.engine.backend.Backend`; the next one may have its memory."""
+        super().end(patience)
+        while self._parts:
+            self.settings.memory.give_back(self._parts.pop())
+
     def _start(self, index: int, started: Callable[[ProcessDriver], None]) -> None:
-        group = self.settings.memory.extend(REGION) // REGION
-        started(self._beside.workers[0].share(group, *self._split[index]))
+        region = self.settings.memory.extend(REGION)
+        self._parts.append(region)
+        started(self._beside.workers[0].share(region // REGION, *self._split[index]))
 
 
 def _end(processes: Processes, memory: SharedMemory) -> None:

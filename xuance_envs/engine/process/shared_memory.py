@@ -35,6 +35,8 @@ class SharedMemory:
         self.fd = fd if fd is not None else _anonymous_file()
         self.reserved = reserved
         self._sharers = 0
+        self._sizes: dict[int, int] = {}  # of the parts, by where they begin
+        self._free: set[int] = set()
         if fd is None:
             try:
                 os.ftruncate(self.fd, reserved)
@@ -46,11 +48,18 @@ class SharedMemory:
                 ) from error
 
     def extend(self, nbytes: int) -> int:
-        """Adds a part of a size and reserves it, so that using it cannot fail; where it begins.
+        """Adds a part of a size, zeros, and reserves it, so that using it cannot fail.
+
+        Returns:
+            Where it begins.
 
         Raises:
             MemoryError: there is not enough; says how much is needed.
         """
+        if fitting := [(self._sizes[at], at) for at in self._free if self._sizes[at] >= nbytes]:
+            size, at = min(fitting)
+            self._free.remove(at)
+            return self._cleared(at, size)
         told = (
             f"the arrays shared with the workers need {nbytes:,} bytes of shared memory, {{}}. "
             "Fewer environments, or smaller observations, need less"
@@ -67,11 +76,21 @@ class SharedMemory:
         except OSError as error:
             reason = f"which are not to be had: {error.strerror}"
             raise MemoryError(told.format(reason)) from error
+        self._sizes[start] = nbytes
         return start
 
-    def map(self, start: int) -> mmap.mmap:
-        """Maps the part that was added last; the map stays valid when the descriptor is closed."""
-        return mmap.mmap(self.fd, os.fstat(self.fd).st_size - start, offset=start)
+    def give_back(self, start: int) -> None:
+        """Leaves a part that nobody uses any more to who wants one."""
+        self._free.add(start)
+
+    def _cleared(self, start: int, nbytes: int) -> int:
+        for at in range(start, start + nbytes, UNIT):
+            os.pwrite(self.fd, bytes(min(UNIT, start + nbytes - at)), at)
+        return start
+
+    def map(self, start: int, nbytes: int) -> mmap.mmap:
+        """Maps a part; the map stays valid when the descriptor is closed."""
+        return mmap.mmap(self.fd, nbytes, offset=start)
 
     def share(self) -> None:
         """Takes note of one more that uses it, and closes it in turn."""

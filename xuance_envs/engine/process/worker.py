@@ -110,7 +110,7 @@ class Worker:
         self, spaces: tuple[Any, Any], num_envs: int, info_bytes: int, start: int, lo: int, hi: int
     ) -> StepArrays:
         """A group's slice of the arrays, whose memory has its size by now."""
-        memory = self._memory.map(start)
+        memory = self._memory.map(start, StepArrays.nbytes(*spaces, num_envs, info_bytes))
         keep_from_forks(memory, self._memory.fd, start)
         return StepArrays.allocate(*spaces, num_envs, memory, info_bytes).slice(lo, hi)
 

@@ -43,7 +43,6 @@ class SessionProcess:
         turnstile: what each step goes through; None for nothing.
 
     Attributes:
-        backends: what its environments were started by, in the order of their creation.
         environments: how many there are in it.
         busy: whether a command is being done.
         closing: whether nothing is to be done in it any more.
@@ -53,7 +52,7 @@ class SessionProcess:
     def __init__(
         self, seconds: float, tallies: Sequence[Tally] = (), turnstile: Turnstile | None = None
     ) -> None:
-        self.backends: list[Processes] = []
+        self._backends: list[Processes] = []
         self.environments = 0
         self.busy = False
         self.closing = False
@@ -80,6 +79,11 @@ class SessionProcess:
         self._hosts += 1
         self.environments += environments
 
+    def prepare(self, backend: Processes) -> None:
+        """Takes note of what is about to start some; what has ended meanwhile is forgotten."""
+        self._backends = [each for each in self._backends if each.workers]
+        self._backends.append(backend)
+
     def leave(self, environments: int) -> None:
         """Environments are not in it any more; with the last of them it has ended, or will."""
         self._hosts -= 1
@@ -94,10 +98,10 @@ class SessionProcess:
     @property
     def beside(self) -> Processes | None:
         """That of which it has environments still; None where it has to be started."""
-        return next((backend for backend in self.backends if backend.workers), None)
+        return next((backend for backend in self._backends if backend.workers), None)
 
     def _workers(self) -> Iterator[WorkerProcess]:
-        return (driver.worker for each in self.backends for driver in tuple(each.workers))
+        return (driver.worker for each in self._backends for driver in tuple(each.workers))
 
     @property
     def pid(self) -> int | None:
