@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from xuance_envs.engine.group.env_group import EnvGroup
 from xuance_envs.engine.group.outcome import OF_STATES
+from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.serialization import copy_of
 
@@ -164,14 +164,14 @@ class LocalDriver(Driver):
 
 
 class GroupDriver(LocalDriver):
-    """An :class:`~xuance_envs.engine.group.env_group.EnvGroup` in this process.
+    """A :class:`~xuance_envs.engine.group.restorable_group.RestorableGroup` in this process.
 
     Args:
         group: the group.
         lo: index of its first environment.
     """
 
-    def __init__(self, group: EnvGroup, lo: int) -> None:
+    def __init__(self, group: RestorableGroup, lo: int) -> None:
         self._group = group
         super().__init__(lo, lo + len(group.envs))
 

@@ -16,8 +16,8 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver, GroupDriver, is_interrupt
 from xuance_envs.engine.failure_files import FailureFiles
 from xuance_envs.engine.forks import Elsewhere, stays_behind
-from xuance_envs.engine.group.env_group import EnvGroup
 from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.single_env import EnvDescription, common_description
 from xuance_envs.engine.ledger import Ledger
 from xuance_envs.engine.recording import RecordingDriver
@@ -244,7 +244,7 @@ class WorkerGroups(Groups):
         self.backend = backend
         env_fns, keywords = backend.env_fns, backend.keywords
         self._end = backend.ends_with(self)
-        self._own: EnvGroup | None = None
+        self._own: RestorableGroup | None = None
         try:
             backend.start()
             backend.build()  # all at the same time, also with those of this process
@@ -313,7 +313,7 @@ def _replaced_driver(
 
 
 def _driver_here(
-    group: EnvGroup, lo: int, arrays: StepArrays, files: FailureFiles | None
+    group: RestorableGroup, lo: int, arrays: StepArrays, files: FailureFiles | None
 ) -> GroupDriver:
     """The driver of a group in this process."""
     return GroupDriver(group, lo) if files is None else RecordingDriver(group, lo, arrays, files)
@@ -334,13 +334,13 @@ def _group_here(
     keywords: Sequence[Mapping[str, Any]],
     first: int,
     autoreset: Autoreset,
-) -> EnvGroup:
-    return EnvGroup(
+) -> RestorableGroup:
+    return RestorableGroup(
         env_fns, keywords, first, copy_of, autoreset=autoreset, is_interrupt=is_interrupt
     )
 
 
-def _close(group: EnvGroup) -> None:
+def _close(group: RestorableGroup) -> None:
     try:
         group.close()
     except EnvError:

@@ -8,7 +8,7 @@ from typing import Any
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import GroupDriver
 from xuance_envs.engine.failure_files import FailureFiles
-from xuance_envs.engine.group.env_group import EnvGroup
+from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.trails import CHANGING, Trail
 from xuance_envs.errors import EnvError, name_envs
 
@@ -28,7 +28,9 @@ class RecordingDriver(GroupDriver):
         files: where failures are recorded.
     """
 
-    def __init__(self, group: EnvGroup, lo: int, arrays: StepArrays, files: FailureFiles) -> None:
+    def __init__(
+        self, group: RestorableGroup, lo: int, arrays: StepArrays, files: FailureFiles
+    ) -> None:
         super().__init__(group, lo)
         self._files = files
         self._trail = Trail(arrays)

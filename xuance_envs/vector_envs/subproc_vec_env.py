@@ -164,7 +164,7 @@ class SubprocVecEnv(GroupedVecEnv):
         return tuple(driver.worker.pid for driver in self._backend.workers)
 
 
-def start_processes(
+def start_processes(  # noqa: D417  # the class says what the others are
     functions: Sequence[Callable[..., Any]],
     keywords: Sequence[Mapping[str, Any]],
     *,
@@ -193,18 +193,6 @@ def start_processes(
     Args:
         functions: makes an environment each.
         keywords: keyword arguments for each function.
-        in_series: see above.
-        context: see above.
-        caller_steps: see above.
-        step_timeout: see above.
-        start_timeout: see above.
-        on_worker_failure: see above.
-        max_restarts: see above.
-        restart_on_exception: see above.
-        worker_threads: see above.
-        pin_workers: see above.
-        record_failures: see above.
-        info_bytes: see above.
         spin: the longest a worker spins before it blocks, in seconds, where there are CPUs for it.
         autoreset: when an environment whose episode ended is reset.
         describe: makes one description of the environments'.
