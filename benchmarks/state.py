@@ -2,12 +2,15 @@
 
 One environment is saved and put into a twin; one becomes eight over two workers; going back some
 steps is compared with repeating their actions; and steps are counted in turns with
-on_worker_failure="resume" and with "restart".
+on_worker_failure="resume" and with "restart". Those that have to take note of their actions are
+stepped in turns with and without.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -112,6 +115,35 @@ def of_losses(name: str, num_envs: int, args: argparse.Namespace) -> float:
     return float(np.median(ratios))
 
 
+def of_recording(make: Callable[[], Any], args: argparse.Namespace) -> float:
+    """What taking note of actions costs, as a share of the CPU time of a step."""
+    plain, recorded = make(), make()
+    record(recorded)
+    times: list[list[float]] = []
+    for env in (plain, recorded):
+        env.reset(seed=0)
+    actions = actions_of(plain, args.steps)
+    for _ in range(10 * args.rounds):
+        times.append([])
+        for env in (plain, recorded):
+            begun = time.process_time()
+            stepped(env, actions)
+            times[-1].append(time.process_time() - begun)
+    return float(np.median([after / before for before, after in times])) - 1
+
+
+def recording_envs() -> dict[str, Callable[[], Any]]:
+    """Those that take note of actions, as far as they are installed."""
+    found: dict[str, Callable[[], Any]] = {}
+    if importlib.util.find_spec("ale_py"):
+        gymnasium.register_envs(importlib.import_module("ale_py"))
+        found["ale-py's Breakout"] = partial(gymnasium.make, "ALE/Breakout-v5")
+    if importlib.util.find_spec("Box2D"):
+        importlib.import_module("Box2D")
+        found["LunarLander"] = partial(gymnasium.make, "LunarLander-v3")
+    return found
+
+
 def rate(envs: Any, actions: Any, seconds: float) -> float:
     begun = time.perf_counter()
     steps = 0
@@ -154,7 +186,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         ],
     )
     print(table)
-    finish(args, __doc__, run, table, results=results)
+    recording = {name: of_recording(make, args) for name, make in recording_envs().items()}
+    for name, share in recording.items():
+        print(f"taking note of actions, {name}: {share:+.2%} of a step")
+    finish(args, __doc__, run, table, results=results, recording=recording)
 
 
 if __name__ == "__main__":
