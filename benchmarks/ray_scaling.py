@@ -21,6 +21,8 @@ import numpy as np
 from benchmarks.shared.contest import race
 from benchmarks.shared.on_ray import WAITS, WORKS, BusyEnv, SyncActors, local_ray
 from benchmarks.shared.question import add_outputs, add_rounds, begin, finish, make_parser
+from benchmarks.shared.rllib import Sampling, why_without
+from benchmarks.shared.rollouts import Rollouts
 from xuance_envs.engine.ray.cluster import RayCluster
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym
@@ -31,6 +33,8 @@ from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
 HEADER = ("work", "contender", "steps/s", "times the peer")
 OURS = "RayVecEnv_Gym, 2 actors"
 MACHINE = "RayVecEnv_Gym, one actor with 2 workers"
+COLLECTORS = "RayRolloutCollector, 2 collectors"
+IMAGE = 84 * 84 * 4
 NETWORK = 1.25e9
 """Bytes a second of a network of 10 Gbit/s."""
 
@@ -109,6 +113,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--num-envs", type=int, default=32, help="environments that work (default: %(default)s)")
     add("--work", type=float, nargs="+", default=[1.0, 4.0], metavar="MS", help="of each step")
     add("--cartpoles", type=int, default=256, metavar="N", help="default: %(default)s")
+    add(
+        "--collected",
+        type=int,
+        default=32,
+        metavar="N",
+        help="per collector (default: %(default)s)",
+    )
+    add("--rollout-steps", type=int, default=64, metavar="N", help="default: %(default)s")
     add("--model-envs", type=int, default=8, metavar="N", help="per actor (default: %(default)s)")
     add("--actors", type=int, nargs="+", default=[1, 2, 4], metavar="N", help="to check it at")
     add_rounds(parser, seconds=1.0)
@@ -123,12 +135,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         comparisons = [compare_work(args, work) for work in args.work]
         comparisons.append(compare_cartpoles(args, ray))
         comparisons.append(compare_machine(args))
+        rollouts, notes = compare_rollouts(args)
         traffic = measure_traffic(args)
         costs = measure_costs(args)
         checks = check_model(args, costs)
     check_header = ("actors", "model, ms", "measured, ms", "measured / model")
     tables = {
         "Environment steps per second": markdown_table(HEADER, rows_of(comparisons), words=2),
+        "Steps of rollouts delivered per second": markdown_table(
+            HEADER, rows_of(rollouts), words=2
+        ),
         "Of one vector step: calls, and bytes for each environment": markdown_table(
             ("environments", "calls", "there", "back"), traffic
         ),
@@ -141,8 +157,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         ),
     }
     text = "\n\n".join(f"{title}:\n\n{table}" for title, table in tables.items())
+    text = "\n\n".join([text, *notes])
     print(f"\n{args.rounds} rounds of {args.seconds:g} s\n\n{text}")
-    found = {"comparisons": comparisons, "traffic": traffic, "checks": checks}
+    found = {
+        **{"comparisons": comparisons, "rollouts": rollouts},
+        **{"traffic": traffic, "checks": checks},
+    }
     finish(args, __doc__, run, text, results={**found, "costs": asdict(costs)})
 
 
@@ -211,6 +231,98 @@ def compare_machine(args: argparse.Namespace) -> dict[str, Any]:
         return compare(args, f"{args.cartpoles} × CartPole-v1", runners)
 
 
+def small_network() -> Any:
+    """The logits of CartPole's actions."""
+    from torch import nn
+
+    return nn.Sequential(*(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU()), logits(64))
+
+
+def image_network() -> Any:
+    """The logits of two actions, from one pixel of a hundred: what costs is the image."""
+    from torch import nn
+
+    class Glance(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.logits = logits(IMAGE // 100 + 1)
+
+        def forward(self, states: Any) -> Any:
+            return self.logits(states.flatten(1)[:, ::100].float())
+
+    return Glance()
+
+
+def logits(features: int) -> Any:
+    from torch import nn
+
+    return nn.Linear(features, 2)
+
+
+def make_agent(network: Callable[[], Any]) -> Any:
+    """Draws actions by a network's logits, as RLlib's policies do; values are nought."""
+    import torch
+
+    class Agent(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network()
+
+        def get_actions_and_values(self, states: Any, actions: Any = None) -> Any:
+            logs = self.network(states).log_softmax(-1)
+            if actions is None:
+                actions = (logs.exp() / torch.empty_like(logs).exponential_()).argmax(-1)
+            log_probs = logs.gather(-1, actions.long().unsqueeze(-1)).squeeze(-1)
+            return actions, log_probs, torch.zeros(len(logs)), None
+
+    return Agent()
+
+
+def compare_rollouts(args: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
+    """Two collectors beside one caller of an actor with as many workers, and beside RLlib."""
+    import torch
+
+    from xuance_envs.rollout import RayRolloutCollector, RolloutCollector
+
+    without = why_without()
+    torch.set_num_threads(1)  # as Ray has it in each actor
+    n, steps = 2 * args.collected, args.rollout_steps
+    comparisons = []
+    for what, make_env, network, dtype in (
+        ("CartPole-v1", partial(Gym_Env, "CartPole-v1"), small_network, torch.float32),
+        ("84 × 84 × 4 bytes", partial(BusyEnv, 0.0, WORKS, IMAGE), image_network, torch.uint8),
+    ):
+        with ExitStack() as stack:
+            options: dict[str, Any] = {"state_dtype": dtype, "device": "cpu"}
+            agent = make_agent(network)
+            ours = stack.enter_context(
+                RayRolloutCollector(make_env, agent, 2, steps, num_envs=n, processes=1, **options)
+            )
+            envs = RayVecEnv_Gym([make_env] * n, n // 2, actors="machine", copy=False)
+            caller = stack.enter_context(RolloutCollector(envs, agent, steps, **options))
+            runners: dict[str, Runner] = {
+                COLLECTORS: Rollouts(ours.rollout, n, steps),
+                f"RolloutCollector with {MACHINE}": Rollouts(caller.rollout, n, steps),
+            }
+            if without is None:
+                theirs = Sampling(make_env, network, 2, n, steps)
+                stack.callback(theirs.close)
+                runners["RLlib, 2 EnvRunners"] = theirs
+            told = f"{n} × {what}, rollouts of {steps} steps"
+            measured = race(args, told, lambda _, runners=runners: runners, print)
+        first, *others = measured.values()
+        comparisons += [
+            {
+                "what": told,
+                "rates": {result.name: result.median for result in (first, other)},
+                "ratio": first.relative_to(other),
+                "spread": max(first.spread, other.spread),
+            }
+            for other in others
+        ]
+    return comparisons, [] if without is None else [without]
+
+
 def rows_of(comparisons: Sequence[dict[str, Any]]) -> list[list[str]]:
     rows = []
     for comparison in comparisons:
@@ -264,7 +376,7 @@ def count_traffic(
 
 
 def measure_traffic(args: argparse.Namespace) -> list[list[str]]:
-    image = partial(BusyEnv, 0.0, WORKS, 84 * 84 * 4)
+    image = partial(BusyEnv, 0.0, WORKS, IMAGE)
     rows = []
     for name, function in (
         ("CartPole-v1", partial(Gym_Env, "CartPole-v1")),
@@ -387,7 +499,7 @@ def read_out(costs: Costs) -> tuple[tuple[str, ...], list[list[str]]]:
         (64, 1e-3, 0),
         (8, 4e-3, 0),
         (64, 4e-3, 0),
-        (64, 4e-3, 84 * 84 * 4),
+        (64, 4e-3, IMAGE),
         (64, 20e-3, 0),
     ):
         each = f"{envs} × {work * 1e3:g} ms, {'images' if bytes_per_env else 'small'}"

@@ -1,6 +1,7 @@
 """How fast is a vector environment behind HTTP on this machine, beside one in this process?
 
 And with many sessions at a time: how many requests, how long does one take, and is any left behind?
+And while somebody sends what is expensive: how long do others wait?
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from benchmarks.shared.attacks import longest_waits
 from benchmarks.shared.contest import race
 from benchmarks.shared.question import add_outputs, begin, finish, make_parser, with_notes
 from benchmarks.shared.sessions import Load, load
@@ -38,6 +40,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--rounds", type=int, default=7, help="runs of each, interleaved (default: %(default)s)")
     add("--sessions", type=int, nargs="*", default=[32, 200], metavar="N",
         help="sessions at a time, of 8 environments each (default: 32 200)")  # fmt: skip
+    add("--attacks", type=int, default=3, metavar="N",
+        help="how often each attack is made, 0 for none (default: %(default)s)")  # fmt: skip
     add_outputs(parser, "remote table")
     return parser.parse_args(argv)
 
@@ -64,9 +68,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     text = with_notes(markdown_table(header, rows), notes)
     if loads:
         text += "\n\n" + table_of(loads)
+    waits = measure_attacks(args.env, args.attacks) if args.attacks else {}
+    if waits:
+        rows = [[name, f"{seconds * 1e3:.0f} ms"] for name, seconds in waits.items()]
+        text += "\n\n" + markdown_table(("meanwhile", "the longest /healthz of others"), rows)
     print(f"\n{args.num_envs} × {args.env}\n\n{text}")
     kept = {name: dataclasses.asdict(result) for name, result in results.items()}
     kept |= {f"{count} sessions": dataclasses.asdict(each) for count, each in loads.items()}
+    kept |= {"longest /healthz": waits} if waits else {}
     kept["requests per vector step"] = {"count": requests}
     finish(args, __doc__, run, text, results=kept)
 
@@ -82,6 +91,12 @@ def measure_sessions(args: argparse.Namespace, sessions: int) -> Load:
     with served(args.env, *limits) as url:
         runs = load(url, args.env, sessions, 8, 3 * args.seconds, runs=3)
     return sorted(runs, key=lambda run: run.requests)[1]
+
+
+def measure_attacks(env_id: str, times: int) -> dict[str, float]:
+    """How long others wait for an answer while each attack is made, with the default limits."""
+    with served(env_id, "--allow-option", "a") as url:
+        return longest_waits(url, "anybody", times)
 
 
 def table_of(loads: Mapping[int, Load]) -> str:

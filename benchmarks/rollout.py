@@ -25,6 +25,7 @@ from benchmarks.shared.question import (
     make_parser,
     with_notes,
 )
+from benchmarks.shared.rollouts import Rollouts
 from xuance_envs.measure import Throughput
 from xuance_envs.report import markdown_table
 from xuance_envs.rollout.collector import RolloutCollector
@@ -92,22 +93,6 @@ class Simple:
                 if step[2][i] or step[3][i]:
                     last = torch.tensor(infos["final_obs"][i], dtype=torch.float32, device=device)
                     end_states[i].append(last)
-
-
-class Rollouts:
-    """Whoever has a method ``rollout``, as :func:`measure` times it: by whole rollouts."""
-
-    def __init__(self, rollout: Callable[[], None], num_envs: int, length: int) -> None:
-        self.num_envs = num_envs
-        self._rollout = rollout
-        self._length = length
-
-    def run(self, steps: int) -> float:
-        count = max(1, round(steps / self._length))
-        start = time.perf_counter()
-        for _ in range(count):
-            self._rollout()
-        return (time.perf_counter() - start) * steps / (count * self._length)
 
 
 class Watched:

@@ -19,9 +19,10 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -153,14 +154,19 @@ def train(
     agent: Agent,
     settings: Settings,
     optimizer: torch.optim.Optimizer | None = None,
+    pauses: Callable[[int], bool] = lambda number: False,
 ) -> Iterator[None]:
-    """Trains for ever: one rollout and one update whenever the next item is asked for."""
+    """Trains for ever: one rollout and one update whenever the next item is asked for.
+
+    Collectors on a cluster play the next rollout meanwhile, unless ``pauses`` says that after the
+    update of this number nothing is to be under way.
+    """
     optimizer = optimizer or optimizer_for(agent, settings)
-    while True:
+    for number in count(1):
         done = min(collector.global_steps / settings.annealed_over, 1.0)
         optimizer.param_groups[0]["lr"] = settings.learning_rate * (1 - 0.9 * done)
         collector.rollout()
-        if isinstance(collector, RayRolloutCollector):
+        if isinstance(collector, RayRolloutCollector) and not pauses(number):
             collector.collect_async()  # the next one is played while this one is learned from
         update(collector, agent, optimizer, settings)
         if isinstance(collector, RayRolloutCollector):
@@ -220,7 +226,7 @@ CHECKPOINT = "checkpoint.pt"
 
 
 def save_checkpoint(
-    folder: Path, collector: RolloutCollector, agent: Agent, optimizer: torch.optim.Optimizer
+    folder: Path, collector: Collector, agent: Agent, optimizer: torch.optim.Optimizer
 ) -> None:
     """Writes all that the rest of the training depends on, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -238,13 +244,15 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    folder: Path, collector: RolloutCollector, agent: Agent, optimizer: torch.optim.Optimizer
+    folder: Path, collector: Collector, agent: Agent, optimizer: torch.optim.Optimizer
 ) -> None:
     """Goes on from there; the generators come last, because making all of these draws from them."""
     state = torch.load(folder / CHECKPOINT, weights_only=True, map_location=collector.device)
     agent.load_state_dict(state["agent"])
     optimizer.load_state_dict(state["optimizer"])
     collector.load_state_dict(state["collector"])
+    if isinstance(collector, RayRolloutCollector):
+        collector.update_agent()
 
 
 # --- environments and the command line ----------------------------------------------------------
@@ -325,9 +333,8 @@ def main() -> None:
         "--resume", type=Path, metavar="DIR", help="go on from the checkpoint in there, if any"
     )
     args = parser.parse_args()
-    kept = (args.save, args.play, args.checkpoint, args.resume)
-    if args.collectors and any(path is not None for path in kept):
-        parser.error("--collectors goes with none of --save, --play, --checkpoint and --resume")
+    if args.collectors and (args.save is not None or args.play is not None):
+        parser.error("--collectors goes with neither --save nor --play")
     torch.manual_seed(args.seed)
     settings = settings_for(args.env)
     make = partial(make_prepared_env, args.env, settings.gamma)
@@ -361,11 +368,16 @@ def main() -> None:
         start, begun = time.perf_counter(), collector.global_steps
         shown = start
         playing = iter(collector.rollout, "learned")  # play for ever, and learn nothing
-        updates = playing if args.play else train(collector, agent, settings, optimizer)
+
+        def is_kept(number: int) -> bool:
+            is_due = number % args.every == 0 or collector.global_steps >= args.steps
+            return args.checkpoint is not None and is_due
+
+        updates = playing if args.play else train(collector, agent, settings, optimizer, is_kept)
         for update_number, _ in enumerate(updates, 1):
             now, steps = time.perf_counter(), collector.global_steps
             is_last = steps >= args.steps
-            if args.checkpoint is not None and (is_last or update_number % args.every == 0):
+            if is_kept(update_number):
                 save_checkpoint(args.checkpoint, collector, agent, optimizer)
             if is_last or now - shown > 1:
                 print(

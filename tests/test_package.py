@@ -8,6 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -130,11 +131,11 @@ ENGINE_FLOORS = [
     {"by_value", "cgroups", "cpus", "forks", "library_threads", "serialization"},
     {"data"},
     {"group"},
-    {"action_masks", "driver", "last_known", "results", "waiting"},
+    {"action_masks", "driver", "last_known", "results", "trails", "waiting"},
     {"backend", "ledger"},
     {"process", "restarts"},
     {"ray"},
-    {"failure_files", "resuming"},
+    {"failure_files", "recording", "resuming"},
     {"groups"},
     {"saving"},
 ]
@@ -312,6 +313,30 @@ def test_every_module_of_the_engine_has_a_floor() -> None:
     assert rooms == set(ENGINE_FLOOR_OF)
 
 
+@pytest.mark.parametrize("room", ["engine", "vector_envs"])
+def test_the_page_on_the_design_has_every_module_of_a_room(room: str) -> None:
+    page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    modules = {path.stem for path in (PACKAGE / room).rglob("*.py") if path.stem[0] != "_"}
+    assert {module for module in modules if f"`{module}`" not in page} == set()
+
+
+def test_no_module_class_or_folder_is_too_large_to_be_walked() -> None:
+    paths = list(PACKAGE.rglob("*.py"))
+    texts = {path: path.read_text(encoding="utf-8") for path in paths}
+    assert [p for p, text in texts.items() if len(text.splitlines()) > 500] == []
+    folders = Counter(path.parent for path in paths if path.stem[0] != "_")
+    assert {folder: count for folder, count in folders.items() if count > 20} == {}
+    nodes = [node for text in texts.values() for node in ast.walk(ast.parse(text))]
+    methods = {node.name: methods_of(node) for node in nodes if isinstance(node, ast.ClassDef)}
+    assert {name: count for name, count in methods.items() if count > 28} == {}
+
+
+def methods_of(definition: ast.ClassDef) -> int:
+    """How many methods a class defines, but for those that Python calls itself."""
+    names = {node.name for node in definition.body if isinstance(node, ast.FunctionDef)}
+    return len([name for name in names if not name.startswith("__")])
+
+
 def test_a_module_imports_from_the_floors_below_it_only() -> None:
     modules = {module_name(path): path for path in PACKAGE.rglob("*.py")}
     del modules["xuance_envs"]  # it has the names of every floor; what it loads is tested above
@@ -407,8 +432,24 @@ def test_every_requirement_states_one() -> None:
 
 def test_every_module_has_a_page_in_the_reference() -> None:
     modules = {module_name(path) for path in PACKAGE.rglob("*.py") if path.stem[0] != "_"}
-    reference = (ROOT / "docs" / "api.rst").read_text(encoding="utf-8")
-    assert set(re.findall(r"^   (xuance_envs\.\S+)$", reference, re.MULTILINE)) == modules
+    pages = [
+        re.findall(r"^   (xuance_envs\.\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        for path in (ROOT / "docs" / "api.rst", ROOT / "docs" / "modules.rst")
+    ]
+    modules.add("xuance_envs.errors")  # whose modules are nobody's business
+    assert set(pages[0] + pages[1]) == modules
+    assert len(pages[0] + pages[1]) == len(modules), "each on one of the two, once"
+
+
+def test_the_sidebar_has_no_module_that_nobody_needs_to_import() -> None:
+    api, modules = (
+        (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("api.rst", "modules.rst")
+    )
+    assert "   xuance_envs.engine." not in api
+    assert modules.startswith(":orphan:"), "in no table of contents, so not in the sidebar"
+    named = set(re.findall(r"^   ~(xuance_envs\.[\w.]+)\.\w+$", api, re.MULTILINE))
+    pages = set(re.findall(r"^   (xuance_envs\.\S+)$", api, re.MULTILINE))
+    assert named <= pages, "a public name's module is in it"
 
 
 # --- the README ---------------------------------------------------------------------------------

@@ -62,7 +62,10 @@ class _Session:
 
     def take(self) -> bool:
         """Takes what came; whether it is the whole answer."""
-        self.received += self.connection.recv(1 << 16)
+        came = self.connection.recv(1 << 16)
+        if not came:
+            raise RuntimeError("the server closed a connection")
+        self.received += came
         end = self.received.find(b"\r\n\r\n")
         if end < 0:
             return False
@@ -81,8 +84,7 @@ def load(
 ) -> list[Load]:
     """Opens sessions, has each step as fast as it can for a while, some times, and closes them."""
     address = httpx.URL(url).host, httpx.URL(url).port
-    all_of_them: list[_Session] = []
-    health = _connected(address, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", {})
+    messages: list[dict[str, object]] = []
     data = np.zeros(num_envs, np.int64).tobytes()
     array = {"$": "array", "dtype": "int64", "shape": [num_envs], "data": data}
     actions = {"actions": array}
@@ -93,7 +95,10 @@ def load(
             made = {**message, "env_id": env_id, "num_envs": num_envs, "auto_reset": True}
             for path, sent in (("create", made), ("vectorized_reset", {**message, "seed": number})):
                 client.post(f"episode/{path}", json=sent).raise_for_status()
-            all_of_them.append(_connected(address, _STEP, {**message, **actions}))
+            messages.append({**message, **actions})
+        # Only now, because a connection without a request is closed after some seconds.
+        all_of_them = [_connected(address, _STEP, message) for message in messages]
+        health = _connected(address, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", {})
         try:
             return [_measured(all_of_them, health, seconds) for _ in range(runs)]
         finally:

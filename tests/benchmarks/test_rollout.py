@@ -40,3 +40,14 @@ def test_every_learner_is_timed_until_the_goal(tmp_path: Path) -> None:
         assert result["learner"] in answer.page
         assert result["mean_return"] >= 20
         assert result["seconds"] > 0
+
+
+@pytest.mark.long  # starts eight processes, of which four load torch
+def test_halves_are_timed_beside_a_bare_loop(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    sizes = ("--num-envs", "4", "--workers", "2", "--work", "0.1", "--think", "0.1")
+    answer = run_script("halves", tmp_path, *sizes, "--rounds", "1", "--seconds", "0.02")
+    assert [row[0] for row in answer.record["results"]["rows"]] == [
+        "RolloutCollector",
+        "a bare loop",
+    ]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from contract import leave_out_the_rest
-from ray_actors import lent_actors, local_ray
+from ray_actors import lent_actors, lent_collectors, local_ray
 
 HERE = Path(__file__).parent
 CONTRACT = {HERE / "test_contract.py", HERE / "test_contract_machines.py"}
@@ -48,4 +48,12 @@ def actors(ray_here: Any) -> Iterator[None]:
 def actors_of_the_class(ray_here: Any) -> Iterator[None]:
     """Actors that are lent to one test of a class after the other."""
     with lent_actors():
+        yield
+
+
+@pytest.fixture(scope="module")
+def collectors() -> Iterator[None]:
+    """Ray on this machine, and collectors that are lent to one test of a module after the other."""
+    pytest.importorskip("ray")
+    with local_ray(num_cpus=32), lent_collectors():
         yield

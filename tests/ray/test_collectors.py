@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import copy
+import io
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
 from leftovers import is_running, wait_until
 from ray_actors import VARIABLES
@@ -22,122 +23,40 @@ torch = pytest.importorskip("torch")
 for library in ("PIL", "tqdm"):
     pytest.importorskip(library)
 
-from gymnasium import spaces
+from collected_envs import (
+    RESULTS,
+    SPACES,
+    TWO,
+    Drawing,
+    Thinker,
+    Weighing,
+    assert_same,
+    collected,
+    env_fns,
+)
+from gymnasium.wrappers import NormalizeReward
 from masked_envs import MaskedEnv
-from rollout_reference import PlayEnv, Player, parts_of
+from play_envs import DyingEnv, FailingEnv, HangingEnv, NeverMadeEnv, SeededEnv
 
 from xuance_envs import (
+    AlreadySteppingError,
     ClosedVecEnvError,
     DummyVecEnv,
     EnvError,
+    Gym_Env,
     RayRolloutCollector,
     RolloutCollector,
+    StateMismatchError,
     WorkerDiedError,
     WorkerTimeoutError,
 )
+from xuance_envs.engine.ray.cluster import ActorOptions
 from xuance_envs.rollout.collecting import reseed
+from xuance_envs.rollout.ray_actors import fair_share
 
-pytestmark = pytest.mark.usefixtures("ray_here")
+pytestmark = pytest.mark.usefixtures("collectors")
 
 ROOT = Path(__file__).resolve().parents[2]
-TWO = spaces.Discrete(2)
-SPACES = {
-    "vector": spaces.Box(-1, 1, (3,), np.float32),
-    "dict": spaces.Dict(camera=spaces.Box(0, 255, (8, 6, 3), np.uint8), gear=spaces.Discrete(5)),
-}
-LENGTHS = ((3, 1, 4), (2, 5), (1,), (7, 2), (30,))
-RESULTS = (
-    *("states", "actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags"),
-    *("end_states", "ep_counts", "t_states"),
-)
-STATISTICS = (
-    *("rolling_ep_returns", "rolling_ep_lengths", "finished_ep_returns", "max_ep_return"),
-    *("mean_ep_return", "median_ep_length", "global_steps", "total_return"),
-)
-
-
-class SeededEnv(PlayEnv):
-    """What it shows follows from the seed of its first reset; tells where it lives."""
-
-    action: Any = None
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        if seed is not None:
-            self.observation_space.seed(seed)
-        return super().reset()
-
-    def step(self, action: Any) -> Any:
-        path = os.environ.get("XUANCE_ENVS_TOLD")
-        if path and not self.episode and not self.steps:
-            with Path(path).open("a") as file:
-                file.write(f"{os.getpid()}\n")
-        return super().step(action)
-
-
-class Thinker(Player):
-    """Does what it sees."""
-
-    def get_actions_and_values(self, states: Any, actions: Any = None) -> Any:
-        if actions is None:
-            first = parts_of(states)[0]
-            actions = (first.double().reshape(len(first), -1).sum(1) * 1e3).long() % 2
-        return super().get_actions_and_values(states, actions)
-
-
-class Weighing(torch.nn.Module):
-    """Values are its weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(2))
-
-    def get_actions_and_values(self, states: Any, actions: Any = None) -> Any:
-        nothing = torch.zeros(len(states))
-        return nothing.int(), nothing, nothing + self.weight[0], nothing
-
-
-class Drawing(torch.nn.Module):
-    """Its values are noise, and its log-probabilities noise of its own generators."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.torch = torch.Generator().manual_seed(3)
-        self.numpy = np.random.default_rng(3)
-
-    def get_actions_and_values(self, states: Any, actions: Any = None) -> Any:
-        n = len(states)
-        own = torch.rand(n, generator=self.torch) + torch.from_numpy(self.numpy.random(n) * 1e3)
-        return torch.zeros(n).int(), own.float(), torch.rand(n), None
-
-
-def env_fns(space: Any, kind: Any = SeededEnv) -> list[Any]:
-    return [
-        partial(kind, number, space, TWO, lengths, told="record")
-        for number, lengths in enumerate(LENGTHS)
-    ]
-
-
-def collected(collector: Any, rollouts: int = 3) -> list[dict[str, Any]]:
-    found = []
-    with collector:
-        for _ in range(rollouts):
-            collector.rollout()
-            found.append({name: getattr(collector, name) for name in RESULTS})
-            # Those of one that plays itself go on growing.
-            found[-1] |= {name: copy.deepcopy(getattr(collector, name)) for name in STATISTICS}
-            found[-1]["advantages"] = collector.advantages(0.9, 0.8)
-    return found
-
-
-def assert_same(found: Any, expected: Any) -> None:
-    for one, other in zip(found, expected, strict=True):
-        for name, value in one.items():
-            if name in STATISTICS:
-                assert value == other[name], name
-                continue
-            for part, same in zip(parts_of(value), parts_of(other[name]), strict=True):
-                assert (part.dtype, part.requires_grad) == (same.dtype, same.requires_grad), name
-                assert torch.equal(part, same), name
 
 
 @pytest.mark.parametrize(
@@ -266,20 +185,6 @@ def test_an_agent_without_weights_cannot_be_given_any() -> None:
         collector.update_agent()
 
 
-class FailingEnv(SeededEnv):
-    def step(self, action: Any) -> Any:
-        if self.steps == 2:
-            raise ValueError("as told")
-        return super().step(action)
-
-
-class DyingEnv(SeededEnv):
-    def step(self, action: Any) -> Any:
-        if self.steps == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().step(action)
-
-
 @pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_an_environment_that_raises_is_named_with_its_collector_and_node(processes: int) -> None:
     functions = env_fns(SPACES["vector"])
@@ -331,47 +236,248 @@ def test_a_lost_collector_is_made_anew_with_the_current_weights(
             collector.rollout()
 
 
-class SlowEnv(SeededEnv):
-    def step(self, action: Any) -> Any:
-        import time
-
-        time.sleep(0.2)
-        return super().step(action)
-
-
-@pytest.mark.long
-def test_after_an_interrupt_the_next_call_takes_the_rollout() -> None:
-    functions = env_fns(SPACES["vector"], SlowEnv)[:2]
-    with RayRolloutCollector(functions, Thinker(TWO), 2, 6, seed=1, processes=1) as collector:
-        main = threading.main_thread().ident
-        timer = threading.Timer(0.4, signal.pthread_kill, (main, signal.SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            collector.rollout()
-        timer.join()
-        found = collected(collector, 1)
-    own = RolloutCollector(
-        DummyVecEnv(env_fns(SPACES["vector"])[:2]), Thinker(TWO), 6, device="cpu", seed=1
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_an_environment_that_hangs_is_named_with_its_collector_and_node(processes: int) -> None:
+    functions = env_fns(SPACES["vector"])
+    functions[4] = partial(HangingEnv, 4, SPACES["vector"], TWO, (9,))
+    collector = RayRolloutCollector(
+        functions, Thinker(TWO), 2, 6, processes=processes, step_timeout=1.0
     )
-    assert_same(found, collected(own, 1))
+    said = r"(?s)did not answer 'step' within 1 s.* in collector 1 on node .*\(id "
+    with pytest.raises(WorkerTimeoutError, match=said) as caught:
+        collector.rollout()
+    assert (caught.value.env_index, 4 in caught.value.env_indices) == (4, True)
+    with pytest.raises(ClosedVecEnvError):
+        collector.rollout()
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_environment_that_is_never_made_is_told(processes: int) -> None:
+    functions = env_fns(SPACES["vector"])
+    functions[4] = partial(NeverMadeEnv, 4, SPACES["vector"], TWO, (9,))
+    with pytest.raises(
+        WorkerTimeoutError, match=r"(?s)'construct' within 8 s.* collector 1\b"
+    ) as told:
+        RayRolloutCollector(functions, Thinker(TWO), 2, 6, processes=processes, start_timeout=8.0)
+    assert 4 in told.value.env_indices
+
+
+def test_no_interrupt_at_any_moment_loses_or_repeats_a_rollout() -> None:
+    rng = random.Random(0)
+    main = threading.main_thread().ident
+    armed = [False]
+
+    def interrupt(*_: Any) -> None:
+        if armed[0]:
+            armed[0] = False
+            raise KeyboardInterrupt
+
+    functions = env_fns(SPACES["vector"])
+    own = RolloutCollector(DummyVecEnv(functions), Thinker(TWO), 6, device="cpu", seed=1)
+    before = signal.signal(signal.SIGINT, interrupt)
+    played = interrupted = 0
+    try:
+        with own, RayRolloutCollector(functions, Thinker(TWO), 2, 6, seed=1, processes=1) as them:
+            while interrupted < 20:
+                assert played < 500, "no interrupt comes"
+                timer = threading.Timer(
+                    rng.random() * 0.02, signal.pthread_kill, (main, signal.SIGINT)
+                )
+                timer.start()
+                taken = False
+                while not taken:
+                    try:
+                        armed[0] = True
+                        them.rollout()
+                        taken, armed[0] = True, False
+                    except KeyboardInterrupt:
+                        interrupted += 1
+                timer.join()
+                played += 1
+                own.rollout()
+                assert torch.equal(them.states, own.states)
+                assert them.global_steps == own.global_steps == played * 30
+                assert them.finished_ep_returns == own.finished_ep_returns
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_two_of_them_do_not_meet_and_closing_twice_is_as_good_as_once(tmp_path: Path) -> None:
     functions = env_fns(SPACES["vector"])
     told = tmp_path / "pids"
     runtime_env = {"env_vars": {"XUANCE_ENVS_TOLD": str(told)}}
-    options: dict[str, Any] = {"processes": 1, "seed": 3, "runtime_env": runtime_env}
-    one = RayRolloutCollector(functions, Thinker(TWO), 1, 6, **options)
-    other = RayRolloutCollector(functions, Thinker(TWO), 1, 6, **options)
+    options: dict[str, Any] = {"seed": 3, "runtime_env": runtime_env}
+    one = RayRolloutCollector(functions, Thinker(TWO), 1, 6, processes=1, **options)
+    other = RayRolloutCollector(functions, Thinker(TWO), 1, 6, processes=2, **options)
     one.rollout()
     other.rollout()
     assert torch.equal(one.states, other.states)
     one.close()
     one.close()
-    other.rollout()
+    other.collect_async()  # one that plays is ended in the midst of it
     other.close()
-    assert wait_until(lambda: not any(is_running(int(p)) for p in told.read_text().split()))
+    pids = {int(line) for line in told.read_text().split()}
+    assert len(pids) == 3
+    assert wait_until(lambda: not any(map(is_running, pids)))
+    for use in (one.rollout, one.collect_async, one.state_dict, one.update_agent):
+        with pytest.raises(ClosedVecEnvError):
+            use()
+
+
+# --- states -------------------------------------------------------------------------------------
+
+
+def a_cartpole() -> Any:
+    return NormalizeReward(Gym_Env("CartPole-v1"))
+
+
+class Leaning:
+    """Pushes the way the pole falls, most of the time, without drawing."""
+
+    def get_actions_and_values(self, states: Any, actions: Any = None) -> Any:
+        side = (states[:, 2] + 0.3 * states[:, 0].sin() > 0).int()
+        return side, states[:, 1], states[:, 2], None
+
+
+def on_cluster(agent: Any, count: int, **options: Any) -> RayRolloutCollector:
+    return RayRolloutCollector([a_cartpole] * 5, agent, count, 23, processes=1, **options)
+
+
+def here(agent: Any, **options: Any) -> RolloutCollector:
+    return RolloutCollector(DummyVecEnv([a_cartpole] * 5), agent, 23, device="cpu", **options)
+
+
+def rollouts(collector: Any, count: int = 3) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(count):
+        collector.rollout()
+        found.append({name: getattr(collector, name) for name in RESULTS})
+        found[-1]["advantages"] = collector.advantages(0.9, 0.8)
+        found[-1]["told"] = torch.tensor(
+            [
+                collector.global_steps,
+                *collector.finished_ep_returns,
+                collector.mean_ep_return,
+                collector.max_ep_return,
+                collector.median_ep_length,
+            ]
+        )
+    return found
+
+
+def through_torch(state: Any) -> Any:
+    """As a checkpoint takes it."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def test_it_goes_on_from_where_any_number_of_collectors_was() -> None:
+    with here(Leaning(), seed=1) as own:
+        assert_same([{"t": on_cluster_states(seed=1)}], [{"t": own.t_states}])
+        rollouts(own, 2)
+        state = through_torch(own.state_dict())
+        expected = rollouts(own)
+        with on_cluster(Leaning(), 2, seed=9) as other:
+            rollouts(other, 1)
+            other.load_state_dict(state)
+            assert torch.equal(other.t_states, own._layout.whole([expected[0]["states"][0]]))
+            rollouts(other, 1)
+            later = through_torch(other.state_dict())
+            assert_same(rollouts(other, 2), expected[1:])
+            other.load_state_dict(later)
+            assert_same(rollouts(other, 2), expected[1:])
+        own.load_state_dict(later)
+        assert_same(rollouts(own, 2), expected[1:])
+        with on_cluster(Leaning(), 3) as third:
+            third.load_state_dict(later)
+            assert_same(rollouts(third, 2), expected[1:])
+
+
+def on_cluster_states(**options: Any) -> Any:
+    """The first states, before anything is played."""
+    with on_cluster(Leaning(), 2, **options) as collector:
+        return collector.t_states
+
+
+def test_as_many_collectors_draw_as_they_would_have() -> None:
+    with on_cluster(Drawing(), 2, seed=1) as collector:
+        rollouts(collector, 1)
+        torch.manual_seed(4)
+        state = through_torch(collector.state_dict())
+        expected = rollouts(collector, 2)
+        drawn = torch.rand(())
+    with on_cluster(Drawing(), 2) as other:
+        rollouts(other, 2)
+        other.load_state_dict(state)
+        assert_same(rollouts(other, 2), expected)
+        assert torch.rand(()) == drawn  # the caller's own, which learning draws from
+        other.load_state_dict(state)
+        assert_same(rollouts(other, 2), expected)
+    with on_cluster(Drawing(), 3) as third:
+        third.load_state_dict(state)
+        third.rollout()
+        assert len(set(third.values.flatten().tolist())) == 5 * 23
+
+
+def test_states_that_do_not_fit_change_nothing() -> None:
+    functions = [a_cartpole] * 4 + [lambda: Gym_Env("CartPole-v1")]
+    with here(Leaning(), seed=1) as own, on_cluster(Leaning(), 2, seed=2) as expected:
+        state = own.state_dict()
+        with RayRolloutCollector(functions, Leaning(), 2, 23, processes=1, seed=2) as them:
+            them.rollout()
+            expected.rollout()
+            with pytest.raises(ValueError, match="expected that of 5 environments, got one of 3"):
+                them.load_state_dict({**state, "num_envs": 3})
+            said = r"(?s)environment 4 .*another wrappers.*in collector 1 on node"
+            with pytest.raises(StateMismatchError, match=said) as caught:
+                them.load_state_dict(state)
+            assert caught.value.what == "wrappers"
+            them.collect_async()
+            for use in (them.state_dict, lambda: them.load_state_dict(state)):
+                with pytest.raises(AlreadySteppingError, match="take it with rollout"):
+                    use()
+            them.rollout()
+            expected.rollout()
+            assert torch.equal(them.states, expected.states)
+            assert them.finished_ep_returns == expected.finished_ep_returns
+
+
+# --- what is told at the start ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rooms", "count", "expected"),
+    [
+        ({"a": (4, 4), "b": (4, 4)}, 2, 4),
+        ({"a": (4, 4), "b": (2, 2)}, 2, 2),
+        ({"a": (9, 9), "b": (3, 3)}, 4, 3),
+        ({"a": (1, 8), "b": (0, 8)}, 2, 8),
+        ({"a": (0, 1)}, 3, 1),
+        ({}, 1, 1),
+    ],
+)
+def test_collectors_take_the_most_they_all_find_room_for(
+    rooms: Any, count: int, expected: int
+) -> None:
+    cluster: Any = SimpleNamespace(settle=lambda _: None, rooms=lambda _: rooms)
+    assert fair_share(cluster, ActorOptions(), count) == expected
+
+
+def test_what_there_is_too_little_of_bounds_how_many_are_on_a_node() -> None:
+    cluster: Any = SimpleNamespace(
+        settle=lambda _: None,
+        rooms=lambda options: {"a": (1, 1) if options.resources else (8, 8), "b": (3, 3)},
+    )
+    assert fair_share(cluster, ActorOptions(resources={"special": 1}), 2) == 3
+
+
+def test_collectors_with_other_spaces_are_told() -> None:
+    functions = [*env_fns(SPACES["vector"])[:4], partial(SeededEnv, 4, SPACES["dict"], TWO)]
+    with pytest.raises(RuntimeError, match="environment 4 has another observation space"):
+        RayRolloutCollector(functions, Thinker(TWO), 5, 3, processes=1)
 
 
 @pytest.mark.parametrize(
@@ -383,6 +489,7 @@ def test_two_of_them_do_not_meet_and_closing_twice_is_as_good_as_once(tmp_path: 
         ({"num_envs": 3}, "num_envs: expected None"),
         ({"env_fns": SeededEnv}, "num_envs: expected how many"),
         ({"start_timeout": 0}, "start_timeout"),
+        ({"step_timeout": -1.0}, "step_timeout"),
     ],
 )
 def test_a_wrong_argument_is_told(arguments: Any, said: str) -> None:
@@ -393,9 +500,9 @@ def test_a_wrong_argument_is_told(arguments: Any, said: str) -> None:
 
 @pytest.mark.long
 def test_too_little_room_is_told() -> None:
-    with pytest.raises(WorkerTimeoutError, match=r"2 × 5 CPU \(in the cluster 4"):
+    with pytest.raises(WorkerTimeoutError, match=r"2 × 20 CPU \(in the cluster 32"):
         RayRolloutCollector(
-            env_fns(SPACES["vector"]) * 2, Thinker(TWO), 2, 3, processes=5, start_timeout=2.0
+            env_fns(SPACES["vector"]) * 8, Thinker(TWO), 2, 3, processes=20, start_timeout=0.5
         )
 
 
@@ -457,3 +564,21 @@ def test_the_example_of_ppo_trains_with_collectors(env_id: str) -> None:
     last = told.splitlines()[-1]
     assert int(last.split()[0].replace(",", "")) >= 600
     assert "mean return" in last
+
+
+@pytest.mark.long
+def test_the_example_goes_on_with_collectors_as_if_it_had_never_stopped(tmp_path: Path) -> None:
+    def train(folder: str, steps: int, *more: str) -> Any:
+        kept = tmp_path / folder
+        path = ROOT / "examples" / "train_ppo.py"
+        options = ("--collectors", "2", "--num-envs", "4", "--steps", str(steps), "--every", "2")
+        run_script(path, *options, "--checkpoint", str(kept), *more)
+        return torch.load(kept / "checkpoint.pt", weights_only=True)
+
+    expected = train("whole", 4 * 256)
+    train("parts", 2 * 256)
+    found = train("parts", 4 * 256, "--resume", str(tmp_path / "parts"))
+    assert found["collector"]["global_steps"] == expected["collector"]["global_steps"] == 4 * 256
+    assert found["agent"].keys() == expected["agent"].keys()
+    for name, weights in expected["agent"].items():
+        assert torch.equal(found["agent"][name], weights), name

@@ -38,6 +38,15 @@ def serve() -> Iterator[ServerMaker]:
     assert_nothing_is_left()
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that give up at once what does not end by itself."""
+    from xuance_envs.remote import host, server
+
+    monkeypatch.setattr(host, "PATIENCE", 0.2)
+    monkeypatch.setattr(server, "GRACE", 1)
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """One server for the tests of a module that leave it as it was."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -139,6 +140,13 @@ def test_help_explains_every_option() -> None:
     ):
         assert option in text
     assert "XUANCE_ENVS_TOKENS" in text
+
+
+def test_every_option_is_found_in_the_documentation() -> None:
+    page = (ROOT / "docs" / "remote.md").read_text(encoding="utf-8")
+    options = set(re.findall(r"--[a-z][a-z-]+", run("--help").stdout)) - {"--help"}
+    assert len(options) > 40
+    assert [each for each in sorted(options) if not re.search(rf"`{each}[` ]", page)] == []
 
 
 def test_limits_and_names_reach_the_server() -> None:

@@ -22,6 +22,7 @@ from remote_envs import CountingEnv
 from serving import API, Asking, ServedProcess, ServerMaker, wait_until
 
 from xuance_envs.remote.access.permissions import Permissions
+from xuance_envs.remote.serving import protocol
 from xuance_envs.remote.wire.bounds import MAX_COLLIDING
 from xuance_envs.remote.wire.forms import Form, dumps
 
@@ -228,6 +229,19 @@ def test_a_head_has_its_time(serve: ServerMaker, caplog: pytest.LogCaptureFixtur
         for connection in (silent, half, second):
             assert is_closed(connection)
     assert "no whole head came within 0.2 s" in caplog.text
+
+
+def test_a_connection_that_pauses_for_long_is_closed(
+    serve: ServerMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "KEEP", 0.1)
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with closing(connect(serve().url)) as connection:
+        connection.sendall(request * 2)
+        answers = b""
+        while piece := connection.recv(2**16):
+            answers += piece
+    assert answers.count(b"HTTP/1.1 200 OK") == 2
 
 
 def test_connections_that_do_nothing_make_room(

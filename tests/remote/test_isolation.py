@@ -17,7 +17,7 @@ RAISES, EXITS, IS_KILLED, HANGS, HOARDS = 1, 2, 3, 4, 5
 HARMS = [
     pytest.param(EXITS, "worker_died", "exited with code 7", id="exits"),
     pytest.param(IS_KILLED, "worker_died", "SIGKILL", id="is killed"),
-    pytest.param(HANGS, "worker_timeout", "within 3 s", id="hangs"),
+    pytest.param(HANGS, "worker_timeout", "within 2 s", id="hangs"),
     pytest.param(HOARDS, "env_failed", "MemoryError", id="hoards"),
 ]
 
@@ -33,7 +33,7 @@ def ready(ask: Asking, **create: Any) -> Asking:
 def test_an_environment_that_does_harm_does_it_to_its_own_session_only(
     serve: ServerMaker, harm: int, code: str, told: str, auto_reset: bool
 ) -> None:
-    server = serve(request=3.0, memory=1000 * 2**20)
+    server = serve(request=2.0, memory=1000 * 2**20)
     victim = ready(Asking(server), auto_reset=auto_reset)
     others = [ready(Asking(server), auto_reset=auto_reset) for _ in range(2)]
     answer = victim.ask("vectorized_step", actions=[0, harm])
@@ -51,7 +51,7 @@ def test_an_environment_that_does_harm_does_it_to_its_own_session_only(
 
 
 def test_others_are_served_while_one_hangs(serve: ServerMaker) -> None:
-    server = serve(request=3.0)
+    server = serve(request=1.5)
     hanging, other = ready(Asking(server)), ready(Asking(server))
     answers: list[int] = []
 

@@ -59,7 +59,7 @@ def run_all(seconds: float) -> list[int]:
 
 
 def test_every_answer_belongs_to_its_session() -> None:
-    assert min(run_all(10.0)) >= 20
+    assert min(run_all(1.0)) >= 20
 
 
 @pytest.mark.long

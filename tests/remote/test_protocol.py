@@ -368,7 +368,9 @@ def test_a_request_that_does_not_arrive_is_given_up(serve: ServerMaker) -> None:
         assert connection.recv(100).startswith(b"HTTP/1.1 408")
 
 
-def test_requests_of_a_session_wait_for_their_turn_but_not_too_many(serve: ServerMaker) -> None:
+def test_requests_of_a_session_wait_for_their_turn_but_not_too_many(
+    serve: ServerMaker, impatient: None
+) -> None:
     ask = Asking(serve(requests_per_session=1))
     ask.ask("create", env_id="Mischievous")
     ask.ask("vectorized_reset")
@@ -467,7 +469,7 @@ def test_an_environment_that_is_never_made_is_given_up(serve: ServerMaker) -> No
 
 
 def test_a_server_that_ends_while_environments_are_made_has_not_failed(
-    serve: ServerMaker, caplog: pytest.LogCaptureFixture
+    serve: ServerMaker, impatient: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve({"SlowStart": SlowStartEnv})
     ask = Asking(server)
@@ -486,7 +488,7 @@ def test_a_server_that_ends_while_environments_are_made_has_not_failed(
     assert [record for record in caplog.records if record.exc_info] == []
 
 
-def test_a_server_that_ends_ends_what_hangs(serve: ServerMaker) -> None:
+def test_a_server_that_ends_ends_what_hangs(serve: ServerMaker, impatient: None) -> None:
     server = serve()
     ask = Asking(server)
     ask.ask("create", env_id="Mischievous")

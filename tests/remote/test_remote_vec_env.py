@@ -154,7 +154,9 @@ def test_an_error_closes_it_and_frees_the_session(serve: ServerMaker) -> None:
     assert httpx.get(f"{server.url}/status.json").json()["sessions"] == 0
 
 
-def test_closing_while_a_step_hangs_takes_no_longer_than_ending_it(serve: ServerMaker) -> None:
+def test_closing_while_a_step_hangs_takes_no_longer_than_ending_it(
+    serve: ServerMaker, impatient: None
+) -> None:
     server = serve()
     envs = RemoteVecEnv(server.url, "Mischievous", 1)
     envs.reset()

@@ -14,7 +14,6 @@ from remote_envs import CountingEnv, MischievousEnv
 from serving import Asking, ServerMaker, assert_nothing_is_left
 
 from xuance_envs.errors import EnvError, WorkerDiedError
-from xuance_envs.remote import host
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.settings import Permissions, quickest_context
@@ -121,9 +120,8 @@ def test_what_cannot_be_made_leaves_the_process_to_others(serve: ServerMaker) ->
 
 
 def test_a_session_that_ends_amid_a_command_ends_all_that_share_the_process(
-    serve: ServerMaker, monkeypatch: pytest.MonkeyPatch
+    serve: ServerMaker, impatient: None
 ) -> None:
-    monkeypatch.setattr(host, "PATIENCE", 0.2)
     ask, (_, second) = sharing(serve(processes_per_session=1), auto_reset=True)
     answers: list[httpx.Response] = []
     hanging = threading.Thread(target=lambda: answers.append(step(ask, second, HANGS, 0)))

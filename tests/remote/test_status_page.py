@@ -78,17 +78,19 @@ def test_a_picture_is_made_once_and_not_by_the_event_loop(
     assert "xuance_envs-server" not in made
 
 
-def test_the_pages_ask_for_a_token_where_the_operator_says_so() -> None:
-    paths = ("/status.json", "/frames/1.png", "/metrics")
-    for args, status in (((), 200), (("--pages-need-token",), 401)):
-        served = ServedProcess("--env", "CartPole-v1", *args, XUANCE_ENVS_TOKENS="a")
+def test_the_pages_ask_for_a_token_where_the_operator_says_so(serve: ServerMaker) -> None:
+    asking = ServedProcess(*("--env", "CartPole-v1", "--pages-need-token"), XUANCE_ENVS_TOKENS="a")
+    for url, statuses in (
+        (serve(tokens=("a",)).url, [200, 404, 200]),
+        (asking.url, [401, 401, 401]),
+    ):
         headers = {"Authorization": "Bearer a"}
-        found = [httpx.get(served.url + path).status_code for path in paths]
-        assert found == [status, 401 if args else 404, status]
+        paths = ("/status.json", "/frames/1.png", "/metrics")
+        assert [httpx.get(url + path).status_code for path in paths] == statuses
         for path in ("/status.json", "/metrics"):
-            assert httpx.get(served.url + path, headers=headers).status_code == 200
-        assert httpx.get(f"{served.url}/healthz").status_code == 200
-        served.close()
+            assert httpx.get(url + path, headers=headers).status_code == 200
+        assert httpx.get(f"{url}/healthz").status_code == 200
+    asking.close()
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here: apt-get install chromium")

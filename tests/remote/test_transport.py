@@ -15,9 +15,10 @@ import pytest
 
 from xuance_envs.remote import transport as transport_module
 from xuance_envs.remote.transport import (
+    HttpxTransport,
     PlainTransport,
+    Response,
     UnfitResponseError,
-    body_of,
     redacted,
     transport_to,
 )
@@ -74,7 +75,7 @@ def script() -> Iterator[Script]:
 
     def script(*connections: Sequence[Turn]) -> tuple[PlainTransport, Scripted]:
         server = Scripted(connections)
-        transport = transport_to(server.url)
+        transport = transport_to(server.url.join("/a/"), {"X-Two": "2"})
         assert isinstance(transport, PlainTransport)
         made.append((transport, server))
         return made[-1]
@@ -87,21 +88,14 @@ def script() -> Iterator[Script]:
 
 def ask(
     transport: PlainTransport, server: Scripted, content: bytes = b"end", seconds: float = 10
-) -> httpx.Response:
-    extensions = {"timeout": {"connect": seconds, "read": seconds}}
-    url = server.url.join("/a/b?c=d")
-    request = httpx.Request(
-        "POST", url, headers={"X-Two": "2"}, content=content, extensions=extensions
-    )
-    response = transport.handle_request(request)
-    content = body_of(response, monotonic() + seconds)
-    return httpx.Response(response.status_code, headers=response.headers, content=content)
+) -> Response:
+    return transport.exchange("POST", "/b?c=d", content, monotonic() + seconds, seconds)
 
 
 def test_a_request_and_its_response(script: Script) -> None:
     transport, server = script([[OK]])
     response = ask(transport, server)
-    assert (response.status_code, response.content, response.headers["x-one"]) == (200, b"hi", "1")
+    assert (response.status, response.body, response.headers["x-one"]) == (200, b"hi", "1")
     head, body = server.requests[0].split(b"\r\n\r\n")
     first, *headers = head.lower().split(b"\r\n")
     assert first == b"post /a/b?c=d http/1.1"
@@ -112,20 +106,20 @@ def test_a_request_and_its_response(script: Script) -> None:
 
 def test_a_connection_is_used_again(script: Script) -> None:
     transport, server = script([[OK], [OK], [OK]])
-    assert [ask(transport, server).content for _ in range(3)] == [b"hi"] * 3
+    assert [ask(transport, server).body for _ in range(3)] == [b"hi"] * 3
 
 
 def test_a_connection_closed_meanwhile_is_replaced(script: Script) -> None:
     transport, server = script([[OK]], [[OK]])
     ask(transport, server)
     assert server.closed.wait(10)
-    assert ask(transport, server).content == b"hi"
+    assert ask(transport, server).body == b"hi"
 
 
 def test_a_connection_the_server_will_close_is_not_used_again(script: Script) -> None:
     last = OK.replace(b"X-One: 1", b"Connection: close")
     transport, server = script([[last], [OK]], [[OK]])
-    assert [ask(transport, server).content for _ in range(2)] == [b"hi"] * 2
+    assert [ask(transport, server).body for _ in range(2)] == [b"hi"] * 2
     assert len(server.requests) == 2
 
 
@@ -147,7 +141,7 @@ def test_forms_of_a_response(script: Script, turn: Turn) -> None:
     transport, server = script([turn], [[OK]])
     for _ in range(2):
         response = ask(transport, server)
-        assert (response.status_code, response.content) == (200, b"hi")
+        assert (response.status, response.body) == (200, b"hi")
         assert server.closed.wait(10)
 
 
@@ -156,7 +150,7 @@ def test_a_response_that_breaks_off(script: Script, turn: Turn) -> None:
     transport, server = script([turn], [[OK]])
     with pytest.raises(httpx.RemoteProtocolError, match="closed the connection"):
         ask(transport, server)
-    assert ask(transport, server).content == b"hi"
+    assert ask(transport, server).body == b"hi"
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"\x16\x03\x01\x00", b"HTTP/1.1 x"])
@@ -172,7 +166,7 @@ def test_the_time_is_that_of_all_pieces_together(script: Script) -> None:
     with pytest.raises(httpx.ReadTimeout):
         ask(transport, server, seconds=0.5)
     assert monotonic() - start < 5
-    assert ask(transport, server).content == b"hi", "the rest of the late answer came here"
+    assert ask(transport, server).body == b"hi", "the rest of the late answer came here"
 
 
 def test_a_request_that_is_not_taken(script: Script) -> None:
@@ -186,14 +180,14 @@ def test_one_response_belongs_to_one_request(script: Script) -> None:
     with pytest.raises(UnfitResponseError, match="one answer to a request, got another one"):
         ask(transport, server)
     assert server.closed.wait(10), "nobody can tell whose what comes next there is"
-    assert ask(transport, server).content == b"hi"
+    assert ask(transport, server).body == b"hi"
 
 
 def test_a_response_that_nobody_asked_for_is_not_taken_for_the_next_one(script: Script) -> None:
     transport, server = script([[OK, 0.1, OK.replace(b"hi", b"no")], [OK]], [[OK]])
-    assert ask(transport, server).content == b"hi"
+    assert ask(transport, server).body == b"hi"
     threading.Event().wait(0.3)
-    assert ask(transport, server).content == b"hi"
+    assert ask(transport, server).body == b"hi"
 
 
 ENDLESS = {
@@ -248,38 +242,33 @@ def test_a_refusal_before_the_whole_request_has_come() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         threading.Thread(target=refuse, daemon=True).start()
         url = httpx.URL(f"http://127.0.0.1:{listening.getsockname()[1]}")
-        transport = PlainTransport(url)
-        request = httpx.Request(
-            "POST", url, content=bytes(1 << 24), extensions={"timeout": {"connect": 9, "read": 9}}
-        )
-        assert transport.handle_request(request).status_code == 413
+        transport = PlainTransport(url, {})
+        response = transport.exchange("POST", "/", bytes(1 << 24), monotonic() + 9, 9)
+        assert response.status == 413
         transport.close()
 
 
 def test_no_server(script: Script) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = httpx.URL(f"http://127.0.0.1:{taken.getsockname()[1]}")
-    limits = {"timeout": {"connect": 5, "read": 5}}
-    with pytest.raises(httpx.ConnectError):
-        PlainTransport(url).handle_request(httpx.Request("GET", url, extensions=limits))
-    url = httpx.URL("http://no-such-host.invalid")
-    with pytest.raises(httpx.ConnectError):
-        PlainTransport(url).handle_request(httpx.Request("GET", url, extensions=limits))
+    for address in (url, httpx.URL("http://no-such-host.invalid")):
+        with pytest.raises(httpx.ConnectError):
+            PlainTransport(address, {}).exchange("GET", "/", None, monotonic() + 5, 5)
 
 
 def test_all_else_goes_by_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    assert isinstance(transport_to(httpx.URL("https://example.org")), httpx.HTTPTransport)
-    assert isinstance(transport_to(httpx.URL("http://example.org")), PlainTransport)
+    assert isinstance(transport_to(httpx.URL("https://example.org"), {}), HttpxTransport)
+    assert isinstance(transport_to(httpx.URL("http://example.org"), {}), PlainTransport)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:3128")
-    assert isinstance(transport_to(httpx.URL("http://example.org")), httpx.HTTPTransport)
+    assert isinstance(transport_to(httpx.URL("http://example.org"), {}), HttpxTransport)
     monkeypatch.setenv("no_proxy", "example.org")
-    assert isinstance(transport_to(httpx.URL("http://example.org")), PlainTransport)
+    assert isinstance(transport_to(httpx.URL("http://example.org"), {}), PlainTransport)
     for proxy in ("proxy.example:3128", "http://user:secret@proxy.example:3128"):
         monkeypatch.setenv("http_proxy", proxy)
-        assert isinstance(transport_to(httpx.URL("http://example.com")), httpx.HTTPTransport)
+        assert isinstance(transport_to(httpx.URL("http://example.com"), {}), HttpxTransport)
 
 
 @pytest.mark.parametrize("proxy", ["ftp://user:secret@x", "http://user:secret@", "http://xn--/"])
@@ -290,13 +279,13 @@ def test_a_proxy_that_is_none_is_said_without_its_password(
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.setenv("http_proxy", proxy)
     with pytest.raises(ValueError, match="http_proxy: expected an address") as caught:
-        transport_to(httpx.URL("http://example.com"))
+        transport_to(httpx.URL("http://example.com"), {})
     assert "secret" not in str(caught.value)
 
 
 def test_authorities_that_cannot_be_read_are_said() -> None:
     with pytest.raises(ValueError, match=r"verify: expected .*no-such-file"):
-        transport_to(httpx.URL("https://example.org"), "/no-such-file")
+        transport_to(httpx.URL("https://example.org"), {}, "/no-such-file")
 
 
 @pytest.mark.parametrize(
@@ -313,7 +302,7 @@ def test_addresses_are_shown_without_passwords(url: str, shown: str) -> None:
 
 def test_connections_that_are_forgotten_are_closed(script: Script) -> None:
     _, server = script([[OK], [OK]])
-    transport = PlainTransport(server.url)
+    transport = PlainTransport(server.url.join("/a"), {})
     ask(transport, server)
     assert not server.closed.wait(0.1)
     del transport

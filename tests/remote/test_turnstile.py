@@ -42,7 +42,7 @@ def test_a_session_that_waits_keeps_nobody_from_stepping(
     serve: ServerMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "Turnstile", lambda _: Turnstile(1))
-    server = serve(request=3.0)
+    server = serve(request=1.5)
     waiting, other = Asking(server), Asking(server)
     for ask in (waiting, other):
         ask.ask("create", env_id="Mischievous", auto_reset=True)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from rollout_reference import PlayEnv, Player, Reference, converter, parts_of
+from play_envs import PlayEnv
+from rollout_reference import Player, Reference, converter, parts_of
 
 import xuance_envs.rollout.agent_loop as loop_module
 from xuance_envs import DummyVecEnv, RolloutCollector, SubprocVecEnv

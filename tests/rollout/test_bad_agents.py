@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from rollout_reference import PlayEnv, Player
+from play_envs import PlayEnv
+from rollout_reference import Player
 
 from xuance_envs import DummyVecEnv, RolloutCollector
 from xuance_envs.rollout.agents import device_of

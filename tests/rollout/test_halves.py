@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from rollout_reference import PlayEnv, Player, parts_of
+from play_envs import PlayEnv
+from rollout_reference import Player, parts_of
 
 import xuance_envs.rollout.agent_loop as loop_module
 from xuance_envs import (

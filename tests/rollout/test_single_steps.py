@@ -11,7 +11,8 @@ import torch
 from example_envs import InterruptingEnv, NamedEnv
 from gymnasium import spaces
 from PIL import Image
-from rollout_reference import PlayEnv, Player
+from play_envs import PlayEnv
+from rollout_reference import Player
 
 from xuance_envs import (
     ClosedVecEnvError,

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from rollout_reference import PlayEnv, Player, parts_of
+from play_envs import PlayEnv
+from rollout_reference import Player, parts_of
 
 from xuance_envs import DummyVecEnv, RolloutCollector, SubprocVecEnv
 from xuance_envs.rollout.states import StateLayout

@@ -8,8 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from backends import Maker
 
 MODULES = sorted(Path(__file__).parents[1].glob("vector_envs/test_contract_*.py"))
+
+OTHER_MAKERS = ("make_either", "make_local", "make_on_all", "make_saving")
+"""Makers that some tests have in place of ``make``."""
+
+NOT_RAYS = frozenset(
+    {
+        # The second argument is another one there.
+        "test_resets_env_seed_may_come_second_and_may_be_zero",
+    }
+)
+"""What is not run over :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`."""
 
 
 def contract(without: frozenset[str] = frozenset()) -> dict[str, Any]:
@@ -19,6 +31,20 @@ def contract(without: frozenset[str] = frozenset()) -> dict[str, Any]:
         without: the names of tests that are left out.
     """
     return {name: value for path in MODULES for name, value in _parts(path, without)}
+
+
+def contract_of_one(without: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """The same over one backend: where a test has another maker, it gets that of ``make``."""
+    return contract(without) | {name: _as_make(name) for name in OTHER_MAKERS}
+
+
+def _as_make(name: str) -> Any:
+    @pytest.fixture(name=name)
+    def maker(make: Maker) -> Maker:
+        """The only one there is."""
+        return make
+
+    return maker
 
 
 def _parts(path: Path, without: frozenset[str]) -> Iterator[tuple[str, Any]]:

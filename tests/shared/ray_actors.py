@@ -107,3 +107,51 @@ def lent_actors() -> Iterator[None]:
         patch.setattr(worker_actor, "start_actor", pool.start)
         patch.setattr(worker_actor, "discard_actor", pool.discard)
         yield
+
+
+class CollectorPool:
+    """Lends collectors, each of which takes seconds to load torch, to one test after the other."""
+
+    def __init__(self) -> None:
+        self._start, self._kill = RayCluster.start, RayCluster.kill
+        self._idle: dict[str, list[Any]] = {}
+        self._kind_of: dict[Any, str] = {}
+
+    def start(self, cluster: RayCluster, kind: Any, options: ActorOptions, plan: Any) -> Any:
+        name = repr(options)
+        if idle := self._idle.get(name):
+            handle = idle.pop()
+            handle.__ray_call__.remote(emptied, plan)
+            return handle
+        handle = self._start(cluster, kind, options, plan)
+        if options.runtime_env is None:
+            self._kind_of[handle] = name
+        return handle
+
+    def kill(self, cluster: RayCluster, handle: Any) -> None:
+        import ray
+
+        if handle not in self._kind_of:
+            self._kill(cluster, handle)
+            return
+        try:
+            ray.get(handle.__ray_call__.remote(closed), timeout=1.0)
+        except ray.exceptions.RayError:
+            self._kill(cluster, handle)
+        else:
+            self._idle.setdefault(self._kind_of[handle], []).append(handle)
+
+
+def closed(collector: Any) -> None:
+    """Has a collector close its environments, if it has any."""
+    collector.close()
+
+
+@contextlib.contextmanager
+def lent_collectors() -> Iterator[None]:
+    """Has collectors lent, for as long as this lasts."""
+    pool = CollectorPool()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RayCluster, "start", lambda *given: pool.start(*given))
+        patch.setattr(RayCluster, "kill", lambda *given: pool.kill(*given))
+        yield

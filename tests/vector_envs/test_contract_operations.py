@@ -7,7 +7,7 @@ import random
 import numpy as np
 import operations
 import pytest
-from backends import DUMMY, RAY, SPAWN, WORKERS, Backend
+from backends import DUMMY, MACHINES, RAY, SPAWN, WORKERS, Backend
 from operations import ENV_FNS, NUM_ENVS, Beside, a_call, a_name, a_seed, operation, some, values
 
 from xuance_envs.engine.data.step_infos import StepInfos
@@ -268,7 +268,7 @@ def test_however_environments_are_split(backend):
 
 @pytest.mark.long
 def test_thousands_of_sequences_of_operations_do_what_a_loop_would(make_on_all):
-    counts = {DUMMY.name: 3_000, SPAWN.name: 100, RAY.name: 100}
+    counts = {DUMMY.name: 3_000, SPAWN.name: 100, RAY.name: 100, MACHINES.name: 30}
     seeds = range(100, 100 + counts.get(make_on_all.backend.name, 1_000))
     operations.assert_alike(pair_of(make_on_all.backend), draw, seeds, 60)
 

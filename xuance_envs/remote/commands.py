@@ -17,9 +17,8 @@ from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import EnvError
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.serving.kept_states import KeptStates
-from xuance_envs.remote.wire.arrays import DTYPES
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
-from xuance_envs.remote.wire.infos import InfoTable, what_travels
+from xuance_envs.remote.wire.infos import InfoTable, are_tabled, what_travels
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.spaces import space_to_wire
 from xuance_envs.remote.wire.values import from_client, to_wire
@@ -234,7 +233,7 @@ def loaded(
 def _batch_to_wire(batch: InfoBatch, envs: NDArray[np.intp]) -> Any:
     """The infos of some environments, in columns where they are in columns that can travel."""
     columns = batch.columns(envs)
-    if columns is None or not all([kind.dtype.name in DTYPES for kind, _, _ in columns.values()]):
+    if columns is None or not are_tabled(columns):
         return _infos_to_wire(batch.dicts(envs, {}))
     return InfoTable(columns, len(envs))
 

@@ -34,9 +34,9 @@ try:
     import msgpack  # noqa: F401  # messages are written in it, but only here it is certain to be needed
 
     from xuance_envs.remote.transport import (
+        Response,
         UnfitResponseError,
         Verify,
-        body_of,
         redacted,
         transport_to,
     )
@@ -116,10 +116,8 @@ class Connection:
             headers["Authorization"] = f"Basic {base64.b64encode(credentials).decode()}"
         self._timeout = timeout
         self._log_level = log_level
-        self._headers = httpx.Headers(headers)
-        self._urls: dict[str, httpx.URL] = {}
         # A step is one request of many: without redirects, cookies and a log it takes half as long.
-        self._transport = transport_to(url, verify)
+        self._transport = transport_to(url.copy_with(userinfo=b""), headers, verify)
 
     def check_version(self) -> str:
         """Makes sure that the server speaks this protocol; its version.
@@ -172,63 +170,48 @@ class Connection:
         """
         content = dumps(message, Form.MSGPACK) if isinstance(message, Mapping) else message
         start = monotonic()
-        response, body = self._sent(method, path, content, repeatable, timeout)
+        status, headers, body = self._sent(method, path, content, repeatable, timeout)
         if logger.isEnabledFor(self._log_level):
-            status, took = response.status_code, (monotonic() - start) * 1e3
+            took = (monotonic() - start) * 1e3
             logger.log(
                 self._log_level, "%s %s%s %d %.1f ms", method, self.server, path, status, took
             )
-        kind = response.headers.get("content-type", "").partition(";")[0]
+        kind = headers.get("content-type", "").partition(";")[0]
         try:
             form = Form(kind)
             answer = loads(body, form)
         except ValueError as error:  # another content type, or not what it says it is
-            if response.status_code < 300:
+            if status < 300:
                 raise RemoteError(
                     f"expected an answer in msgpack, got {kind or 'nothing'}: {error}",
                     self.server,
-                    response.status_code,
+                    status,
                 ) from None
             answer = None
-        if response.is_redirect:
-            elsewhere = redacted(response.headers.get("location", "another address"))[:200]
+        if 300 <= status < 400:
+            elsewhere = redacted(headers.get("location", "another address"))[:200]
             raise RemoteError(
-                f"it sends clients to {elsewhere}: give that as the address",
-                self.server,
-                response.status_code,
+                f"it sends clients to {elsewhere}: give that as the address", self.server, status
             )
-        if response.status_code >= 300:
-            raise error_of(response.status_code, answer, self.server)
+        if status >= 300:
+            raise error_of(status, answer, self.server)
         return answer
 
     def _sent(
         self, method: str, path: str, content: bytes | None, repeatable: bool, timeout: float | None
-    ) -> tuple[httpx.Response, bytes]:
+    ) -> Response:
         timeout = self._timeout if timeout is None else timeout
-        url = self._urls.get(path)
-        if url is None:  # parsing one takes a good part of a step
-            url = self._urls[path] = httpx.URL(f"{self.server}{path}")
         deadline = monotonic() + timeout
         attempt = 0
         while True:
-            left = max(0.001, deadline - monotonic())
-            request = httpx.Request(
-                method,
-                url,
-                headers=self._headers,
-                content=content,
-                extensions={"timeout": _limits(left)},
-            )
             pause = RETRY_PAUSE * 2**attempt
             again = attempt < RETRIES and monotonic() + pause < deadline
             try:
-                response = self._transport.handle_request(request)
-                try:
-                    body = body_of(response, deadline)
-                finally:
-                    response.close()
-                if not (again and repeatable and response.status_code in ABSENT):
-                    return response, body
+                response = self._transport.exchange(
+                    method, path, content, deadline, CONNECT_TIMEOUT
+                )
+                if not (again and repeatable and response.status in ABSENT):
+                    return response
             except httpx.TimeoutException as error:
                 raise RemoteUnreachableError(
                     f"it did not answer {method} {path} within {timeout:g} s", self.server
@@ -471,11 +454,6 @@ def _hint(error: httpx.TransportError) -> str:
     if "CERTIFICATE_VERIFY_FAILED" not in str(error):
         return ""
     return "; verify='FILE' trusts the authority whose certificate is in that file"
-
-
-def _limits(seconds: float) -> dict[str, float]:
-    connect = min(seconds, CONNECT_TIMEOUT)
-    return {"connect": connect, "read": seconds, "write": seconds, "pool": seconds}
 
 
 def _free(connection: Connection, session_id: str, owner: int) -> None:

@@ -93,6 +93,7 @@ class Server:
         from xuance_envs.remote.api import Api
         from xuance_envs.remote.observed import Observer
         from xuance_envs.remote.serving.protocol import Guard
+        from xuance_envs.remote.status_page import HEALTHY
 
         if certfile is not None:  # uvicorn would find out when it runs
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile)
@@ -118,6 +119,7 @@ class Server:
             _room_for_connections(settings),
             api.answer,
             api.posts,
+            {"/healthz": HEALTHY},
             observer,
             api.replies,
             hosts,
@@ -222,7 +224,6 @@ def _uvicorn(
         date_header=False,
         ws="none",
         lifespan="on",
-        timeout_keep_alive=75,
         timeout_graceful_shutdown=GRACE,
         backlog=1024,
     )

@@ -15,9 +15,13 @@ from numpy.typing import NDArray
 from xuance_envs._version import __version__
 from xuance_envs.remote.api import Api
 from xuance_envs.remote.failures import RefusedError
+from xuance_envs.remote.serving.requests import Reply
 from xuance_envs.remote.sessions import Session
 
-__all__ = ["add_status_page", "png"]
+__all__ = ["HEALTHY", "add_status_page", "png"]
+
+HEALTHY = Reply(200, "application/json", b'{"status":"ok"}')
+"""What ``/healthz`` says."""
 
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -81,8 +85,8 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> None:
         raise RefusedError(404, "frame", "no picture is shared under this number")
 
     @app.get("/healthz", summary="Whether the server works.")
-    async def health() -> dict[str, str]:
-        return {"status": "ok"}
+    async def health() -> Response:
+        return Response(HEALTHY.body, HEALTHY.status, None, HEALTHY.content_type)
 
     @app.get("/metrics", summary="What the server counts, for Prometheus.")
     async def counts(request: Request) -> Response:

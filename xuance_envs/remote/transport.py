@@ -1,7 +1,8 @@
 """How a client's requests reach a server: plain HTTP by a short way, all else by httpx's own.
 
 httpx parses HTTP in Python, which takes as long as stepping dozens of environments. The short way
-is a transport for httpx that leaves parsing to the parser uvicorn has, llhttp.
+leaves parsing to the parser uvicorn has, llhttp, and makes none of httpx's objects. What goes wrong
+is told by httpx's exceptions either way.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ import re
 import socket
 import ssl
 import urllib.request
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
+from typing import NamedTuple
 
 import httptools
 import httpx
@@ -20,10 +24,12 @@ import httpx
 __all__ = [
     "BODY",
     "HEAD",
+    "HttpxTransport",
     "PlainTransport",
+    "Response",
+    "Transport",
     "UnfitResponseError",
     "Verify",
-    "body_of",
     "redacted",
     "transport_to",
 ]
@@ -47,11 +53,68 @@ class UnfitResponseError(httpx.TransportError):
     """There was a response, but not one that can be used; another attempt would not mend it."""
 
 
-def transport_to(url: httpx.URL, verify: Verify = True) -> httpx.BaseTransport:
+class Response(NamedTuple):
+    """A server's response.
+
+    Attributes:
+        status: its status.
+        headers: by their names in lower case.
+        body: as it came.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Transport(ABC):
+    """Requests to one server.
+
+    Args:
+        url: of the server; what is asked for is below its path.
+        headers: sent with every request.
+    """
+
+    def __init__(self, url: httpx.URL, headers: Mapping[str, str]) -> None:
+        self._base = str(url).rstrip("/")
+        self._headers = dict(headers)
+        self._urls: dict[str, httpx.URL] = {}
+
+    @abstractmethod
+    def exchange(
+        self, method: str, path: str, content: bytes | None, deadline: float, connect: float
+    ) -> Response:
+        """Sends a request and waits for the response.
+
+        Args:
+            method: of HTTP.
+            path: what is asked for.
+            content: the request's body, if it has any.
+            deadline: when it has to have come, as :func:`time.monotonic` counts.
+            connect: seconds within which a connection has to be made.
+
+        Raises:
+            UnfitResponseError: it is too large, compressed, or followed by something.
+            httpx.TransportError: there was none in time, or none at all.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes the connections; another request makes a new one."""
+
+    def _url(self, path: str) -> httpx.URL:
+        url = self._urls.get(path)
+        if url is None:  # parsing one takes a good part of a step
+            url = self._urls[path] = httpx.URL(f"{self._base}{path}")
+        return url
+
+
+def transport_to(url: httpx.URL, headers: Mapping[str, str], verify: Verify = True) -> Transport:
     """What sends requests to a server, through the proxy that the environment variables name.
 
     Args:
         url: of the server.
+        headers: sent with every request.
         verify: how its certificate is checked, where it has one.
 
     Raises:
@@ -59,8 +122,8 @@ def transport_to(url: httpx.URL, verify: Verify = True) -> httpx.BaseTransport:
     """
     proxy = _proxy_for(url)
     if url.scheme == "http" and proxy is None:
-        return PlainTransport(url)
-    return httpx.HTTPTransport(verify=_checking(verify), proxy=proxy)
+        return PlainTransport(url, headers)
+    return HttpxTransport(url, headers, verify, proxy)
 
 
 def redacted(url: str) -> str:
@@ -101,17 +164,62 @@ def _proxy_for(url: httpx.URL) -> httpx.URL | None:
     )
 
 
-def body_of(response: httpx.Response, deadline: float) -> bytes:
-    """Reads a response's body as it is.
+class HttpxTransport(Transport):
+    """Requests by httpx's own transport, which speaks TLS, and to proxies.
+
+    Args:
+        url: of the server.
+        headers: sent with every request.
+        verify: how the server's certificate is checked, where it has one.
+        proxy: the proxy in between; None for none.
 
     Raises:
-        UnfitResponseError: it is compressed, which nobody has asked for, or too large.
-        httpx.ReadTimeout: it did not come in time.
-        httpx.TransportError: it broke off.
+        ValueError: the authorities cannot be read.
     """
-    encoding = response.headers.get("content-encoding", "identity")
-    if encoding != "identity":
+
+    def __init__(
+        self,
+        url: httpx.URL,
+        headers: Mapping[str, str],
+        verify: Verify = True,
+        proxy: httpx.URL | None = None,
+    ) -> None:
+        super().__init__(url, headers)
+        self._transport = httpx.HTTPTransport(verify=_checking(verify), proxy=proxy)
+
+    def exchange(
+        self, method: str, path: str, content: bytes | None, deadline: float, connect: float
+    ) -> Response:
+        """See :class:`Transport`."""
+        left = max(1e-3, deadline - monotonic())
+        limits = {"connect": min(left, connect), "read": left, "write": left, "pool": left}
+        request = httpx.Request(
+            method,
+            self._url(path),
+            headers=self._headers,
+            content=content,
+            extensions={"timeout": limits},
+        )
+        response = self._transport.handle_request(request)
+        try:
+            _check_encoding(response.headers.get("content-encoding"))
+            body = _body_of(response, deadline)
+        finally:
+            response.close()
+        return Response(response.status_code, response.headers, body)
+
+    def close(self) -> None:
+        """See :class:`Transport`."""
+        self._transport.close()
+
+
+def _check_encoding(encoding: str | None) -> None:
+    """Raises where a body is compressed, which nobody has asked for."""
+    if encoding not in (None, "identity"):
         raise UnfitResponseError(f"expected an answer that is not encoded, got one in {encoding!a}")
+
+
+def _body_of(response: httpx.Response, deadline: float) -> bytes:
     pieces: list[bytes] = []
     size = 0
     for piece in response.iter_raw():
@@ -135,31 +243,36 @@ class _Connection(socket.socket):
         self.close()
 
 
-class PlainTransport(httpx.BaseTransport):
+class PlainTransport(Transport):
     """HTTP/1.1 without TLS to one server, over connections that are kept.
 
     Responses are read whole, one for each request and no more, and within bounds. Requests may
     come from several threads.
 
     Args:
-        url: of the server; its path is not looked at.
+        url: of the server.
+        headers: sent with every request.
     """
 
-    def __init__(self, url: httpx.URL) -> None:
+    def __init__(self, url: httpx.URL, headers: Mapping[str, str]) -> None:
+        super().__init__(url, headers)
         self._address = url.host, url.port or 80
         self._idle: list[_Connection] = []
+        self._heads: dict[tuple[str, str], bytes] = {}
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Sends a request and waits for the response, within its timeouts in all.
-
-        Raises:
-            UnfitResponseError: it is too large, or is followed by something.
-            httpx.TransportError: there was none in time, or none at all.
-        """
-        limits = request.extensions["timeout"]
-        connection = self._kept() or self._connected(limits["connect"])
+    def exchange(
+        self, method: str, path: str, content: bytes | None, deadline: float, connect: float
+    ) -> Response:
+        """See :class:`Transport`."""
+        head = self._heads.get((method, path))
+        if head is None:
+            head = self._heads[method, path] = self._head(method, path)
+        length = b"" if content is None else b"Content-Length: %d\r\n" % len(content)
+        message = b"%b%b\r\n%b" % (head, length, content or b"")
+        left = max(1e-3, deadline - monotonic())
+        connection = self._kept() or self._connected(min(left, connect))
         try:
-            response, again = _exchange(connection, request, monotonic() + limits["read"])
+            response, again = _exchange(connection, message, deadline)
         except BaseException:
             connection.close()
             raise
@@ -169,8 +282,16 @@ class PlainTransport(httpx.BaseTransport):
             connection.close()
         return response
 
+    def _head(self, method: str, path: str) -> bytes:
+        """A request's head, but for its end."""
+        url = self._url(path)
+        head = b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (method.encode(), url.raw_path, url.netloc)
+        return head + "".join(
+            f"{name}: {value}\r\n" for name, value in self._headers.items()
+        ).encode("ascii")
+
     def close(self) -> None:
-        """Closes the connections; another request makes a new one."""
+        """See :class:`Transport`."""
         while self._idle:
             self._idle.pop().close()
 
@@ -212,13 +333,8 @@ class PlainTransport(httpx.BaseTransport):
         raise httpx.ConnectError(str(failure)) from failure
 
 
-def _exchange(
-    connection: socket.socket, request: httpx.Request, deadline: float
-) -> tuple[httpx.Response, bool]:
+def _exchange(connection: socket.socket, message: bytes, deadline: float) -> tuple[Response, bool]:
     """Sends a request and reads the response; also whether the connection can be kept."""
-    head = [b"%b %b HTTP/1.1\r\n" % (request.method.encode(), request.url.raw_path)]
-    head += [b"%b: %b\r\n" % header for header in request.headers.raw]
-    message = b"".join([*head, b"\r\n", request.read()])
     try:
         _limit(connection, deadline)
         connection.sendall(message)
@@ -232,7 +348,7 @@ def _exchange(
     return _received(connection, deadline)
 
 
-def _received(connection: socket.socket, deadline: float) -> tuple[httpx.Response, bool]:
+def _received(connection: socket.socket, deadline: float) -> tuple[Response, bool]:
     incoming = _Incoming()
     while not incoming.is_whole:
         try:
@@ -298,11 +414,18 @@ class _Incoming:
             raise httpx.RemoteProtocolError("the server closed the connection amid a response")
         self.is_whole = True
 
-    def response(self) -> tuple[httpx.Response, bool]:
-        """The response, and whether another may follow."""
+    def response(self) -> tuple[Response, bool]:
+        """The response, and whether another may follow.
+
+        Raises:
+            UnfitResponseError: it is compressed.
+        """
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._headers
+        }
+        _check_encoding(headers.get("content-encoding"))
         status = self._parser.get_status_code()
-        stream = httpx.ByteStream(bytes(self._body))
-        return httpx.Response(status, headers=self._headers, stream=stream), self._keeps_alive
+        return Response(status, headers, bytes(self._body)), self._keeps_alive
 
     def on_message_begin(self) -> None:
         """A response's beginning."""

@@ -21,11 +21,9 @@ from xuance_envs.rollout.agents import (
 )
 from xuance_envs.rollout.episode_statistics import EpisodeFigures, EpisodeStatistics
 from xuance_envs.rollout.recorder import GifRecorder, render_folder
-from xuance_envs.rollout.saved import check_state, generators, loop_of, set_generators
+from xuance_envs.rollout.saved import SavedLoop, generators, set_generators
 from xuance_envs.rollout.states import StateLayout, StateRow
 from xuance_envs.rollout.transfer import Transfer
-from xuance_envs.state.env_states import EnvStates
-from xuance_envs.state.pickling import dumps_plain
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["RENDER_MODE", "AgentLoop"]
@@ -83,7 +81,8 @@ class AgentLoop(EpisodeFigures):
         if isinstance(vec_env, MultiAgentVecEnv):
             raise TypeError(
                 "expected a VecEnv, got environments with many agents: use "
-                "MultiAgentRolloutCollector, or RolloutCollector with one agent each"
+                "MultiAgentRolloutCollector, or from_gymnasium(per_agent_rows(envs)), where each "
+                "row is an agent"
             )
         self.vec_env = vec_env
         self.agent = agent
@@ -289,21 +288,7 @@ class AgentLoop(EpisodeFigures):
         Raises:
             StateError: an environment cannot be saved.
         """
-        self._settle()
-        content = {
-            "states": [part.detach().cpu().numpy() for part in self._layout.parts(self.t_states)],
-            "fresh": self._fresh,
-            "statistics": self.statistics.state(),
-            "recorder": None if self.recorder is None else self.recorder.state(),
-        }
-        return {
-            "version": 1,
-            "num_envs": self.num_envs,
-            "global_steps": self.global_steps,
-            "envs": self.vec_env.save_state().to_bytes(),
-            "loop": dumps_plain(content),
-            **generators(self.device),
-        }
+        return self.saved().to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, trusted: bool = False) -> None:
         """Goes on from where :meth:`state_dict` was taken, with whatever backend.
@@ -318,22 +303,48 @@ class AgentLoop(EpisodeFigures):
             StateError: it cannot be read; nothing has changed then.
             StateMismatchError: its environments are not like these; nothing has changed then.
         """
-        check_state(state, self.num_envs)
-        envs = EnvStates.from_bytes(state["envs"], trusted)
-        content = loop_of(state["loop"], [p.shape for p in self._layout.parts(self.t_states)])
+        shapes = [part.shape for part in self._layout.parts(self.t_states)]
+        self.load_saved(SavedLoop.from_dict(state, self.num_envs, shapes, trusted))
+
+    def saved(self) -> SavedLoop:
+        """The same as :meth:`state_dict` has, as it is here.
+
+        Raises:
+            StateError: an environment cannot be saved.
+        """
+        self._settle()
+        return SavedLoop(
+            self.vec_env.save_state(),
+            [part.detach().cpu().numpy() for part in self._layout.parts(self.t_states)],
+            self._fresh,
+            self.statistics.state(),
+            None if self.recorder is None else self.recorder.state(),
+            self.global_steps,
+            generators(self.device),
+        )
+
+    def load_saved(self, saved: SavedLoop) -> None:
+        """Goes on from there, as :meth:`load_state_dict` does.
+
+        Args:
+            saved: what :meth:`saved` gave.
+
+        Raises:
+            StateMismatchError: its environments are not like these; nothing has changed then.
+        """
         if self.vec_env.waiting:
             self.vec_env.step_wait()
-        self.vec_env.load_state(envs)
+        self.vec_env.load_state(saved.envs)
         row = self._layout.parts(self._layout.new_row(self.num_envs).states)
-        for part, saved in zip(row, content["states"], strict=True):
-            part.copy_(torch.from_numpy(saved))
+        for part, array in zip(row, saved.states, strict=True):
+            part.copy_(torch.from_numpy(array))
         self.t_states = self._layout.whole(row)
-        self._must_reset, self._fresh = False, content["fresh"]
-        self.global_steps = state["global_steps"]
-        self.statistics.set_state(content["statistics"])
-        if self.recorder is not None and content["recorder"] is not None:
-            self.recorder.set_state(content["recorder"])
-        set_generators(state, self.device)
+        self._must_reset, self._fresh = False, saved.fresh
+        self.global_steps = saved.global_steps
+        self.statistics.set_state(saved.statistics)
+        if self.recorder is not None and saved.recorder is not None:
+            self.recorder.set_state(saved.recorder)
+        set_generators(saved.generators, self.device)
 
     # -- what else there is to ask ----------------------------------------------------
 

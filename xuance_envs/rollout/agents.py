@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,11 +15,14 @@ from numpy.typing import NDArray
 __all__ = [
     "ActionLayout",
     "Agent",
+    "check_weights",
     "checked_answer",
     "checked_numbers",
     "device_of",
+    "on_cpu",
     "squeezed",
     "takes_masks",
+    "weight_shapes",
 ]
 
 ASKED = "agent.get_actions_and_values"
@@ -185,3 +189,44 @@ class ActionLayout:
         if wrong.any():
             envs: Sequence[int] = np.unique(wrong.nonzero()[0]).tolist()
             raise ValueError(f"{ASKED}: actions: expected {what} for environments {envs}")
+
+
+def on_cpu(agent: Any) -> Any:
+    """The agent, or a copy whose parameters any machine has room for."""
+    if isinstance(agent, torch.nn.Module) and any(
+        tensor.device.type != "cpu" for tensor in agent.state_dict().values()
+    ):
+        return copy.deepcopy(agent).cpu()
+    return agent
+
+
+def weight_shapes(agent: Any) -> dict[str, Any] | None:
+    """The shapes of an agent's parameters by name; None where it cannot be given other ones."""
+    state_dict = getattr(agent, "state_dict", None)
+    if not callable(state_dict) or not callable(getattr(agent, "load_state_dict", None)):
+        return None
+    return {name: getattr(value, "shape", None) for name, value in state_dict().items()}
+
+
+def check_weights(state_dict: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
+    """Sees whether weights fit an agent.
+
+    Args:
+        state_dict: the weights.
+        shapes: those of the agent, as :func:`weight_shapes` tells them.
+
+    Raises:
+        ValueError: a parameter is missing, unknown, or of another shape; says which.
+    """
+    for name, shape in shapes.items():
+        if name not in state_dict:
+            raise ValueError(f"update_agent: expected parameter {name!r}, which is missing")
+        got = getattr(state_dict[name], "shape", None)
+        if got != shape:
+            told = [None if s is None else tuple(s) for s in (shape, got)]
+            raise ValueError(
+                f"update_agent: parameter {name!r}: expected shape {told[0]}, got {told[1]}"
+            )
+    for name in state_dict:
+        if name not in shapes:
+            raise ValueError(f"update_agent: got parameter {name!r}, which the agent does not have")

@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import Space
 
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.serialization import loads, pack_error
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.rollout.collector import RolloutCollector
+from xuance_envs.rollout.saved import SavedLoop
+from xuance_envs.state.pickling import dumps_plain, loads_plain
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = ["STACKED", "CollectingActor", "CollectorPlan", "reseed"]
+__all__ = ["STACKED", "CollectingActor", "CollectorPlan", "noise_of", "reseed", "set_noise"]
 
 STACKED = ("actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags")
 """The results of a rollout that have a row for each step, besides the states."""
@@ -34,9 +37,12 @@ class CollectorPlan:
     Attributes:
         number: which of the collectors it is.
         first: index of its first environment.
+        num_envs: how many it has.
         env_fns: what makes its environments, pickled.
         seeds: of their first resets; None for none.
-        processes: how many it has for them; with one, they are in its own.
+        processes: how many it has for them; with one and no limit, they are in its own.
+        step_timeout: seconds each process has for a step; None for any time.
+        start_timeout: seconds each has to make its environments; likewise.
         agent: the agent, pickled.
         weights: the agent's state dict, pickled, where it has changed since; None otherwise.
         random_state: the caller's state of torch's generator.
@@ -46,14 +52,22 @@ class CollectorPlan:
 
     number: int
     first: int
+    num_envs: int
     env_fns: bytes
     seeds: list[int | None] | None
     processes: int
+    step_timeout: float | None
+    start_timeout: float | None
     agent: bytes
     weights: bytes | None
     random_state: bytes
     lives: int
     options: Mapping[str, Any]
+
+    @property
+    def in_processes(self) -> bool:
+        """Whether its environments are in processes of their own, as a limit on time needs them."""
+        return self.processes > 1 or self.step_timeout is not None
 
 
 class CollectingActor:
@@ -66,26 +80,44 @@ class CollectingActor:
     def __init__(self, plan: CollectorPlan) -> None:
         self._plan = plan
         self._collector: RolloutCollector | None = None
+        self._turn: int | None = None
 
     def build(self) -> tuple[bool, Any]:
         """Makes the environments and the agent, once.
 
         Returns:
-            Whether that went well; then the number of environments, else the error, pickled.
+            Whether that went well; then the spaces of one environment, of observations and of
+            actions, and the parts of the first states; else the error, pickled.
         """
         return self._tried(self._built)
 
-    def rollout(self) -> tuple[bool, Any]:
-        """Plays a rollout.
+    def rollout(self, turn: int) -> tuple[bool, Any]:
+        """Plays a rollout; the same one again is not played again, but told again.
+
+        Args:
+            turn: its number.
 
         Returns:
             Whether that went well; then what came of it, else the error, pickled.
         """
-        return self._tried(self._played)
+        return self._tried(lambda: self._played(turn))
 
     def update(self, weights: bytes) -> tuple[bool, Any]:
         """Gives the agent other weights, between two rollouts; likewise."""
         return self._tried(lambda: self._agent.load_state_dict(loads(weights)))
+
+    def save(self) -> tuple[bool, Any]:
+        """Tells the :class:`~xuance_envs.rollout.saved.SavedLoop` there is; likewise."""
+        return self._tried(self._saved)
+
+    def load(self, saved: SavedLoop) -> tuple[bool, Any]:
+        """Goes on from one; likewise.
+
+        Args:
+            saved: of its environments; without noise, collector 0 goes on with the generator of
+                torch that is in it, and others with one derived from it.
+        """
+        return self._tried(lambda: self._loaded(saved))
 
     def close(self) -> None:
         """Closes the environments."""
@@ -101,10 +133,10 @@ class CollectingActor:
     def _told(self, error: Exception) -> Exception:
         """The same error by the environments' indices among those of all collectors."""
         plan = self._plan
-        if isinstance(error, EnvError):
+        if isinstance(error, EnvError) and error.env_index >= 0:
             env = plan.first + error.env_index
             reason = f"{error.reason} (in collector {plan.number} on {self._where()})"
-            told: Exception = EnvError(env, error.command, reason, error.env_traceback)
+            told = type(error)(env, error.command, reason, *error.args[3:])
             told.__cause__ = error.__cause__
             return told
         if isinstance(error, WorkerDiedError | WorkerTimeoutError):
@@ -118,19 +150,13 @@ class CollectingActor:
         """Its machine, in words."""
         return "this machine"
 
-    def _built(self) -> int:
+    def _built(self) -> tuple[Any, Any, list[Any]]:
         if self._collector is None:
             plan = self._plan
             self._agent = loads(plan.agent)
             if plan.weights is not None:
                 self._agent.load_state_dict(loads(plan.weights))
-            functions = loads(plan.env_fns)
-            vec_env: VecEnv
-            if plan.processes == 1:
-                vec_env = DummyVecEnv(functions, copy=False)
-            else:
-                size = -(-len(functions) // plan.processes)
-                vec_env = SubprocVecEnv(functions, in_series=size, copy=False)
+            vec_env = self._made(loads(plan.env_fns))
             try:
                 self._collector = RolloutCollector(
                     vec_env, self._agent, seed=plan.seeds, device="cpu", **plan.options
@@ -139,31 +165,60 @@ class CollectingActor:
                 vec_env.close()
                 raise
             reseed(self._agent, plan.random_state, (plan.number, plan.lives))
-        return self._collector.num_envs
-
-    def _played(self) -> dict[str, Any]:
         collector = self._collector
-        assert collector is not None
-        collector.rollout()
-        layout = SpaceLayout(collector.state_space)
+        states = _parts(collector.state_space, collector.t_states)
+        return collector.state_space, collector.action_space, states
 
-        def parts(states: Any) -> list[Any]:
-            found = [states] if layout.flat else layout.flatten(states)
-            return [part.detach().numpy() for part in found]
+    def _made(self, functions: Sequence[Callable[..., Any]]) -> VecEnv:
+        plan = self._plan
+        if not plan.in_processes:
+            return DummyVecEnv(functions, copy=False)
+        return SubprocVecEnv(
+            functions,
+            in_series=-(-len(functions) // plan.processes),
+            copy=False,
+            step_timeout=plan.step_timeout,
+            start_timeout=plan.start_timeout,
+        )
 
-        statistics = collector.statistics
+    def _playing(self) -> RolloutCollector:
+        """The collector, which has been built."""
+        assert self._collector is not None
+        return self._collector
+
+    def _played(self, turn: int) -> dict[str, Any]:
+        collector = self._playing()
+        if turn != self._turn:
+            self._turn = None
+            collector.rollout()
+            self._turn = turn
         masks = collector.action_masks
+        states = ("states", "t_states", "end_states")
         return {
             **{name: getattr(collector, name).numpy() for name in STACKED},
-            "states": parts(collector.states),
-            "t_states": parts(collector.t_states),
-            "end_states": parts(collector.end_states),
+            **{name: _parts(collector.state_space, getattr(collector, name)) for name in states},
             "action_masks": None if masks is None else masks.numpy(),
             "ep_counts": collector.ep_counts.numpy(),
-            "returns": statistics.returns,
-            "lengths": statistics.lengths,
-            "finished": statistics.ends,
+            "statistics": collector.statistics.state(),
         }
+
+    def _saved(self) -> SavedLoop:
+        return replace(self._playing().saved(), noise=(noise_of(self._agent),))
+
+    def _loaded(self, saved: SavedLoop) -> None:
+        self._turn = None
+        self._playing().load_saved(saved)
+        if saved.noise:
+            set_noise(self._agent, saved.noise[0])
+        elif self._plan.number:
+            state = saved.generators["torch_generator"]
+            torch.manual_seed(_derived(state, (self._plan.number,)))
+
+
+def _parts(space: Space[Any], states: Any) -> list[Any]:
+    layout = SpaceLayout(space)
+    found = [states] if layout.flat else layout.flatten(states)
+    return [part.detach().numpy() for part in found]
 
 
 def reseed(agent: Any, state: bytes, path: Sequence[int]) -> None:
@@ -186,6 +241,42 @@ def reseed(agent: Any, state: bytes, path: Sequence[int]) -> None:
         else:
             bits = generator.bit_generator
             bits.state = type(bits)(_derived(repr(bits.state).encode(), path)).state
+
+
+def noise_of(agent: Any) -> bytes:
+    """The states of this process's generator, and of those of an agent."""
+    own = [
+        generator.get_state().numpy().tobytes()
+        if isinstance(generator, torch.Generator)
+        else generator.bit_generator.state
+        for generator in _generators_of(agent)
+    ]
+    return dumps_plain([torch.get_rng_state().numpy().tobytes(), *own])
+
+
+def set_noise(agent: Any, noise: bytes) -> None:
+    """Puts them back.
+
+    Args:
+        agent: whose generators.
+        noise: what :func:`noise_of` gave.
+
+    Raises:
+        ValueError: the agent holds another number of generators.
+    """
+    shared, *own = loads_plain(noise, trusted=False)
+    generators = list(_generators_of(agent))
+    if len(own) != len(generators):
+        raise ValueError(
+            f"state: expected one of an agent with {len(generators)} generators, as this one, "
+            f"got {len(own)}"
+        )
+    torch.set_rng_state(torch.frombuffer(bytearray(shared), dtype=torch.uint8))
+    for generator, state in zip(generators, own, strict=True):
+        if isinstance(generator, torch.Generator):
+            generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        else:
+            generator.bit_generator.state = state
 
 
 def _generators_of(agent: Any) -> Iterator[Any]:

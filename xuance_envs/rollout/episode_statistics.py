@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EpisodeFigures", "EpisodeStatistics"]
+__all__ = ["EpisodeFigures", "EpisodeStatistics", "joined_statistics", "part_of_statistics"]
 
 
 class EpisodeStatistics:
@@ -105,22 +105,6 @@ class EpisodeStatistics:
         self.ends, self.max_return = list(state["ends"]), state["max_return"]
         self._scores, self._steps = state["scores"].copy(), state["steps"]
         self._begun = list(state["begun"])
-
-    def take(
-        self,
-        returns: list[list[float]],
-        lengths: list[list[int]],
-        ends: list[tuple[int, int, float]],
-    ) -> None:
-        """Takes over what others have watched.
-
-        Args:
-            returns: as above, here and below; of all environments.
-            lengths: theirs.
-            ends: what finished since, in any order.
-        """
-        self.returns, self.lengths, self.ends = returns, lengths, sorted(ends, key=_when)
-        self.max_return = float(np.fmax.reduce([self.max_return, *(score for *_, score in ends)]))
 
     def forget(self) -> None:
         """Begins a new list of what has finished."""
@@ -219,6 +203,46 @@ class EpisodeFigures:
     def median_ep_length(self) -> float:
         """Median of their lengths."""
         return self.statistics.median_length
+
+
+def joined_statistics(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The state of statistics of all environments, of those of some each.
+
+    Args:
+        states: what :meth:`EpisodeStatistics.state` gave, in the order of the environments. They
+            have counted the same last step, though not necessarily the same number of them.
+    """
+    steps = max(state["steps"] for state in states)
+    first = 0
+    ends: list[tuple[int, int, float]] = []
+    begun: list[int] = []
+    for state in states:
+        later = steps - state["steps"]
+        ends += [(step + later, first + env, score) for step, env, score in state["ends"]]
+        begun += [step + later for step in state["begun"]]
+        first += len(state["begun"])
+    return {
+        "returns": [each for state in states for each in state["returns"]],
+        "lengths": [each for state in states for each in state["lengths"]],
+        "ends": sorted(ends, key=_when),
+        "max_return": float(np.fmax.reduce([state["max_return"] for state in states])),
+        "scores": np.concatenate([state["scores"] for state in states]),
+        "steps": steps,
+        "begun": begun,
+    }
+
+
+def part_of_statistics(state: Mapping[str, Any], lo: int, hi: int) -> dict[str, Any]:
+    """The state of statistics of the environments from one index up to another; all have the best.
+
+    Args:
+        state: what :meth:`EpisodeStatistics.state` gave.
+        lo: index of the first.
+        hi: index after the last.
+    """
+    parts = {name: state[name][lo:hi] for name in ("returns", "lengths", "scores", "begun")}
+    ends = [(step, env - lo, score) for step, env, score in state["ends"] if lo <= env < hi]
+    return {**state, **parts, "ends": ends}
 
 
 def _when(end: tuple[int, int, float]) -> tuple[int, int]:

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-import copy
 import logging
-import os
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from gymnasium import Space
 
-from xuance_envs.engine.ray.cluster import ActorOptions, LostError, RayCluster
+from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 from xuance_envs.engine.serialization import dumps_for_worker, unpack_error
-from xuance_envs.errors import ClosedVecEnvError, WorkerDiedError, WorkerTimeoutError
-from xuance_envs.rollout.agents import ActionLayout, Agent, device_of
-from xuance_envs.rollout.collecting import STACKED, CollectingActor, CollectorPlan
-from xuance_envs.rollout.episode_statistics import EpisodeFigures, EpisodeStatistics
+from xuance_envs.errors import AlreadySteppingError, ClosedVecEnvError
+from xuance_envs.rollout.agents import (
+    ActionLayout,
+    Agent,
+    check_weights,
+    device_of,
+    on_cpu,
+    weight_shapes,
+)
+from xuance_envs.rollout.collecting import STACKED, CollectorPlan
+from xuance_envs.rollout.episode_statistics import (
+    EpisodeFigures,
+    EpisodeStatistics,
+    joined_statistics,
+)
+from xuance_envs.rollout.ray_actors import CollectorActors, fair_share
 from xuance_envs.rollout.results import RolloutResults
+from xuance_envs.rollout.saved import SavedLoop, generators, set_generators
 from xuance_envs.rollout.states import StateLayout
 from xuance_envs.rollout.transfer import Transfer
 from xuance_envs.vector_envs.arguments import (
@@ -36,25 +44,7 @@ __all__ = ["RayRolloutCollector"]
 
 logger = logging.getLogger("xuance_envs")
 
-PATIENCE = 5.0
-"""Seconds collectors have to close their environments before they are killed."""
-
 C = TypeVar("C", bound="RayRolloutCollector")
-
-
-class _ClusterCollector(CollectingActor):
-    """A collector in a Ray actor."""
-
-    def spaces(self) -> tuple[Space[Any], Space[Any]]:
-        """Of one environment: of observations and of actions."""
-        assert self._collector is not None
-        return self._collector.state_space, self._collector.action_space
-
-    def _where(self) -> str:
-        import ray
-
-        context = ray.get_runtime_context()
-        return f"node {ray.util.get_node_ip_address()} (id {context.get_node_id()})"
 
 
 class RayRolloutCollector(RolloutResults, EpisodeFigures):
@@ -92,6 +82,9 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
         window: how many finished episodes of each environment the statistics are about.
         halves: whether environments step in halves in each collector.
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
+        step_timeout: seconds a process has for a step of its environments, with the resets that
+            belong to it; None lets it take any time. With a limit environments are in processes of
+            their own with one process, too.
         resources: what else a collector takes, by Ray's names for it.
         runtime_env: the code and variables a collector needs, as Ray describes them.
         scheduling_strategy: how Ray spreads the collectors over the nodes.
@@ -142,6 +135,7 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
         window: int = 10,
         halves: int | str = 1,
         env_seed: int | None = None,
+        step_timeout: float | None = None,
         resources: Mapping[str, float] | None = None,
         runtime_env: Mapping[str, Any] | None = None,
         scheduling_strategy: Any = "SPREAD",
@@ -159,7 +153,7 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
             raise ValueError(f"steps_per_env: expected at least 1, got {steps_per_env}")
         if processes != "auto" and not (isinstance(processes, int) and processes >= 1):
             raise ValueError(f"processes: expected 'auto' or at least 1, got {processes!r}")
-        checked_positive(start_timeout=start_timeout)
+        checked_positive(step_timeout=step_timeout, start_timeout=start_timeout)
         self.agent = agent
         self.num_envs = len(functions)
         self.num_collectors = num_collectors
@@ -167,31 +161,33 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
         self.device = device_of(agent, device)
         self.global_steps = 0
         self.statistics = EpisodeStatistics(self.num_envs, window)
+        self._steps_before = 0  # this program's first turn
         self._split = shares(self.num_envs, "auto", num_collectors)
-        self._start_timeout = start_timeout
-        self._restarts_left = max_restarts
-        self._version = 0
-        self._shapes = _shapes_of(agent)
+        self._shapes = weight_shapes(agent)
         seeds = seeds_of(seed, range(self.num_envs))
         makers = [partial(f, **k) if k else f for f, k in zip(functions, keywords, strict=True)]
         options = {
             **{"state_dtype": state_dtype, "channels_first": channels_first},
             **{"steps_per_env": steps_per_env, "window": window, "halves": halves},
         }
-        packed = dumps_for_worker(_on_cpu(agent))
-        self._cluster = RayCluster(address, runtime_env)
+        packed = dumps_for_worker(on_cpu(agent))
+        asked = ActorOptions(1, dict(resources or {}), runtime_env, scheduling_strategy)
+        cluster = RayCluster(address, runtime_env)
         try:
             if processes == "auto":
-                processes = self._cluster.cpus() // num_collectors
+                processes = fair_share(cluster, asked, num_collectors)
             size = min(hi - lo for lo, hi in self._split)
             count = max(1, min(int(processes), size))
-            self._plans = [
+            plans = [
                 CollectorPlan(
                     number,
                     lo,
+                    hi - lo,
                     dumps_for_worker(makers[lo:hi]),
                     None if seed is None else seeds[lo:hi],
                     count,
+                    step_timeout,
+                    start_timeout,
                     packed,
                     None,
                     torch.get_rng_state().numpy().tobytes(),
@@ -201,29 +197,22 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
                 for number, (lo, hi) in enumerate(self._split)
             ]
         except BaseException:
-            self._cluster.release()
+            cluster.release()
             raise
-        self._options = ActorOptions(count, dict(resources or {}), runtime_env, scheduling_strategy)
-        self._actors: list[Any] = []
-        # Of the rollout that is being played: by collector, what to get it by, and the version of
-        # the weights that it is played with.
-        self._pending: dict[int, tuple[Any, int]] = {}
-        self._played: dict[int, tuple[Any, int]] = {}
-        self._updates: dict[int, Any] = {}
-        self._end = weakref.finalize(self, _end, self._cluster, self._actors, os.getpid())
+        self._actors = CollectorActors(
+            cluster, replace(asked, num_cpus=count), plans, start_timeout, max_restarts
+        )
+        self._end = self._actors.ends_with(self)
         try:
-            self._actors.extend(map(self._start, self._plans))
-            calls = [self._cluster.call(actor.build) for actor in self._actors]
-            for number, call in enumerate(calls):
-                self._get(number, call, self._start_timeout, "construct")
-            spaces = self._cluster.get(self._cluster.call(self._actors[0].spaces), None)
-            self.state_space, self.action_space = spaces
+            built = self._actors.start()
+            self.state_space, self.action_space = _common(built, self._split)
             self._layout = StateLayout(
                 self.state_space, state_dtype, channels_first, Transfer(self.device)
             )
             self._action_layout = ActionLayout(self.action_space)
             self.state_shape: Any = self._layout.shape
             self.action_dtype = self._action_layout.dtype
+            self.t_states: Any = self._states([states for *_, states in built], 0)
         except BaseException:
             self.close()
             raise
@@ -242,25 +231,19 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
         Raises:
             EnvError: an environment failed; says which, in which collector, and where.
             WorkerDiedError: a collector was lost, and there may be no more restarts.
+            WorkerTimeoutError: a process of one took longer than ``step_timeout``, or another in
+                place of a lost one was not there in time.
             ValueError: the agent's answer is not in order.
         """
         self.collect_async()
         self.drop_results()
-        while len(self._played) < self.num_collectors:
-            number = next(k for k in range(self.num_collectors) if k not in self._played)
-            ref, version = self._pending[number]
-            try:
-                found = self._get(number, ref, None, "rollout")
-            except LostError as error:
-                self._replace(number, error)
-                continue
-            except Exception:
-                self.close()
-                raise
-            self._played[number] = found, version
-        played = [self._played[number] for number in range(self.num_collectors)]
+        try:
+            played = self._actors.played()
+        except Exception:
+            self.close()
+            raise
         self._show([found for found, _ in played], [version for _, version in played])
-        self._pending, self._played = {}, {}
+        self._actors.next_turn()
 
     def collect_async(self) -> None:
         """Has the next rollout played, and does not wait for it: :meth:`rollout` takes it.
@@ -271,12 +254,8 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
         Raises:
             ClosedVecEnvError: it is closed.
         """
-        if not self._end.alive:
-            raise ClosedVecEnvError(f"{type(self).__name__} is closed; make another one")
-        self._settle_updates()
-        for number, actor in enumerate(self._actors):
-            if number not in self._pending:
-                self._pending[number] = self._cluster.call(actor.rollout), self._version
+        self._check_open()
+        self._actors.play()
 
     def update_agent(self, state_dict: Mapping[str, Any] | None = None) -> None:
         """Gives all copies of the agent other weights; a rollout being played goes on with its own.
@@ -287,9 +266,11 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
             state_dict: the weights; None for those of ``agent``.
 
         Raises:
+            ClosedVecEnvError: it is closed.
             TypeError: the agent has no ``state_dict``.
             ValueError: a parameter is missing, unknown, or of another shape; says which.
         """
+        self._check_open()
         if self._shapes is None:
             raise TypeError(
                 f"update_agent: expected an agent with state_dict and load_state_dict, got "
@@ -297,121 +278,145 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
             )
         if state_dict is None:
             state_dict = self.agent.state_dict()  # type: ignore[attr-defined]  # it has one
-        _check_weights(state_dict, self._shapes)
+        check_weights(state_dict, self._shapes)
         packed = dumps_for_worker(
             {
                 name: value.detach().cpu() if isinstance(value, torch.Tensor) else value
                 for name, value in state_dict.items()
             }
         )
-        self._plans = [replace(plan, weights=packed) for plan in self._plans]
-        self._version += 1
-        there = self._cluster.put(packed)
-        for number, actor in enumerate(self._actors):  # it comes behind what they are playing
-            self._updates[number] = self._cluster.call(actor.update, there)
-        self._settle_updates()
+        self._actors.update(packed)
 
-    def _settle_updates(self) -> None:
-        """Sees that the copies have their weights, unless they are playing."""
-        while self._updates and not self._pending:
-            number, ref = next(iter(self._updates.items()))
-            with suppress(LostError):  # another one begins with them
-                self._get(number, ref, None, "update")
-            del self._updates[number]
+    def _check_open(self) -> None:
+        if not self._end.alive:
+            raise ClosedVecEnvError(f"{type(self).__name__} is closed; make another one")
+
+    def _joined(self, arrays: Iterable[Any], dim: int) -> torch.Tensor:
+        return torch.from_numpy(np.concatenate(list(arrays), dim)).to(self.device)
+
+    def _states(self, by_collector: Iterable[Sequence[Any]], dim: int) -> Any:
+        by_part = zip(*by_collector, strict=True)
+        return self._layout.whole([self._joined(parts, dim) for parts in by_part])
 
     def _show(self, played: Sequence[Mapping[str, Any]], versions: Sequence[int]) -> None:
-        def joined(arrays: Iterable[Any], dim: int) -> torch.Tensor:
-            whole = torch.from_numpy(np.concatenate(list(arrays), dim))
-            return whole.to(self.device)
-
-        def states(name: str, dim: int) -> list[torch.Tensor]:
-            by_part = zip(*(found[name] for found in played), strict=True)
-            return [joined(parts, dim) for parts in by_part]
-
-        for name in STACKED:
-            setattr(self, name, joined((found[name] for found in played), 1))
-        self.states = self._layout.whole(
-            [part.requires_grad_(part.is_floating_point()) for part in states("states", 1)]
-        )
-        self.t_states = self._layout.whole(states("t_states", 0))
-        self.end_states = self._layout.whole(states("end_states", 0))
-        self.action_masks = None
+        """Shows what was played; done again after an interrupt, it comes to the same."""
+        shown: dict[str, Any] = {
+            name: self._joined((found[name] for found in played), 1) for name in STACKED
+        }
+        states = self._states((found["states"] for found in played), 1)
+        for part in self._layout.parts(states):
+            part.requires_grad_(part.is_floating_point())
+        shown |= {
+            "states": states,
+            "t_states": self._states((found["t_states"] for found in played), 0),
+            "end_states": self._states((found["end_states"] for found in played), 0),
+            "ep_counts": self._joined((found["ep_counts"] for found in played), 0),
+            "action_masks": None,
+        }
         if all(found["action_masks"] is not None for found in played):
-            self.action_masks = joined((found["action_masks"] for found in played), 1)
-        self.ep_counts = joined((found["ep_counts"] for found in played), 0)
+            shown["action_masks"] = self._joined((found["action_masks"] for found in played), 1)
         rewards = np.concatenate([found["rewards"] for found in played], 1)
-        self.total_return = np.float32(rewards.sum(dtype=np.float64))
-        lags = [self._version - version for version in versions]
+        shown["total_return"] = np.float32(rewards.sum(dtype=np.float64))
+        lags = [self._actors.version - version for version in versions]
         sizes = torch.tensor([hi - lo for lo, hi in self._split])
         lag = torch.tensor(lags, dtype=torch.int32).repeat_interleave(sizes)
-        self.policy_lag = lag.expand(self.steps_per_env, -1).to(self.device)
-        self.global_steps += self.steps_per_env * self.num_envs
-        self.statistics.take(
-            [returns for found in played for returns in found["returns"]],
-            [lengths for found in played for lengths in found["lengths"]],
-            [
-                (step, lo + env, score)
-                for found, (lo, _) in zip(played, self._split, strict=True)
-                for step, env, score in found["finished"]
-            ],
-        )
+        shown["policy_lag"] = lag.expand(self.steps_per_env, -1).to(self.device)
+        turns = self._actors.turn + 1
+        shown["global_steps"] = self._steps_before + turns * self.steps_per_env * self.num_envs
+        statistics = joined_statistics([found["statistics"] for found in played])
+        best = np.fmax(self.statistics.max_return, statistics["max_return"])
+        self.statistics.set_state({**statistics, "max_return": float(best)})
+        self.__dict__.update(shown)
 
-    # -- collectors -------------------------------------------------------------------
+    # -- states -------------------------------------------------------------------------
 
-    def _start(self, plan: CollectorPlan) -> Any:
-        return self._cluster.start(_ClusterCollector, self._options, plan)
+    def state_dict(self) -> dict[str, Any]:
+        """All that what comes next depends on, but for the agent and what teaches it.
 
-    def _get(self, number: int, ref: Any, seconds: float | None, command: str) -> Any:
-        """What a collector answered.
+        It is what :meth:`RolloutCollector.state_dict
+        <xuance_envs.rollout.agent_loop.AgentLoop.state_dict>` gives, and may be loaded there; with
+        the generators of each collector and of its copy of the agent besides.
 
         Raises:
-            LostError: it is lost.
-            WorkerTimeoutError: it did not in so many seconds.
-            Exception: what it raised.
+            AlreadySteppingError: a rollout is being played: take it first.
+            ClosedVecEnvError: it is closed.
+            StateError: an environment cannot be saved; says which.
+            WorkerDiedError: a collector was lost, and there may be no more restarts.
         """
+        self._check_open()
+        saved = SavedLoop.joined(self._asked("save", "state_dict"))
+        return replace(
+            saved,
+            statistics=self.statistics.state(),
+            global_steps=self.global_steps,
+            generators=generators(self.device),
+        ).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any], *, trusted: bool = False) -> None:
+        """Goes on from where a state was taken, by any number of collectors, or by one.
+
+        With as many collectors each goes on with its own generators, so that agents that draw draw
+        the same. Otherwise they begin with ones derived from the state's.
+
+        Args:
+            state: what :meth:`state_dict` returned, here or of a
+                :class:`~xuance_envs.rollout.collector.RolloutCollector`.
+            trusted: whether the environments' states may name classes of any module; see
+                :meth:`~xuance_envs.state.env_states.EnvStates.from_bytes`.
+
+        Raises:
+            AlreadySteppingError: a rollout is being played: take it first.
+            ClosedVecEnvError: it is closed.
+            ValueError: it is of another version, or of another number of environments.
+            StateError: it cannot be read; nothing has changed then.
+            StateMismatchError: its environments are not like these; nothing has changed then.
+            WorkerDiedError: a collector was lost, and there may be no more restarts.
+        """
+        self._check_open()
+        shapes = [part.shape for part in self._layout.parts(self.t_states)]
+        saved = SavedLoop.from_dict(state, self.num_envs, shapes, trusted)
+        before = self._asked("save", "load_state_dict")
+        parts = [saved.part(lo, hi) for lo, hi in self._split]
+        if len(saved.noise) == len(parts):
+            parts = [
+                replace(part, noise=(noise,))
+                for part, noise in zip(parts, saved.noise, strict=True)
+            ]
         try:
-            well, found = self._cluster.get(ref, seconds)
-        except TimeoutError:
-            taken = self._cluster.shortage(self._options, self.num_collectors)
-            details = f"It is collector {number}. All of them take {taken}"
-            assert seconds is not None
-            raise WorkerTimeoutError(
-                range(*self._split[number]), None, seconds, command, details
-            ) from None
-        except LostError as error:
-            if command == "construct":
-                raise self._died(number, error, command) from None
+            self._asked("load", "load_state_dict", parts)
+        except Exception:
+            self._asked("load", "load_state_dict", before)
             raise
-        if not well:
-            raise unpack_error(found)
-        return found
+        self.t_states = self._states([part.states for part in parts], 0)
+        self.statistics.set_state(saved.statistics)
+        self.global_steps = saved.global_steps
+        self._steps_before = saved.global_steps - self._actors.turn * (
+            self.steps_per_env * self.num_envs
+        )
+        set_generators(saved.generators, self.device)
 
-    def _died(self, number: int, error: LostError, command: str) -> WorkerDiedError:
-        details = f"It was collector {number}. Ray says:\n{error}"
-        return WorkerDiedError(range(*self._split[number]), None, None, command, details)
-
-    def _replace(self, number: int, error: LostError) -> None:
-        """Makes a lost collector anew, and has it play the rollout that it owes.
+    def _asked(
+        self, name: str, command: str, given: Sequence[SavedLoop] | None = None
+    ) -> list[Any]:
+        """What all collectors answer between two rollouts.
 
         Raises:
-            WorkerDiedError: there may be no more restarts.
+            AlreadySteppingError: there is one that has not been taken.
+            Exception: what the first raised that did.
         """
-        if self._restarts_left is not None:
-            if not self._restarts_left:
-                self.close()
-                died = self._died(number, error, "rollout")
-                died.details += "\nno restart is left: max_restarts have been made"
-                raise died from None
-            self._restarts_left -= 1
-        logger.warning("collector %d is made anew: %s", number, str(error).partition("\n")[0])
-        plan = self._plans[number]
-        lives = plan.lives + 1
-        seeds = plan.seeds and [_derived(seed, lives) for seed in plan.seeds]
-        plan = self._plans[number] = replace(plan, seeds=seeds, lives=lives)
-        self._cluster.kill(self._actors[number])
-        actor = self._actors[number] = self._start(plan)
-        self._get(number, self._cluster.call(actor.build), self._start_timeout, "construct")
-        self._pending[number] = self._cluster.call(actor.rollout), self._version
+        if self._actors.playing:
+            raise AlreadySteppingError(
+                f"{command}: expected to be between two rollouts, but one is being played: take it "
+                "with rollout() first"
+            )
+        arguments = None if given is None else [(each,) for each in given]
+        answers = self._actors.ask(name, arguments)
+        for well, found in answers:
+            if not well:
+                raise unpack_error(found)
+        return [found for _, found in answers]
+
+    # -- what else there is to ask ----------------------------------------------------
 
     def permute_state(self, state: Any) -> Any:
         """See :meth:`~xuance_envs.rollout.agent_loop.AgentLoop.permute_state`."""
@@ -419,10 +424,8 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
 
     def close(self) -> None:
         """Ends the collectors; again, it does nothing."""
-        if self._end.alive and self._cluster.alive:
-            calls = [self._cluster.call(actor.close) for actor in self._actors]
-            if calls and not self._pending:
-                self._cluster.wait(calls, len(calls), PATIENCE)
+        if self._end.alive:
+            self._actors.close()
         self._end()
 
     def __enter__(self: C) -> C:
@@ -430,16 +433,6 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _end(cluster: RayCluster, actors: list[Any], owner: int) -> None:
-    if os.getpid() != owner:
-        return  # forked from it
-    try:
-        while actors:
-            cluster.kill(actors.pop())
-    finally:
-        cluster.release()
 
 
 def _functions(
@@ -456,39 +449,20 @@ def _functions(
     return env_fns
 
 
-def _on_cpu(agent: Any) -> Any:
-    """The agent, or a copy whose parameters any machine has room for."""
-    if isinstance(agent, torch.nn.Module) and any(
-        tensor.device.type != "cpu" for tensor in agent.state_dict().values()
-    ):
-        return copy.deepcopy(agent).cpu()
-    return agent
+def _common(
+    built: Sequence[tuple[Any, Any, Any]], split: Sequence[tuple[int, int]]
+) -> tuple[Any, Any]:
+    """The spaces of observations and actions, if they are the same in all collectors.
 
-
-def _shapes_of(agent: Any) -> dict[str, Any] | None:
-    state_dict = getattr(agent, "state_dict", None)
-    if not callable(state_dict) or not callable(getattr(agent, "load_state_dict", None)):
-        return None
-    return {name: getattr(value, "shape", None) for name, value in state_dict().items()}
-
-
-def _check_weights(state_dict: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
-    for name, shape in shapes.items():
-        if name not in state_dict:
-            raise ValueError(f"update_agent: expected parameter {name!r}, which is missing")
-        got = getattr(state_dict[name], "shape", None)
-        if got != shape:
-            told = [None if s is None else tuple(s) for s in (shape, got)]
-            raise ValueError(
-                f"update_agent: parameter {name!r}: expected shape {told[0]}, got {told[1]}"
-            )
-    for name in state_dict:
-        if name not in shapes:
-            raise ValueError(f"update_agent: got parameter {name!r}, which the agent does not have")
-
-
-def _derived(seed: int | None, lives: int) -> int | None:
-    """A new seed: with the old one, a crash that follows from it would come for ever."""
-    if seed is None:
-        return None
-    return int(np.random.SeedSequence((seed % 2**64, lives)).generate_state(1)[0])
+    Raises:
+        RuntimeError: they are not.
+    """
+    first = built[0][:2]
+    for (lo, _), found in zip(split, built, strict=True):
+        for name, expected, got in zip(("observation", "action"), first, found, strict=False):
+            if got != expected:
+                raise RuntimeError(
+                    f"environment {lo} has another {name} space than environment 0: "
+                    f"expected {expected}, got {got}"
+                )
+    return first

@@ -1,49 +1,135 @@
-"""What of a loop of agent and environments is kept, besides the environments."""
+"""What of a loop of agent and environments is kept, and how it is told to a file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from xuance_envs.errors import StateError
+from xuance_envs.rollout.episode_statistics import joined_statistics, part_of_statistics
+from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
-from xuance_envs.state.pickling import loads_plain
+from xuance_envs.state.pickling import dumps_plain, loads_plain
 
-__all__ = ["check_state", "generators", "loop_of", "set_generators"]
+__all__ = ["SavedLoop", "generators", "set_generators"]
 
 _VERSION = 1
+_KEYS = ("version", "num_envs", "global_steps", "envs", "loop", "torch_generator")
+_CONTENT = ("states", "fresh", "statistics", "recorder")
 
 
-def check_state(state: Mapping[str, Any], num_envs: int) -> None:
-    """Sees whether something is a state dict for so many environments.
+@dataclass(frozen=True)
+class SavedLoop:
+    """All that what comes next depends on, but for the agent and what teaches it.
 
-    Raises:
-        ValueError: it is not.
+    Attributes:
+        envs: states of the environments.
+        states: the parts of what the next step starts from, with a row for each environment.
+        fresh: whose episodes have just begun.
+        statistics: what :meth:`~xuance_envs.rollout.episode_statistics.EpisodeStatistics.state`
+            gave.
+        recorder: the same of the recorder; None where there is none.
+        global_steps: environment steps so far.
+        generators: what :func:`generators` gave.
+        noise: of each of several collectors, its own generators.
     """
-    missing = [name for name in ("version", "num_envs", "envs", "loop") if name not in state]
-    if missing:
-        raise ValueError(f"state: expected what state_dict returned, got none of its {missing}")
-    if state["version"] != _VERSION:
-        raise ValueError(f"state: expected version {_VERSION}, got {state['version']}")
-    if state["num_envs"] != num_envs:
-        raise ValueError(
-            f"state: expected that of {num_envs} environments, got one of {state['num_envs']}"
+
+    envs: EnvStates
+    states: list[NDArray[Any]]
+    fresh: NDArray[np.bool_]
+    statistics: Mapping[str, Any]
+    recorder: Any
+    global_steps: int
+    generators: Mapping[str, bytes]
+    noise: Sequence[bytes] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Bytes and numbers, for :func:`torch.save`."""
+        content = {name: getattr(self, name) for name in _CONTENT}
+        return {
+            "version": _VERSION,
+            "num_envs": len(self.envs),
+            "global_steps": self.global_steps,
+            "envs": self.envs.to_bytes(),
+            "loop": dumps_plain(content),
+            **self.generators,
+            **({"noise": list(self.noise)} if self.noise else {}),
+        }
+
+    @classmethod
+    def from_dict(
+        cls,
+        state: Mapping[str, Any],
+        num_envs: int,
+        shapes: Sequence[tuple[int, ...]],
+        trusted: bool = False,
+    ) -> SavedLoop:
+        """What :meth:`to_dict` gave.
+
+        Args:
+            state: that.
+            num_envs: for how many environments it is to be.
+            shapes: of the states' parts.
+            trusted: whether the environments' states may name classes of any module.
+
+        Raises:
+            ValueError: it is of another version, or of another number of environments.
+            StateError: it cannot be read.
+        """
+        missing = [name for name in _KEYS if name not in state]
+        if missing:
+            raise ValueError(f"state: expected what state_dict returned, got none of its {missing}")
+        if state["version"] != _VERSION:
+            raise ValueError(f"state: expected version {_VERSION}, got {state['version']}")
+        if state["num_envs"] != num_envs:
+            raise ValueError(
+                f"state: expected that of {num_envs} environments, got one of {state['num_envs']}"
+            )
+        envs = EnvStates.from_bytes(state["envs"], trusted)
+        content = _content(state["loop"], shapes)
+        generators = {name: state[name] for name in state if name.endswith("_generator")}
+        return cls(
+            envs,
+            **{name: content[name] for name in _CONTENT},
+            **{"global_steps": state["global_steps"], "generators": generators},
+            noise=state.get("noise", ()),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[SavedLoop]) -> SavedLoop:
+        """That of all environments, of those of some each; the generators are those of nobody."""
+        facts = {key: fact for part in parts for key, fact in part.envs.facts.items()}
+        return cls(
+            EnvStates([env for part in parts for env in part.envs.envs], facts),
+            [np.concatenate(arrays) for arrays in zip(*(p.states for p in parts), strict=True)],
+            np.concatenate([part.fresh for part in parts]),
+            joined_statistics([part.statistics for part in parts]),
+            None,
+            sum(part.global_steps for part in parts),
+            {},
+            [noise for part in parts for noise in part.noise],
+        )
+
+    def part(self, lo: int, hi: int) -> SavedLoop:
+        """That of the environments from one index up to another; without a recorder or noise."""
+        return replace(
+            self,
+            envs=self.envs[lo:hi],
+            states=[part[lo:hi] for part in self.states],
+            fresh=self.fresh[lo:hi],
+            statistics=part_of_statistics(self.statistics, lo, hi),
+            recorder=None,
+            global_steps=self.global_steps * (hi - lo) // len(self.envs),
+            noise=(),
         )
 
 
-def loop_of(data: bytes, shapes: Sequence[Any]) -> dict[str, Any]:
-    """What the loop kept.
-
-    Args:
-        data: as it was written.
-        shapes: of the states' parts.
-
-    Raises:
-        StateError: it cannot be read.
-    """
+def _content(data: bytes, shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:
     try:
         content: dict[str, Any] = loads_plain(data, trusted=False)
         found = [np.shape(part) for part in content["states"]]
@@ -64,7 +150,7 @@ def generators(device: torch.device) -> dict[str, bytes]:
     return found
 
 
-def set_generators(state: Mapping[str, Any], device: torch.device) -> None:
+def set_generators(state: Mapping[str, bytes], device: torch.device) -> None:
     """Puts them back."""
     torch.set_rng_state(_tensor(state["torch_generator"]))
     if device.type == "cuda" and "cuda_generator" in state:

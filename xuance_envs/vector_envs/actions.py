@@ -138,7 +138,8 @@ def are_all_inside(space: Space[Any], batch: NDArray[Any] | None) -> bool:
     if batch is None:
         return False
     if type(space) is spaces.Discrete:
-        return bool(((batch >= space.start) & (batch - space.start < space.n)).all())
+        first = int(space.start)
+        return bool(first <= int(batch.min()) and int(batch.max()) < first + int(space.n))
     if type(space) is spaces.Box:
         return bool(((batch >= space.low) & (batch <= space.high)).all())
     return False

@@ -188,9 +188,12 @@ def checked_info_bytes(info_bytes: int) -> int:
     Raises:
         ValueError: it is no int from 0 on.
     """
-    if isinstance(info_bytes, bool) or not hasattr(info_bytes, "__index__") or info_bytes < 0:
+    room = -1
+    with suppress(TypeError):
+        room = operator.index(info_bytes)
+    if room < 0 or isinstance(info_bytes, bool):
         raise ValueError(f"info_bytes: expected an int from 0 on, got {info_bytes!r}")
-    return operator.index(info_bytes)
+    return room
 
 
 def checked_positive(**values: float | None) -> None:

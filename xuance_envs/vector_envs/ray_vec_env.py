@@ -150,7 +150,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
         super().__init__(groups, copy=copy, check_actions=check_actions)
 
 
-def start_actors(
+def start_actors(  # noqa: D417  # the class says what the others are
     functions: Sequence[Callable[..., Any]],
     keywords: Sequence[Mapping[str, Any]],
     *,
@@ -178,20 +178,6 @@ def start_actors(
     Args:
         functions: makes an environment each.
         keywords: keyword arguments for each function.
-        in_series: see above.
-        actors: see above.
-        num_cpus_per_worker: see above.
-        resources: see above.
-        runtime_env: see above.
-        scheduling_strategy: see above.
-        address: see above.
-        step_timeout: see above.
-        start_timeout: see above.
-        on_worker_failure: see above.
-        max_restarts: see above.
-        restart_on_exception: see above.
-        worker_threads: see above.
-        info_bytes: see above.
         autoreset: when an environment whose episode ended is reset.
         describe: makes one description of the environments'.
     """

@@ -75,7 +75,7 @@ class SubprocVecEnv(GroupedVecEnv):
             ``"resume"`` nothing is lost: the states of environments are saved now and then, and
             the other worker loads them, repeats the steps since, and does the one that was lost;
             only where that comes to something else, it is as with ``"restart"``. The caller's own
-            share with ``caller_steps`` is not covered.
+            share with ``caller_steps`` lives as long as this process.
         max_restarts: how many restarts there may be in all, before a failure raises; None for
             any number.
         restart_on_exception: whether an exception in an environment's ``step`` or ``reset`` is
@@ -87,8 +87,8 @@ class SubprocVecEnv(GroupedVecEnv):
             per process that steps, and only while steps take less than a millisecond.
         record_failures: a folder. An exception in a step, the end of a worker in one, one that
             takes longer than ``step_timeout``, or a NaN in an observation or reward then leaves a
-            file in it, which ``python -m xuance_envs replay FILE`` makes happen again. The caller's
-            own share with ``caller_steps`` is not covered.
+            file in it, which ``python -m xuance_envs replay FILE`` makes happen again. Of the
+            caller's own share with ``caller_steps``, exceptions and NaNs do.
         info_bytes: room for the arrays in each environment's info, in bytes; what does not find
             any is pickled, at every step.
 
@@ -164,7 +164,7 @@ class SubprocVecEnv(GroupedVecEnv):
         return tuple(driver.worker.pid for driver in self._backend.workers)
 
 
-def start_processes(
+def start_processes(  # noqa: D417  # the class says what the others are
     functions: Sequence[Callable[..., Any]],
     keywords: Sequence[Mapping[str, Any]],
     *,
@@ -193,18 +193,6 @@ def start_processes(
     Args:
         functions: makes an environment each.
         keywords: keyword arguments for each function.
-        in_series: see above.
-        context: see above.
-        caller_steps: see above.
-        step_timeout: see above.
-        start_timeout: see above.
-        on_worker_failure: see above.
-        max_restarts: see above.
-        restart_on_exception: see above.
-        worker_threads: see above.
-        pin_workers: see above.
-        record_failures: see above.
-        info_bytes: see above.
         spin: the longest a worker spins before it blocks, in seconds, where there are CPUs for it.
         autoreset: when an environment whose episode ended is reset.
         describe: makes one description of the environments'.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -18,54 +18,12 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.errors import AlreadySteppingError, NotSteppingError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.statistics import WorkerStatistics
+from xuance_envs.vector_envs.step_batch import StepBatch, StepResult
 
-__all__ = ["AlreadySteppingError", "NotSteppingError", "StepBatch", "VecEnv"]
+__all__ = ["AlreadySteppingError", "NotSteppingError", "StepBatch", "StepResult", "VecEnv"]
 
 DEFAULT_MAX_EPISODE_STEPS = 1000
 """What ``max_episode_steps`` is where the environment states no limit, as in XuanCe."""
-
-StepResult = tuple[Any, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], StepInfos]
-
-
-class StepBatch(NamedTuple):
-    """The environments that answered, k of them, in the order of ``env_ids``.
-
-    Attributes:
-        obs: ``(k, *obs_shape)``, as ``step`` returns them.
-        rewards: ``(k,)`` float32; 0 after ``async_reset``.
-        terminated: ``(k,)`` bool.
-        truncated: ``(k,)`` bool.
-        infos: a sequence of k dicts.
-        env_ids: ``(k,)`` int, ascending: which environments they are.
-
-    Example:
-        >>> from xuance_envs import DummyVecEnv_Gym, Gym_Env
-        >>> with DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")] * 3) as envs:
-        ...     envs.async_reset(seed=0)
-        ...     batch = envs.recv(min_envs=3)
-        >>> batch.env_ids, batch.obs.shape, batch.rewards
-        (array([0, 1, 2]), (3, 4), array([0., 0., 0.], dtype=float32))
-    """
-
-    obs: Any
-    rewards: NDArray[np.float32]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    infos: StepInfos
-    env_ids: NDArray[np.intp]
-
-    @property
-    def action_masks(self) -> Any:
-        """The masks of the actions that come next, ``(k, n)``: see :meth:`VecEnv.action_masks`.
-
-        A new array each time. Environments that give masks by their method are asked from the first
-        call of :meth:`VecEnv.action_masks` on.
-
-        Raises:
-            AttributeError: an environment has none.
-            EnvError: an environment gave something else.
-        """
-        return self.infos.masks(self.infos)
 
 
 def _also(name: str) -> property:

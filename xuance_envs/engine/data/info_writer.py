@@ -268,14 +268,20 @@ class InfoWriter:
         """Stores the infos of some environments, which are of one kind by key.
 
         Args:
-            places: the environments.
+            places: the environments; quickest where they are a range, as those of a whole step.
             columns: as :class:`~xuance_envs.engine.data.info_batch.InfoBatch` gives them, in that
                 order.
         """
         table = self.table
-        at = np.asarray(places)
-        for i in places:
-            self._layouts[i], self._implied[i] = _WRITE_ANEW, ()
+        at: Any
+        if isinstance(places, range):
+            at = slice(places.start, places.stop, places.step)
+            self._layouts[at] = [_WRITE_ANEW] * len(places)
+            self._implied[at] = [()] * len(places)
+        else:
+            at = np.asarray(places)
+            for i in places:
+                self._layouts[i], self._implied[i] = _WRITE_ANEW, ()
         table.learn({key: kind for key, (kind, _, _) in columns.items()}, self._implied)
         self._arrays.kinds[:, at] = 0
         rests: dict[int, dict[Any, Any]] = {}
@@ -286,8 +292,11 @@ class InfoWriter:
         ]
         if is_ascending(slots):
             keys = [key for key, code in zip(columns, codes, strict=True) if code]
-            for i in places:
-                self._implied[i] = keys
+            if isinstance(places, range):
+                self._implied[at] = [keys] * len(places)
+            else:
+                for i in places:
+                    self._implied[i] = keys
         else:
             rests = {i: {KeyOrder: tuple(columns)} for i in places}
         for slot, code, (key, (kind, values, mask)) in zip(

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from xuance_envs.engine.data.info_batch import InfoColumns
 from xuance_envs.engine.data.info_writer import InfoWriter
 from xuance_envs.engine.data.masks import MASK_METHOD
 from xuance_envs.engine.data.space_layout import BadValueError, describe
@@ -24,12 +22,10 @@ from xuance_envs.engine.data.step_arrays import UNSTEPPED, StepArrays
 from xuance_envs.engine.group.envs import NOTHING, Envs, never
 from xuance_envs.engine.group.group_masks import GroupMasks
 from xuance_envs.engine.group.outcome import (
-    OF_STATES,
     Autoreset,
     Outcome,
     OutcomeMaker,
     Reset,
-    Showing,
 )
 from xuance_envs.engine.group.recorder import NOWHERE, Recorder
 from xuance_envs.engine.group.single_env import ResetInstead, scalar_of
@@ -37,7 +33,7 @@ from xuance_envs.engine.group.step_clock import StepClock
 from xuance_envs.engine.serialization import copy_of
 
 if TYPE_CHECKING:
-    from xuance_envs.engine.group.states import GroupStates
+    pass
 
 __all__ = ["EnvGroup"]
 
@@ -106,10 +102,6 @@ class EnvGroup(Envs):
         self._unstepped = memoryview(UNSTEPPED.repeat(n))  # type: ignore[arg-type]  # as above
         arrays.clear()
         self._pending = arrays.pending
-        self._columns = InfoColumns(arrays.infos, 1)
-        self._reset_columns = InfoColumns(arrays.reset_infos, 1)
-        self._group_of = np.zeros(n, np.intp)
-        self._laid_out = [-1, -1]  # the changes that these columns have heard of
         self._infos = InfoWriter(arrays.infos, self._freeze_info)
         self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze_info)
         self._masks = GroupMasks(arrays.masks, arrays.pending)
@@ -284,83 +276,6 @@ class EnvGroup(Envs):
         return self._each(MASK_METHOD, places, watch, None, places)
 
     # -- what environments show -------------------------------------------------------
-
-    def showing(self, i: int) -> Showing:
-        """What an environment's next action is chosen from."""
-        after_reset, rest = self._whereabouts(i)
-        storage = self._reset_observations if after_reset else self._observations
-        writer = self._reset_infos if after_reset else self._infos
-        columns = self._reset_columns if after_reset else self._columns
-        if self._laid_out[after_reset] != writer.table.changes:
-            columns.set_layout(0, writer.table.layout)
-            self._laid_out[after_reset] = writer.table.changes
-        rests = {} if rest is None else {i: (self._thaw, rest)}
-        leaves = [
-            (None if part[i] is None else self._thaw(part[i]))
-            if isinstance(part, list)
-            else part[i].copy()
-            for part in storage.parts
-        ]
-        stepped = self._stepped[i]
-        return Showing(
-            leaves,
-            columns.batch(self._group_of, rests, np.array([i])).build(0, i),
-            bool(self._pending[i]),
-            stepped.arguments if type(stepped) is ResetInstead else {},
-        )
-
-    def show(self, showings: Mapping[int, Showing]) -> Outcome:
-        """Has environments that were given other states show what belongs to these."""
-        self._begin_with(showings)
-        for i, showing in showings.items():
-            for part, leaf in zip(self._observations.parts, showing.leaves, strict=True):
-                is_object = isinstance(part, list) and leaf is not None
-                part[i] = self._freeze(leaf) if is_object else leaf
-            self._infos.write(i, showing.info)
-            self._returned[i] = showing
-            self._pending[i] = showing.pending
-            self._stepped[i] = self.envs[i]
-            if showing.pending and self._autoreset is Autoreset.NEXT_STEP:
-                self._reset_in_next_step(i, showing.arguments)
-        self._note_masks(list(showings))
-        return self.outcome()
-
-    def step_with(self, actions: Sequence[NDArray[Any]]) -> Outcome:
-        """Steps with these actions' leaves in place of those in the arrays, which stay there."""
-        kept = [part.copy() for part in self._actions.parts]
-        try:
-            for part, leaf in zip(self._actions.parts, actions, strict=True):
-                part[...] = leaf
-            return self.step()
-        finally:
-            for part, leaf in zip(self._actions.parts, kept, strict=True):
-                part[...] = leaf
-
-    def tell_of_columns(self) -> None:
-        """Tells of all columns with the next command: nobody has heard of them yet."""
-        self._outcomes.forget()
-
-    def note_in_infos(self, key: str) -> None:
-        """Adds a key, whose value is True, to the infos of what was done last."""
-        self._columns.set_layout(0, self._infos.table.layout)
-        self._laid_out[0] = self._infos.table.changes
-        rests = {i: (self._thaw, rest) for i, rest in self._infos.rest.items()}
-        batch = self._columns.batch(self._group_of, rests)
-        for i in range(len(self.envs)):
-            self._infos.write(i, {**batch.build(i, i), key: True})
-
-    def command(self, name: str) -> Callable[..., Any]:
-        """What does a command: a method of its own, or of what saves and loads."""
-        method: Callable[..., Any] = getattr(self.states if name in OF_STATES else self, name)
-        return method
-
-    @cached_property
-    def states(self) -> GroupStates:
-        """Saves and loads the environments."""
-        # Here, because every worker imports this module, and few save anything.
-        from xuance_envs.engine.group.states import GroupStates
-
-        return GroupStates(self, self._first, self._autoreset)
 
     def _whereabouts(self, i: int) -> tuple[bool, Any]:
         """Whether the reset rows have what an environment shows, and what did not fit there."""

@@ -11,10 +11,10 @@ from typing import Any
 
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.env_group import EnvGroup
 from xuance_envs.engine.group.outcome import Autoreset, Outcome
 from xuance_envs.engine.group.recorder import Recorder
 from xuance_envs.engine.group.requests import Reply, Request
+from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.library_threads import limit_threads
 from xuance_envs.engine.serialization import dumps_for_caller, loads, pack_error
@@ -42,7 +42,7 @@ class GroupHost:
         inherited: what makes the environments, where it is here already.
 
     Attributes:
-        group (EnvGroup): the group, once there is one.
+        group (RestorableGroup): the group, once there is one.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class GroupHost:
         recorder: Recorder | None = None,
         inherited: Sequence[Callable[..., Any]] = (),
     ) -> None:
-        self.group: EnvGroup
+        self.group: RestorableGroup
         self._ending = ExitStack()
         self._arrays = arrays
         self._threads = threads
@@ -112,7 +112,7 @@ class GroupHost:
         functions = self._inherited if env_fns is None else loads(env_fns)
         limit_threads(self._threads)
         spares = all(isinstance(function, SparingFunction) for function in functions)
-        self.group = EnvGroup(
+        self.group = RestorableGroup(
             functions,
             keywords,
             first,

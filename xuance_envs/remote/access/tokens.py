@@ -20,6 +20,7 @@ import secrets
 import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from xuance_envs.remote.failures import RefusedError
@@ -213,6 +214,7 @@ def _digest(token: bytes) -> bytes:
     return hashlib.blake2b(token, key=_SALT).digest()
 
 
+@lru_cache(256)
 def _unnamed(token: str) -> tuple[bytes, str]:
     """The key of a token's owner, and a name that tells nothing of the token."""
     digest = _digest(token.encode())

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from time import monotonic, perf_counter
 from typing import Any
 
@@ -48,6 +49,9 @@ LEAST = 2**20
 PATIENCE = 5.0
 """Seconds a large answer may take where others wait for its room."""
 
+KEEP = 75.0
+"""Seconds that a connection is kept between two requests."""
+
 LINGER = 2.0
 """Seconds that a connection is still read from after a request was refused amid its body.
 
@@ -63,6 +67,7 @@ class Guard:
         most: how many there may be.
         answer: answers a request for a route that takes messages.
         posts: these routes.
+        pages: what is always answered the same to a GET of a path.
         observer: is told of each request.
         replies: large answers.
         hosts: the hosts that requests may be for; None for any.
@@ -78,6 +83,7 @@ class Guard:
         most: int,
         answer: Callable[[Request], Awaitable[Reply]],
         posts: Iterable[str],
+        pages: Mapping[str, Reply],
         observer: Observer,
         replies: Replies,
         hosts: frozenset[bytes] | None = None,
@@ -88,6 +94,11 @@ class Guard:
         self.proxies = proxies or Proxies()
         roots = {"", self.proxies.root_path}
         self.posts = {(root + path).encode(): path for path in posts for root in roots}
+        self.pages = {
+            (root + path).encode(): (root + path, reply)
+            for path, reply in pages.items()
+            for root in roots
+        }
         self.observer = observer
         self.hosts = hosts
         self.connections: set[Connection] = set()
@@ -203,11 +214,14 @@ class Connection(HttpToolsProtocol):
         self.transport.abort()
 
     def look(self, now: float) -> None:
-        """Ends it where a head or the taking of an answer has had its time."""
+        """Ends it where a head, the taking of an answer or a pause has had its time."""
         limits = self.guard.limits
         if self._head_since is not None and now - self._head_since > limits.head:
             self.guard.say("closed a connection", f"no whole head came within {limits.head:g} s")
             self.give_up()
+            return
+        if self.requests and self.is_idle and now - self.idle_since > KEEP:
+            self.transport.close()
             return
         pending = self.transport.get_write_buffer_size()
         taken = self._written - pending
@@ -260,14 +274,23 @@ class Connection(HttpToolsProtocol):
             self._refusal = _foreign(self.headers, guard.hosts)
             if self._refusal is not None:
                 raise self._refusal
-        path = guard.posts.get(self.url)
-        if path is None or self.parser.get_method() != b"POST" or self.parser.should_upgrade():
+        method, answer = self.parser.get_method(), guard.answer
+        if method == b"POST":
+            path = guard.posts.get(self.url)
+        elif method == b"GET" and self.url in guard.pages:
+            path, reply = guard.pages[self.url]
+            answer = partial(_always, reply)
+        else:
+            path = None
+        if path is None or self.parser.should_upgrade():
             super().on_headers_complete()
             return
         kept = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         idle = self.is_idle
         # It is all that uvicorn asks of a cycle, and starts as one where it has to wait.
-        exchange: Any = Exchange(self, path, self.headers, kept, self.expect_100_continue)
+        exchange: Any = Exchange(
+            self, method.decode(), path, self.headers, kept, self.expect_100_continue, answer
+        )
         self.cycle = exchange
         if idle:
             task = self.loop.create_task(exchange.run_asgi(self.app))
@@ -280,7 +303,13 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """An answer has been given to the connection."""
         self.idle_since = monotonic()
-        super().on_response_complete()
+        if self.pipeline:
+            super().on_response_complete()
+            return
+        # The same without a timer for each request: whoever has paused for long is looked for.
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
 
     # -- what goes --------------------------------------------------------------------
 
@@ -320,10 +349,12 @@ class Exchange:
 
     Args:
         connection: where it came, and the answer goes.
+        method: the request's.
         path: the route.
         headers: the request's.
         keep_alive: whether another request may follow.
         expects: whether the client waits to be told to go on.
+        answer: answers it.
 
     Attributes:
         keep_alive: see above.
@@ -337,10 +368,12 @@ class Exchange:
     def __init__(
         self,
         connection: Connection,
+        method: str,
         path: str,
         headers: list[tuple[bytes, bytes]],
         keep_alive: bool,
         expects: bool,
+        answer: Callable[[Request], Awaitable[Reply]],
     ) -> None:
         self.keep_alive = keep_alive
         self.disconnected = False
@@ -349,9 +382,11 @@ class Exchange:
         self.body = bytearray()
         self.more_body = True
         self._connection = connection
+        self._method = method
         self._path = path
         self._headers = headers
         self._expects = expects
+        self._answer = answer
 
     async def run_asgi(self, app: Any) -> None:
         """Reads the request and answers it; under the name that uvicorn has for it."""
@@ -361,7 +396,7 @@ class Exchange:
         status = 500
         request = Request(self._path, self._headers, self._read)
         try:
-            reply = await guard.answer(request)
+            reply = await self._answer(request)
             status = reply.status
             if len(reply.body) <= PIECE:
                 self._send(reply)
@@ -376,7 +411,7 @@ class Exchange:
             raise
         finally:
             client = guard.proxies.client(connection.client, self._headers)
-            guard.observer.note(client, request.owner, "POST", self._path, status, start)
+            guard.observer.note(client, request.owner, self._method, self._path, status, start)
 
     async def _read(self, limit: int, seconds: float) -> bytes:
         if self._expects and self.more_body and not self.disconnected:
@@ -428,6 +463,10 @@ class Exchange:
             self._connection.linger()
         else:
             self._connection.transport.close()
+
+
+async def _always(reply: Reply, _: Request) -> Reply:
+    return reply
 
 
 def _large_head() -> RefusedError:

@@ -15,7 +15,14 @@ from xuance_envs.remote.wire.arrays import DTYPES, array_from_wire, tagged_array
 from xuance_envs.remote.wire.nodes import TAG, WireError, check_fields, shown
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
-__all__ = ["InfoTable", "info_table_from_wire", "infos_from_wire", "what_travels"]
+__all__ = [
+    "InfoTable",
+    "are_tabled",
+    "info_table_from_wire",
+    "infos_from_wire",
+    "name_of",
+    "what_travels",
+]
 
 logger = logging.getLogger("xuance_envs")
 
@@ -28,6 +35,16 @@ _NUMBERS: dict[str, NumberKind] = {
 _NAMES: dict[Kind, str] = {kind: name for name, kind in _NUMBERS.items()}
 _ARRAYS = "numpy.ndarray"
 """The name of arrays, which say their dtype and shape themselves."""
+
+
+def name_of(kind: Kind) -> str:
+    """The name of a kind of values in messages."""
+    return _NAMES.get(kind, _ARRAYS)
+
+
+def are_tabled(columns: Columns) -> bool:
+    """Whether columns of infos can travel as such."""
+    return all([kind in _NAMES or kind.dtype.name in DTYPES for kind, _, _ in columns.values()])
 
 
 class InfoTable:
@@ -47,7 +64,7 @@ class InfoTable:
     def as_columns(self) -> dict[str, Any]:
         """As msgpack has them: by column its key, its type, its values, and where there are any."""
         columns = [
-            [key, _NAMES.get(kind, _ARRAYS), values, None if mask.all() else mask]
+            [key, name_of(kind), values, None if mask.all() else mask]
             for key, (kind, values, mask) in self.columns.items()
         ]
         return {TAG: "infos", "count": self.count, "columns": columns}

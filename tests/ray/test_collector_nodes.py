@@ -1,0 +1,143 @@
+"""Collectors on a cluster whose nodes come and go: two nodes on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from leftovers import is_running, wait_until
+from ray_actors import OBJECT_STORE, VARIABLES, ray_variables
+
+torch = pytest.importorskip("torch")
+for library in ("PIL", "tqdm"):
+    pytest.importorskip(library)
+
+from cluster_envs import PacedEnv
+
+from xuance_envs import RayRolloutCollector
+
+ROOT = Path(__file__).resolve().parents[2]
+CPUS = 2
+STEPS = 40
+LIVENESS = 90.0
+"""Seconds within which it has to go on: this is about whether it does."""
+
+
+class Idle:
+    """Does nothing."""
+
+    def get_actions_and_values(self, states: Any, actions: Any = None) -> Any:
+        nothing = torch.zeros(len(states))
+        return nothing.int(), nothing, nothing, None
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A cluster of two nodes, of which the first is that of this process, and has no CPUs."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    settings = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+    with ray_variables():
+        cluster = Cluster(initialize_head=True, head_node_args=settings)
+        try:
+            ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+            for _ in range(2):
+                start_node(cluster)
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+def start_node(cluster: Any) -> Any:
+    return cluster.add_node(num_cpus=CPUS, object_store_memory=OBJECT_STORE)
+
+
+def free_cpus() -> float:
+    import ray
+
+    return float(ray.available_resources().get("CPU", 0))
+
+
+def at(collector: Any) -> list[list[int]]:
+    """Of each environment, the number of the episode and of the step in it, as a rollout began."""
+    found: list[list[int]] = collector.states[0].int().tolist()
+    return found
+
+
+def test_a_lost_node_costs_no_other_a_step_and_nothing_is_delivered_twice(cluster: Any) -> None:
+    with RayRolloutCollector([PacedEnv] * 4, Idle(), 2, STEPS, processes=2) as collector:
+        assert not wait_until(lambda: free_cpus() > 0, seconds=0.2)
+        collector.rollout()
+        assert at(collector) == [[1, 0]] * 4
+        collector.collect_async()
+        time.sleep(0.2)  # both are at it
+        lost = cluster.worker_nodes.copy().pop()
+        cluster.remove_node(lost, allow_graceful=False)
+        waiting = threading.Thread(target=collector.rollout)
+        waiting.start()
+        waiting.join(2.0)
+        assert waiting.is_alive()  # for there is no room for the lost one before another node joins
+        start_node(cluster)
+        waiting.join(LIVENESS)
+        begun = at(collector)
+        assert sorted(begun) == [[1, 0]] * 2 + [[1, STEPS]] * 2
+        assert begun[0] == begun[1]
+        assert collector.global_steps == 2 * 4 * STEPS
+        collector.rollout()
+        assert at(collector) == [[1, step + STEPS] for _, step in begun]
+        assert collector.global_steps == 3 * 4 * STEPS
+
+
+SCRIPT = """
+import sys
+import torch
+from cluster_envs import PacedEnv
+from xuance_envs import RayRolloutCollector
+
+class Idle:
+    def get_actions_and_values(self, states, actions=None):
+        nothing = torch.zeros(len(states))
+        return nothing.int(), nothing, nothing, None
+
+collector = RayRolloutCollector([PacedEnv] * 4, Idle(), 2, 40, processes=2, address=sys.argv[1],
+    runtime_env={"env_vars": {"XUANCE_ENVS_TOLD": sys.argv[2]}})
+collector.rollout()
+print("there", flush=True)
+while True:
+    collector.collect_async()
+    collector.rollout()
+"""
+
+
+def test_nothing_is_left_of_a_program_that_is_killed(cluster: Any, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    told = tmp_path / "pids"
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "shared")])
+    program = subprocess.Popen(
+        [sys.executable, str(script), cluster.address, str(told)],
+        env={**environ, **VARIABLES, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert program.stdout is not None
+    assert "there\n" in iter(program.stdout.readline, "")
+    pids = {int(line) for line in told.read_text().split()}
+    assert len(pids) == 4
+    assert all(map(is_running, pids))
+    program.kill()
+    program.wait()
+    program.stdout.close()
+    assert wait_until(lambda: not any(map(is_running, pids)), seconds=LIVENESS)
+    assert wait_until(lambda: free_cpus() == 2 * CPUS, seconds=LIVENESS)

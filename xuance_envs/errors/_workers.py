@@ -1,0 +1,157 @@
+"""What became of the process around some environments."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from xuance_envs.errors._base import VecEnvError
+
+__all__ = ["WorkerDiedError", "WorkerTimeoutError", "name_envs"]
+
+
+class _WorkerError(VecEnvError):
+    """What the two errors about a worker process share: who it was and what it was doing."""
+
+    def __init__(
+        self,
+        env_indices: Sequence[int],
+        pid: int | None,
+        command: str,
+        details: str,
+        env_index: int | None,
+    ) -> None:
+        super().__init__()
+        self.env_indices = tuple(env_indices)
+        self.pid = pid
+        self.command = command
+        self.details = details
+        self.env_index = env_index
+        self.restarted = False
+
+    def _told(self, happened: str) -> str:
+        pid = "" if self.pid is None else f" (pid {self.pid})"
+        text = f"the worker process of {name_envs(self.env_indices)}{pid} {happened}"
+        if self.env_index is not None and len(self.env_indices) > 1:
+            text += f"; it was at environment {self.env_index}"
+        if self.restarted:
+            text += "; another one takes its place"
+        return f"{text}\n{self.details}" if self.details else text
+
+
+class WorkerDiedError(_WorkerError):
+    """A worker process ended by itself: it was killed, crashed, or its environment exited.
+
+    Attributes:
+        env_indices (tuple[int, ...]): the environments that lived in it.
+        pid (int | None): its process id.
+        exitcode (int | None): as :attr:`multiprocessing.Process.exitcode` gives it: the exit
+            status, or the negative number of the signal that ended it; None where it is not known.
+        command (str): the last command it was given.
+        details (str): further lines worth showing: the end of its standard error, where it crashed.
+        env_index (int | None): the environment it was at, None where that is not known.
+        restarted (bool): whether another process takes its place, and the vector environment
+            goes on.
+
+    Example:
+        >>> import os
+        >>> class Leaving(Gym_Env):
+        ...     def step(self, action):
+        ...         os._exit(7)
+        >>> envs = SubprocVecEnv_Gym([lambda: Leaving("CartPole-v1")] * 2, in_series=2)
+        >>> _ = envs.reset()
+        >>> try:
+        ...     envs.step([0, 0])
+        ... except WorkerDiedError as error:
+        ...     print(error.env_indices, error.env_index, error.exitcode, error.command)
+        (0, 1) 0 7 step
+    """
+
+    def __init__(
+        self,
+        env_indices: Sequence[int],
+        pid: int | None,
+        exitcode: int | None,
+        command: str,
+        details: str = "",
+        env_index: int | None = None,
+    ) -> None:
+        super().__init__(env_indices, pid, command, details, env_index)
+        self.args = (self.env_indices, pid, exitcode, command, details, env_index)
+        self.exitcode = exitcode
+
+    def __str__(self) -> str:
+        return self._told(f"died during {self.command!r}: {self._ending()}")
+
+    def _ending(self) -> str:
+        if self.exitcode is None:
+            return "its exit code is not known"
+        if self.exitcode >= 0:
+            return f"it exited with code {self.exitcode}"
+        try:
+            name = signal.Signals(-self.exitcode).name
+        except ValueError:
+            name = f"signal {-self.exitcode}"
+        text = f"it was ended by {name}"
+        if name == "SIGKILL":
+            text += (
+                " (the kernel does this when memory runs out: see the kernel's log, "
+                "and try fewer environments or less memory in each)"
+            )
+        return text
+
+
+class WorkerTimeoutError(_WorkerError):
+    """A worker process did not answer within the time it was given.
+
+    Attributes:
+        env_indices (tuple[int, ...]): the environments that live in it.
+        pid (int | None): its process id; None where it has not been started, or where none of
+            several answered ``recv``.
+        timeout (float): the time it was given, in seconds.
+        command (str): the command it did not answer.
+        details (str): further lines worth showing: where it was when it was ended.
+        env_index (int | None): the environment it was at, None where that is not known.
+        restarted (bool): whether another process takes its place, and the vector environment
+            goes on.
+
+    Example:
+        >>> import time
+        >>> class Sleeping(Gym_Env):
+        ...     def step(self, action):
+        ...         time.sleep(60)
+        >>> envs = SubprocVecEnv_Gym([lambda: Sleeping("CartPole-v1")], step_timeout=0.5)
+        >>> _ = envs.reset()
+        >>> try:
+        ...     envs.step([0])
+        ... except WorkerTimeoutError as error:
+        ...     print(error.env_indices, error.timeout, error.command)
+        (0,) 0.5 step
+    """
+
+    def __init__(
+        self,
+        env_indices: Sequence[int],
+        pid: int | None,
+        timeout: float,
+        command: str,
+        details: str = "",
+        env_index: int | None = None,
+    ) -> None:
+        super().__init__(env_indices, pid, command, details, env_index)
+        self.args = (self.env_indices, pid, timeout, command, details, env_index)
+        self.timeout = timeout
+
+    def __str__(self) -> str:
+        if self.pid is None and self.command == "recv":
+            return f"none of {name_envs(self.env_indices)} answered within {self.timeout:g} s"
+        return self._told(f"did not answer {self.command!r} within {self.timeout:g} s")
+
+
+def name_envs(indices: Sequence[int]) -> str:
+    """Names environments in words: ``environment 3``, ``environments 4 to 7``, ``… 1, 5``."""
+    if len(indices) == 1:
+        return f"environment {indices[0]}"
+    if len(indices) > 2 and tuple(indices) == tuple(range(indices[0], indices[-1] + 1)):
+        return f"environments {indices[0]} to {indices[-1]}"
+    return "environments " + ", ".join(map(str, indices))

@@ -1,0 +1,343 @@
+"""The Ray actors of many collectors: started, asked, made anew where they are lost, and ended.
+
+Rollouts are played in turns: each collector plays each turn once, whatever interrupts the caller.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from xuance_envs.engine.ray.cluster import ActorOptions, LostError, RayCluster
+from xuance_envs.engine.serialization import unpack_error
+from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
+from xuance_envs.rollout.collecting import CollectingActor, CollectorPlan
+
+__all__ = ["CollectorActors", "fair_share"]
+
+logger = logging.getLogger("xuance_envs")
+
+PATIENCE = 5.0
+"""Seconds collectors have to close their environments before they are killed."""
+
+GRACE = 5.0
+"""Seconds more that a collector has to tell that a process of its own took too long to start."""
+
+
+class _ClusterCollector(CollectingActor):
+    """A collector in a Ray actor."""
+
+    def _where(self) -> str:
+        import ray
+
+        context = ray.get_runtime_context()
+        return f"node {ray.util.get_node_ip_address()} (id {context.get_node_id()})"
+
+
+class CollectorActors:
+    """The collectors of a cluster, each in an actor.
+
+    Args:
+        cluster: where they are; let go of when they end.
+        options: what each takes, and where.
+        plans: what each is made from.
+        start_timeout: seconds until each has to be there; None for any time.
+        max_restarts: how many lost ones may be made anew in all; None for any number.
+
+    Attributes:
+        version (int): how many times there have been other weights.
+        turn (int): the number of the rollout that is being played, or is next.
+    """
+
+    def __init__(
+        self,
+        cluster: RayCluster,
+        options: ActorOptions,
+        plans: Sequence[CollectorPlan],
+        start_timeout: float | None,
+        max_restarts: int | None,
+    ) -> None:
+        self.version = 0
+        self.turn = 0
+        self._cluster = cluster
+        self._options = options
+        self._plans = list(plans)
+        self._start_timeout = start_timeout
+        self._restarts_left = max_restarts
+        self._weights: Any = None
+        self._actors: list[Any] = [None] * len(plans)
+        # By collector: what tells that it is built, and until when; the version of the weights
+        # that it was sent; what tells that it has them.
+        self._building: dict[int, tuple[Any, float | None]] = {}
+        self._versions: dict[int, int] = {}
+        self._updates: dict[int, Any] = {}
+        # Of this turn: the call and the version that it is played with; then what came of it.
+        self._asked: dict[int, tuple[Any, int]] = {}
+        self._played: dict[int, tuple[Mapping[str, Any], int]] = {}
+
+    def ends_with(self, owner: Any) -> weakref.finalize[Any, Any]:
+        """Has them end with an object; what is returned ends them now."""
+        return weakref.finalize(owner, _end, self._cluster, self._actors, os.getpid())
+
+    # -- starting ---------------------------------------------------------------------
+
+    def start(self) -> list[Any]:
+        """Starts all; what each tells of itself once it is built.
+
+        Raises:
+            WorkerTimeoutError: one was not there in time.
+            WorkerDiedError: one was lost meanwhile.
+            Exception: what it raised.
+        """
+        for number in range(len(self._plans)):
+            self._launch(number)
+        found = []
+        for number in range(len(self._plans)):
+            try:
+                found.append(self._built(number))
+            except LostError as error:
+                raise self._died(number, error, "construct") from None
+        return found
+
+    def _launch(self, number: int) -> None:
+        plan = self._plans[number]
+        actor = self._cluster.start(_ClusterCollector, self._options, plan)
+        limit = self._start_timeout
+        if limit is not None:
+            limit += monotonic() + (GRACE if plan.in_processes else 0.0)
+        self._building[number] = self._cluster.call(actor.build), limit
+        self._versions[number] = self.version
+        self._updates.pop(number, None)
+        self._actors[number] = actor
+
+    def _built(self, number: int) -> Any:
+        """What one tells of itself once it is built.
+
+        Raises:
+            LostError: it was lost meanwhile.
+            WorkerTimeoutError: it was not there in time.
+            Exception: what it raised.
+        """
+        ref, limit = self._building[number]
+        left = None if limit is None else max(0.0, limit - monotonic())
+        try:
+            told = self._get(ref, left)
+        except TimeoutError:
+            taken = self._cluster.shortage(self._options, len(self._plans))
+            details = f"It is collector {number}. All of them take {taken}"
+            assert self._start_timeout is not None
+            raise WorkerTimeoutError(
+                self._envs(number), None, self._start_timeout, "construct", details
+            ) from None
+        del self._building[number]
+        return told
+
+    # -- playing ----------------------------------------------------------------------
+
+    @property
+    def playing(self) -> bool:
+        """Whether a rollout is being played, or has not been taken."""
+        return bool(self._asked)
+
+    def play(self) -> None:
+        """Has all play this turn, and does not wait; those that were asked already are not."""
+        self._send_weights()
+        self._settle()
+        for number, actor in enumerate(self._actors):
+            if number not in self._asked:
+                version = self._versions[number]
+                self._asked[number] = self._cluster.call(actor.rollout, self.turn), version
+
+    def played(self) -> list[tuple[Mapping[str, Any], int]]:
+        """Waits for this turn of all.
+
+        Returns:
+            Of each what came of it, and the version of the weights that it was played with.
+
+        Raises:
+            WorkerDiedError: one was lost, and there may be no more restarts.
+            WorkerTimeoutError: another one in its place was not there in time.
+            Exception: what one raised.
+        """
+        everybody = range(len(self._actors))
+        while missing := [number for number in everybody if number not in self._played]:
+            self._await_new()
+            refs = {self._asked[number][0]: number for number in missing}
+            for ref in self._cluster.wait(list(refs), 1, None):
+                number = refs[ref]
+                try:
+                    self._played[number] = self._get(ref, None), self._asked[number][1]
+                except LostError as error:
+                    self._replace(number, error)
+        return [self._played[number] for number in everybody]
+
+    def _await_new(self) -> None:
+        """Sees that those which were made anew are there."""
+        while self._building:
+            number = next(iter(self._building))
+            try:
+                self._built(number)
+            except LostError as error:  # as on a node of which nobody knew that it was leaving
+                self._replace(number, error)
+
+    def next_turn(self) -> None:
+        """Lets go of this turn."""
+        self.turn += 1
+        self._asked, self._played = {}, {}
+
+    # -- weights ----------------------------------------------------------------------
+
+    def update(self, weights: bytes) -> None:
+        """Gives all copies of the agent other weights; a rollout being played keeps its own.
+
+        Args:
+            weights: a state dict, pickled.
+        """
+        self._plans = [replace(plan, weights=weights) for plan in self._plans]
+        self._weights = self._cluster.put(weights)
+        self.version += 1
+        self._send_weights()
+        self._settle()
+
+    def _send_weights(self) -> None:
+        for number, actor in enumerate(self._actors):
+            if self._versions[number] != self.version:  # it comes behind what it is playing
+                self._updates[number] = self._cluster.call(actor.update, self._weights)
+                self._versions[number] = self.version
+
+    def _settle(self) -> None:
+        """Sees that the copies have their weights, unless they are playing."""
+        while self._updates and not self._asked:
+            number, ref = next(iter(self._updates.items()))
+            with suppress(LostError):  # another one begins with them
+                self._get(ref, None)
+            del self._updates[number]
+
+    # -- asking -----------------------------------------------------------------------
+
+    def ask(
+        self, name: str, arguments: Sequence[tuple[Any, ...]] | None = None
+    ) -> list[tuple[bool, Any]]:
+        """Asks all for the same between two rollouts; a lost one is made anew before.
+
+        Args:
+            name: of a method.
+            arguments: by collector.
+
+        Returns:
+            Of each whether that went well; then the answer, else the error, pickled.
+        """
+        given = arguments or [()] * len(self._actors)
+        calls = [self._call(number, name, given[number]) for number in range(len(self._actors))]
+        answers = []
+        for number, ref in enumerate(calls):
+            try:
+                answers.append(self._cluster.get(ref, None))
+            except LostError as error:
+                self._replace(number, error)
+                self._await_new()
+                again = self._call(number, name, given[number])
+                answers.append(self._cluster.get(again, None))
+        return answers
+
+    def _call(self, number: int, name: str, arguments: tuple[Any, ...]) -> Any:
+        return self._cluster.call(getattr(self._actors[number], name), *arguments)
+
+    def _get(self, ref: Any, seconds: float | None) -> Any:
+        """What a collector answered.
+
+        Raises:
+            LostError: it is lost.
+            TimeoutError: it did not in so many seconds.
+            Exception: what it raised.
+        """
+        well, found = self._cluster.get(ref, seconds)
+        if not well:
+            raise unpack_error(found)
+        return found
+
+    # -- losing and ending ------------------------------------------------------------
+
+    def _replace(self, number: int, error: LostError) -> None:
+        """Makes a lost collector anew, and has it play the rollout that it owes, if any.
+
+        Raises:
+            WorkerDiedError: there may be no more restarts.
+        """
+        if not self._cluster.alive:
+            raise self._died(number, error, "rollout") from None
+        if self._restarts_left == 0:
+            died = self._died(number, error, "rollout")
+            died.details += "\nno restart is left: max_restarts have been made"
+            raise died from None
+        logger.warning("collector %d is made anew: %s", number, str(error).partition("\n")[0])
+        plan = self._plans[number]
+        lives = plan.lives + 1
+        seeds = plan.seeds and [_derived(seed, lives) for seed in plan.seeds]
+        self._plans[number] = replace(plan, seeds=seeds, lives=lives)
+        self._cluster.kill(self._actors[number])
+        self._launch(number)
+        if number in self._asked:
+            ref = self._cluster.call(self._actors[number].rollout, self.turn)
+            self._asked[number] = ref, self.version
+        if self._restarts_left is not None:
+            self._restarts_left -= 1
+
+    def _envs(self, number: int) -> range:
+        plan = self._plans[number]
+        return range(plan.first, plan.first + plan.num_envs)
+
+    def _died(self, number: int, error: LostError, command: str) -> WorkerDiedError:
+        details = f"It was collector {number}. Ray says:\n{error}"
+        return WorkerDiedError(self._envs(number), None, None, command, details)
+
+    def close(self) -> None:
+        """Has the environments closed, but for those of collectors that are playing."""
+        if self._cluster.alive and not self._asked:
+            calls = [self._cluster.call(actor.close) for actor in self._actors if actor is not None]
+            if calls:
+                self._cluster.wait(calls, len(calls), PATIENCE)
+
+
+def fair_share(cluster: RayCluster, options: ActorOptions, collectors: int) -> int:
+    """The most CPUs that so many collectors find room with: in what is free, or if all were idle.
+
+    Args:
+        cluster: where they are to be.
+        options: what each takes, with one CPU.
+        collectors: how many.
+    """
+    cluster.settle(options)
+    cpus = zip(*cluster.rooms(ActorOptions()).values(), strict=True)
+    actors = zip(*cluster.rooms(options).values(), strict=True)
+    for rooms, most in zip(cpus, actors, strict=True):
+        for share in range(max(rooms), 0, -1):
+            if sum(map(min, (room // share for room in rooms), most)) >= collectors:
+                return share
+    return 1
+
+
+def _end(cluster: RayCluster, actors: list[Any], owner: int) -> None:
+    if os.getpid() != owner:
+        return  # forked from it
+    try:
+        while actors:
+            if (actor := actors.pop()) is not None:
+                cluster.kill(actor)
+    finally:
+        cluster.release()
+
+
+def _derived(seed: int | None, lives: int) -> int | None:
+    """A new seed: with the old one, a crash that follows from it would come for ever."""
+    if seed is None:
+        return None
+    return int(np.random.SeedSequence((seed % 2**64, lives)).generate_state(1)[0])
