@@ -14,13 +14,7 @@ from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.groups import Groups
 from xuance_envs.engine.ledger import ends_all
-from xuance_envs.errors import (
-    EnvError,
-    NotSteppingError,
-    StateError,
-    WorkerDiedError,
-    WorkerTimeoutError,
-)
+from xuance_envs.errors import EnvError, NotSteppingError, StateError, WorkerTimeoutError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.actions import ActionIntake
 from xuance_envs.vector_envs.arguments import checked_env_ids, env_indices, seeds_of
@@ -261,12 +255,7 @@ class GroupedVecEnv(VecEnv):
     def action_masks(self) -> Any:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.action_masks`."""
         self._groups.check_idle("action_masks")
-        try:
-            return self._groups.masks.now(self._groups.each)
-        except (WorkerDiedError, WorkerTimeoutError) as error:
-            if ends_all(error):
-                self.close()
-            raise
+        return self._closing(ends_all, lambda: self._groups.masks.now(self._groups.each))
 
     def statistics(self) -> tuple[WorkerStatistics, ...]:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.statistics`."""
@@ -314,12 +303,7 @@ class GroupedVecEnv(VecEnv):
         arguments: Callable[[Sequence[int]], Any],
     ) -> list[Any]:
         ids = checked_env_ids(env_ids, self.num_envs)
-        try:
-            return self._groups.each(command, ids, arguments)
-        except (WorkerDiedError, WorkerTimeoutError) as error:
-            if ends_all(error):
-                self.close()
-            raise
+        return self._closing(ends_all, lambda: self._groups.each(command, ids, arguments))
 
     # -- states -----------------------------------------------------------------------
 
@@ -330,7 +314,7 @@ class GroupedVecEnv(VecEnv):
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`."""
         self._groups.check_idle("save_state")
         ids = checked_env_ids(env_ids, self.num_envs)
-        state = self._closing_if_lost(lambda: self._saving.save(self._groups, ids))
+        state = self._closing(_loses, lambda: self._saving.save(self._groups, ids))
         return state.adding(SEEN, [tuple(seen) for seen in self._seen(ids)])
 
     def load_state(
@@ -378,7 +362,7 @@ class GroupedVecEnv(VecEnv):
     ) -> tuple[Any, StepInfos]:
         """Has environments loaded, and takes in what was last seen of them."""
         before, arrays = self._last.get(), self._arrays
-        infos = self._closing_if_lost(load)
+        infos = self._closing(_loses, load)
         envs = np.array(ids, dtype=np.intp)
         self._last.are_in_arrays = False
         obs = arrays.observations.copy(envs)
@@ -390,14 +374,12 @@ class GroupedVecEnv(VecEnv):
         put_in(self, ids, seen)
         return obs, infos
 
-    def _closing_if_lost(self, do: Callable[[], _T]) -> _T:
-        """Does something; closes where an error leaves nothing to go on with."""
+    def _closing(self, ends: Callable[[Exception], bool], do: Callable[[], _T]) -> _T:
+        """Does something; closes after an error that leaves nothing to go on with."""
         try:
             return do()
-        except StateError:
-            raise
         except Exception as error:
-            if isinstance(error, EnvError) or ends_all(error):
+            if ends(error):
                 self.close()
             raise
 
@@ -406,3 +388,8 @@ class GroupedVecEnv(VecEnv):
     def close_extras(self) -> None:
         """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
         self._groups.close()
+
+
+def _loses(error: Exception) -> bool:
+    """Whether after an error with a state nobody knows what state environments are in."""
+    return ends_all(error) or (isinstance(error, EnvError) and not isinstance(error, StateError))

@@ -40,10 +40,10 @@ def write_all(fd: int, message: bytes) -> None:
     Raises:
         PeerGoneError: nobody is there to read it.
     """
-    rest = memoryview(message)
     try:
-        while rest:
-            rest = rest[os.write(fd, rest) :]
+        written = os.write(fd, message)
+        while written < len(message):
+            written += os.write(fd, memoryview(message)[written:])
     except OSError as error:
         raise PeerGoneError from error
 

@@ -144,11 +144,11 @@ class ProcessDriver(WorkerDriver):
 
     def ask_step(self, tag: int, actions: bytes | None) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
-        self._set_command("step", self._timeout)
+        due = self._begin("step", self._timeout)
         # A worker that is gone is noticed, and reported, when its result is asked for.
         try:
             message = self._step if actions is None else self._to + actions
-            self.worker.channel.ask(message, tag, self.due)
+            self.worker.channel.ask(message, tag, due)
         except (PeerGoneError, TimeoutError):
             return
 
@@ -156,19 +156,19 @@ class ProcessDriver(WorkerDriver):
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         command, payload = packed
         starts = command in ("build", "rebuild")
-        self._set_command(command, self._start_timeout if starts else self._timeout)
+        due = self._begin(command, self._start_timeout if starts else self._timeout)
         with suppress(PeerGoneError, TimeoutError):
-            self.worker.channel.ask(self._to + frame(Request.CALL, payload), tag, self.due)
+            self.worker.channel.ask(self._to + frame(Request.CALL, payload), tag, due)
 
-    def _set_command(self, command: str, limit: float | None) -> None:
-        self._command = command
-        self._limit = limit
-        self._give_time()
-        self._received = 0
+    def _begin(self, command: str, limit: float | None) -> float | None:
+        """Takes note of a request that is about to be made; by when it is to be answered."""
+        self._command, self._limit, self._received = command, limit, 0
+        return self._give_time()
 
-    def _give_time(self) -> None:
-        self._due = None if self._limit is None else monotonic() + self._limit
+    def _give_time(self) -> float | None:
+        due = self._due = None if self._limit is None else monotonic() + self._limit
         self._paused_before = ProcessDriver._paused
+        return due
 
     @property
     def due(self) -> float | None:
@@ -191,9 +191,9 @@ class ProcessDriver(WorkerDriver):
         """The same as the worker sent it: the reply, and its payload."""
         while True:
             began = monotonic()
-            until, due = began + LOOK, self.due
-            if due is not None:
-                until = min(until, due)
+            until = began + LOOK
+            if self._due is not None:
+                until = min(until, self._due + ProcessDriver._paused - self._paused_before)
             if deadline is not None:
                 until = min(until, deadline)
             try:
