@@ -15,7 +15,15 @@ from typing import ClassVar
 import gymnasium
 import numpy as np
 import pytest
-from compat_envs import FailingEnv, GivenEnv, InfoEnv, LethalEnv, ParentEnv, SlowEnv
+from compat_envs import (
+    FailingEnv,
+    GivenEnv,
+    InfoEnv,
+    LethalAtRandom,
+    LethalEnv,
+    ParentEnv,
+    SlowEnv,
+)
 from example_envs import PLAIN, CustomSpace, EchoEnv, NamedEnv, wrapped
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
@@ -575,6 +583,25 @@ def test_a_lost_worker_is_replaced_if_asked_for(closing, mode):
     if mode is AutoresetMode.DISABLED:
         envs.reset(options={"reset_mask": truncated})
     assert envs.step([0, 0])[0][:, 0].tolist() == [3, 0 if mode is AutoresetMode.NEXT_STEP else 1]
+
+
+def test_without_resets_in_steps_the_replacing_environments_are_seeded(closing):
+    starts = []
+    for _ in range(2):
+        envs = closing(
+            Quick(
+                [LethalAtRandom] * 2,
+                in_series=1,
+                autoreset_mode=AutoresetMode.DISABLED,
+                on_worker_failure="restart",
+            )
+        )
+        envs.reset(seed=5)
+        *_, truncated, infos = envs.step([0, 1])
+        assert infos["worker_restarted"].tolist() == truncated.tolist() == [False, True]
+        observations, _ = envs.reset(options={"reset_mask": truncated})
+        starts.append(observations[1].tolist())
+    assert starts[0] == starts[1]
 
 
 @kinds

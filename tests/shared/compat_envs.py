@@ -175,3 +175,11 @@ class LethalEnv(NamedEnv):
             os.kill(os.getpid(), signal.SIGKILL)
         self.steps += 1
         return np.full(2, self.steps, np.float32), 1.0, False, False, {}
+
+
+class LethalAtRandom(LethalEnv):
+    """The same, whose first observations are drawn."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.random(2).astype(np.float32), {}
