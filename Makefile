@@ -16,7 +16,7 @@ PEER_PACKAGES := envpool tianshou torchrl
 XUANCE := .venv-xuance
 XUANCE_NEEDS := 'numpy<2' 'gymnasium<1.3' scipy PyYAML tqdm tensorboard wandb \
     pygame-ce typing_extensions
-XUANCE_PARTS := xuance==1.4.4 pettingzoo==1.24.3 pyglet==1.5.15 mpe2
+XUANCE_PARTS := xuance==1.4.4 pettingzoo==1.25.0 pyglet==1.5.15 mpe2
 TIANSHOU := .venv-tianshou
 TIANSHOU_NEEDS := 'deepdiff<8' h5py numba 'overrides<8' 'pandas<3' sensai-utils 'tensorboard<3'
 TIANSHOU_PARTS := tianshou==2.0.1 pettingzoo==1.25.0

@@ -33,9 +33,10 @@ from xuance_envs.report import markdown_table
 
 WORLDS = {
     "spread": "MPE simple_spread_v3, 3 agents",
+    "states": "the same with its state",
     "cheap": "cheap, 8 agents",
-    "rich": "the same with masks and infos of numbers",
-    "dying": "the same with agents that die",
+    "rich": "cheap, 8 agents with masks and infos of numbers",
+    "dying": "cheap, 8 agents that die",
 }
 PEERS = {
     "xuance-dummy": "XuanCe Dummy",
@@ -67,6 +68,7 @@ class Loop:
             [[dict(zip(agents, list(row), strict=True)) for row in each[low:high]] for each in rows]
         )
         self._count = len(agents)
+        self._states = [env.state for env in self._envs] if world == "states" else []
 
     def run(self, steps: int) -> float:
         """Step every environment ``steps`` times; the seconds that took."""
@@ -80,6 +82,8 @@ class Loop:
                 env.step(actions)
                 if not env.agents:
                     env.reset()
+            for state in self._states:
+                state()
         return time.perf_counter() - start
 
     def close(self) -> None:
@@ -124,7 +128,7 @@ class Steps:
 def actions_for(world: str, num_envs: int) -> list[np.ndarray]:
     """Random actions of all agents, an array for each of some steps."""
     draw = np.random.default_rng(0)
-    shape = 64, num_envs, 3 if world == "spread" else many_worlds.AGENTS
+    shape = 64, num_envs, 3 if world in ("spread", "states") else many_worlds.AGENTS
     return list(draw.integers(many_worlds.ACTIONS, size=shape))
 
 
@@ -202,13 +206,15 @@ def contenders(
 
 def elsewhere(peer: str, entry: Entry) -> OtherPython:
     """A peer, which lives in an environment of its own."""
-    if entry.env_id == "dying" and peer.startswith("xuance"):
+    of_xuance = peer.startswith("xuance")
+    if entry.env_id == "dying" and of_xuance:
         raise LeftOut("an agent that dies is a KeyError in it")
-    python = ROOT / ".venv-xuance" / "bin" / "python"
+    if entry.env_id == "states" and not of_xuance:
+        raise LeftOut("it has no states")
+    home = ".venv-xuance" if of_xuance else ".venv-many"
+    python = ROOT / home / "bin" / "python"
     if not python.exists():
-        raise LeftOut(
-            f"not installed (there is no {python.parts[-3]}, which make bench-peers makes)"
-        )
+        raise LeftOut(f"not installed (there is no {home}: benchmarks/README.md)")
     runner = OtherPython(peer, python, entry, SCRIPT)
     entry.stack.callback(runner.close)
     return runner

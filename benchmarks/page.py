@@ -33,6 +33,9 @@ from xuance_envs.report import markdown_table, plot_throughput
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 PICTURES = ROOT / "docs" / "_static" / "benchmarks"
+MINUTES = 20
+"""What all parts take on two cores that nobody else uses."""
+
 LONGEST = 400
 """Seconds after which a part is ended."""
 
@@ -73,7 +76,7 @@ class Part:
         return self.table or f"{self.module} table"
 
 
-IN_SWEEPS = "--peers sb3-subproc tianshou-shmem --rounds 5 --seconds 0.2"
+IN_SWEEPS = "--peers sb3-subproc tianshou-shmem --rounds 5 --seconds 0.15"
 PARTS = {
     "throughput": Part(
         "throughput",
@@ -81,7 +84,7 @@ PARTS = {
         "--seconds 0.3",
         picture=True,
     ),
-    "atari": Part("atari", "--num-envs 8 32 --rounds 5 --seconds 0.4", picture=True),
+    "atari": Part("atari", "--num-envs 8 32 --rounds 5 --seconds 0.3", picture=True),
     "halfcheetah": Part(
         "throughput",
         "--env HalfCheetah-v5 --num-envs 16 --peers gymnasium-async envpool --rounds 5 "
@@ -107,11 +110,11 @@ PARTS = {
         "infos", "--masks --num-envs 64 --work 10 --rounds 5 --seconds 0.3", "masks table"
     ),
     "transforms": Part("transforms", "--rounds 5 --seconds 0.3"),
-    "multi_agent": Part("multi_agent", "--peers --rounds 5 --seconds 0.2", "many agents table"),
+    "multi_agent": Part("multi_agent", "--peers --rounds 5 --seconds 0.15", "many agents table"),
     "state": Part("state", "--rounds 7 --seconds 0.3", "state table"),
     "rollout": Part("rollout", "--rounds 5"),
     "remote": Part("remote", "--rounds 5 --seconds 0.5"),
-    "ray_scaling": Part("ray_scaling", "--rounds 4 --seconds 0.4", "ray scaling tables"),
+    "ray_scaling": Part("ray_scaling", "--rounds 3 --seconds 0.4", "ray scaling tables"),
     "training": Part("training", "--rounds 3"),
     "compat": Part("compat", "--rounds 5 --seconds 0.2"),
     "startup": Part("startup", "--contexts spawn fork --peers sb3-subproc --rounds 2"),
@@ -121,13 +124,13 @@ PARTS = {
         "--rounds 1",
     ),
     "memory": Part("memory"),
-    "latency": Part("latency", "--peers --rounds 3 --steps 150"),
+    "latency": Part("latency", "--peers --rounds 3 --steps 100"),
     "anatomy": Part("anatomy"),
-    "first_ready": Part("first_ready", "--peers --rounds 5 --seconds 0.4", "first ready tables"),
+    "first_ready": Part("first_ready", "--peers --rounds 5 --seconds 0.3", "first ready tables"),
     "parent_cost": Part(
         "parent_cost", "--workers 1 2 4 16 64 --rounds 3", "parent cost table", picture=True
     ),
-    "choice": Part("choice", "--times 2 --rounds 4 --seconds 0.3"),
+    "choice": Part("choice", "--times 2 --rounds 4 --seconds 0.2"),
 }
 """By name; the first ones matter most, for whoever has little time."""
 
@@ -166,6 +169,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if unknown:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     names = list(dict.fromkeys(args.parts)) or list(PARTS)
+    print(
+        f"{len(names)} of {len(PARTS)} parts: all take about {MINUTES} minutes on two quiet cores, "
+        f"up to twice that where rounds differ, and none begins after {args.minutes:g}."
+    )
     took = run_parts(names, args.minutes * 60, args.wait)
     done = {name: each.record for name, each in took.items() if each.record is not None}
     if done:

@@ -143,13 +143,21 @@ def train(vec_env: VecEnv, steps: int, seed: int) -> tuple[float, float, float]:
         return time.perf_counter() - start, stepping, collector.mean_ep_return
 
 
-XUANCES = {"XuanCe Subproc": "xuance", "ours, by install()": "ours"}
+XUANCES = {
+    "XuanCe Subproc": "xuance",
+    "ours, by install()": "ours",
+    "ours, by install(caller_steps=True)": "ours-with-caller",
+    "nobody: prepared steps": "nobody",
+}
 
 
 def compare_in_xuance(args: argparse.Namespace, run: Any) -> None:
-    """XuanCe's PPO on its vector environments and on ours, in CartPole and in a game."""
+    """XuanCe's PPO on its vector environments and on ours, in CartPole and in a game.
+
+    What is stepped by nobody tells how fast it could be: all that is left is the agent.
+    """
     cases = [(args.env, args.steps), (args.game, args.game_steps)]
-    seconds: dict[tuple[str, str], list[float]] = {}
+    taken: dict[tuple[str, str], list[tuple[float, float]]] = {}
     order = list(XUANCES)
     with tqdm(total=len(cases) * len(order) * args.rounds, unit="training") as bar:
         for env_id, steps in cases:
@@ -157,27 +165,42 @@ def compare_in_xuance(args: argparse.Namespace, run: Any) -> None:
                 for title in order:
                     bar.set_description(f"{env_id}, {title}")
                     took = train_in_xuance(XUANCES[title], env_id, args.num_envs, steps)
-                    seconds.setdefault((env_id, title), []).append(took / steps * 1e5)
+                    taken.setdefault((env_id, title), []).append(took)
                     bar.update()
                 order.reverse()
     rows, found = [], []
     for env_id, steps in cases:
-        theirs = np.array(seconds[env_id, "XuanCe Subproc"])
+        theirs = np.array(taken[env_id, "XuanCe Subproc"])[:, 0] / steps * 1e5
         for title in XUANCES:
-            mine = np.array(seconds[env_id, title])
+            mine, busy = np.transpose(taken[env_id, title]) / steps * 1e5
             ratio = float(np.median(theirs / mine))
             spread = f"{mine.min():.1f}-{mine.max():.1f}"
-            rows.append([env_id, title, f"{np.median(mine):.1f}", spread, f"{ratio:.2f}"])
-            rounds = mine.tolist()
-            found.append({"env": env_id, "contender": title, "steps": steps, "rounds": rounds})
-    header = ("environment", "stepped by", "s per 100,000 steps", "range", "× XuanCe Subproc")
+            seconds, cpu = f"{np.median(mine):.1f}", f"{np.median(busy):.1f}"
+            rows.append([env_id, title, seconds, spread, cpu, f"{ratio:.2f}"])
+            found.append(
+                {
+                    "env": env_id,
+                    "contender": title,
+                    "steps": steps,
+                    "rounds": mine.tolist(),
+                    "cpu": busy.tolist(),
+                }
+            )
+    header = (
+        "environment",
+        "stepped by",
+        "s per 100,000 steps",
+        "range",
+        "of CPU in the calling process",
+        "× XuanCe Subproc",
+    )
     text = markdown_table(header, rows)
     print(f"\nXuanCe's PPO in {args.num_envs} environments\n\n{text}")
     finish(args, __doc__, run, text, results=found)
 
 
-def train_in_xuance(whose: str, env_id: str, num_envs: int, steps: int) -> float:
-    """The seconds that so many steps of XuanCe's PPO take."""
+def train_in_xuance(whose: str, env_id: str, num_envs: int, steps: int) -> tuple[float, float]:
+    """The seconds that so many steps of XuanCe's PPO take, and how many of CPU in its process."""
     python = ROOT / ".venv-xuance" / "bin" / "python"
     if not python.exists():
         raise SystemExit("XuanCe is not installed: make test-libraries makes .venv-xuance")
@@ -195,7 +218,8 @@ def train_in_xuance(whose: str, env_id: str, num_envs: int, steps: int) -> float
         )
     if done.returncode:
         raise SystemExit(f"XuanCe's training failed:\n{done.stderr[-3000:]}")
-    return float(json.loads(done.stdout))
+    seconds, busy = json.loads(done.stdout)
+    return seconds, busy
 
 
 def record(name: str, trainings: dict[str, list[tuple[float, float, float]]]) -> dict[str, Any]:

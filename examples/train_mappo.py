@@ -1,4 +1,4 @@
-"""PPO for many agents with a shared policy and a critic that sees the state, in one file.
+"""PPO for many agents with a shared policy and a critic that sees all they observe, in one file.
 
     python examples/train_mappo.py
     python examples/train_mappo.py --env mpe2:simple_tag_v3 --plot tag.png
@@ -33,12 +33,12 @@ def network(size: int, outputs: int, gain: float) -> nn.Sequential:
 
 
 class Agent(nn.Module):
-    """One policy for all agents, who are told which they are, and one critic of the state."""
+    """One policy for all agents, who are told which they are, and one critic of all they see."""
 
-    def __init__(self, obs_size: int, state_size: int, num_agents: int, num_actions: int) -> None:
+    def __init__(self, obs_size: int, num_agents: int, num_actions: int) -> None:
         super().__init__()
         self.policy = network(obs_size + num_agents, num_actions, 0.01)
-        self.critic = network(state_size + num_agents, 1, 1.0)
+        self.critic = network((obs_size + 1) * num_agents, 1, 1.0)
         self.register_buffer("who", torch.eye(num_agents))
         # Values are those of rewards brought to a variance of 1.
         self.register_buffer("mean", torch.zeros(()))
@@ -53,13 +53,13 @@ class Agent(nn.Module):
         chances = torch.distributions.Categorical(logits=logits, validate_args=False)
         if actions is None:
             actions = chances.sample()
-        values = self.normalized_values(states) * self.scale + self.mean
+        values = self.normalized_values(obs) * self.scale + self.mean
         return actions, chances.log_prob(actions), values, chances.entropy()
 
-    def normalized_values(self, states: torch.Tensor) -> torch.Tensor:
-        """What the critic says of the states for each agent, before it is scaled."""
-        who = self.who.expand(len(states), -1, -1)
-        seen = states.unsqueeze(1).expand(-1, self.who.shape[0], -1)
+    def normalized_values(self, obs: torch.Tensor) -> torch.Tensor:
+        """What the critic says of it for each agent, before it is scaled."""
+        who = self.who.expand(len(obs), -1, -1)
+        seen = obs.flatten(1).unsqueeze(1).expand(-1, obs.shape[1], -1)
         return self.critic(torch.cat([seen, who], dim=-1)).squeeze(-1)
 
 
@@ -82,20 +82,20 @@ def improve(
     flat = [
         None if tensor is None else tensor.flatten(0, 1)
         for tensor in (
-            *(play.obs, play.states, play.action_masks, play.actions),
+            *(play.obs, play.action_masks, play.actions),
             *(play.log_probs, advantages, targets, play.acted),
         )
     ]
     for _ in range(EPOCHS):
         for rows in batches(len(flat[0]), BATCH // advantages.shape[-1]):
-            obs, states, masks, actions, old, gained, wanted, acted = (
+            obs, masks, actions, old, gained, wanted, acted = (
                 None if tensor is None else tensor[rows] for tensor in flat
             )
-            _, log_probs, _, entropy = agent.get_actions_and_values(obs, states, masks, actions)
+            _, log_probs, _, entropy = agent.get_actions_and_values(obs, None, masks, actions)
             ratio = (log_probs - old).exp()
             gain = torch.minimum(ratio * gained, ratio.clamp(1 - CLIP, 1 + CLIP) * gained)
             misses = nn.functional.huber_loss(
-                agent.normalized_values(states), wanted, reduction="none"
+                agent.normalized_values(obs), wanted, reduction="none"
             )
             loss = (misses - gain - ENTROPY_WEIGHT * entropy)[acted].mean()
             optimizer.zero_grad()
@@ -128,11 +128,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)
-    envs = make_multi_agent_vec(args.env, args.num_envs, backend=args.backend)
+    envs = make_multi_agent_vec(args.env, args.num_envs, backend=args.backend, state=False)
     first = envs.agents[0]
     agent = Agent(
         envs.observation_space[first].shape[0],
-        envs.state_space.shape[0],
         envs.num_agents,
         int(envs.action_space[first].n),
     )

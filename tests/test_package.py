@@ -131,11 +131,11 @@ ENGINE_FLOORS = [
     {"by_value", "cgroups", "cpus", "forks", "library_threads", "serialization"},
     {"data"},
     {"group"},
-    {"action_masks", "driver", "last_known", "results", "waiting"},
+    {"action_masks", "driver", "last_known", "results", "trails", "waiting"},
     {"backend", "ledger"},
     {"process", "restarts"},
     {"ray"},
-    {"failure_files", "resuming"},
+    {"failure_files", "recording", "resuming"},
     {"groups"},
     {"saving"},
 ]
@@ -432,9 +432,24 @@ def test_every_requirement_states_one() -> None:
 
 def test_every_module_has_a_page_in_the_reference() -> None:
     modules = {module_name(path) for path in PACKAGE.rglob("*.py") if path.stem[0] != "_"}
+    pages = [
+        re.findall(r"^   (xuance_envs\.\S+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        for path in (ROOT / "docs" / "api.rst", ROOT / "docs" / "modules.rst")
+    ]
     modules.add("xuance_envs.errors")  # whose modules are nobody's business
-    reference = (ROOT / "docs" / "api.rst").read_text(encoding="utf-8")
-    assert set(re.findall(r"^   (xuance_envs\.\S+)$", reference, re.MULTILINE)) == modules
+    assert set(pages[0] + pages[1]) == modules
+    assert len(pages[0] + pages[1]) == len(modules), "each on one of the two, once"
+
+
+def test_the_sidebar_has_no_module_that_nobody_needs_to_import() -> None:
+    api, modules = (
+        (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("api.rst", "modules.rst")
+    )
+    assert "   xuance_envs.engine." not in api
+    assert modules.startswith(":orphan:"), "in no table of contents, so not in the sidebar"
+    named = set(re.findall(r"^   ~(xuance_envs\.[\w.]+)\.\w+$", api, re.MULTILINE))
+    pages = set(re.findall(r"^   (xuance_envs\.\S+)$", api, re.MULTILINE))
+    assert named <= pages, "a public name's module is in it"
 
 
 # --- the README ---------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def one_xuance_env(world, env_seed=None):
 
                 self.state_space = spaces.Box(-1, 1, (1,), np.float32)
                 self.env.state = lambda: np.zeros(1, np.float32)
-            self.max_episode_steps = 25 if world == "spread" else 100
+            self.max_episode_steps = 25 if world in ("spread", "states") else 100
 
         def reset(self):
             return self.env.reset()[0], {}

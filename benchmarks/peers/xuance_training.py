@@ -1,7 +1,8 @@
 """XuanCe's PPO in an environment of its own, on its vector environments or on ours.
 
 Run as ``python -m benchmarks.peers.xuance_training WHOSE ENV_ID NUM_ENVS STEPS``, WHOSE being
-``xuance`` or ``ours``. The line out is the seconds that so many environment steps took.
+``xuance``, ``ours``, ``ours-with-caller``, or ``nobody`` for environments that cost nothing. The
+line out is the seconds that so many environment steps took, and how many of CPU in this process.
 """
 
 import json
@@ -11,8 +12,10 @@ import time
 import types
 from argparse import Namespace
 
+import numpy as np
 import torch
 
+from benchmarks.peers.replayed import Replayed
 from xuance_envs.compat.xuance import install
 
 
@@ -34,8 +37,8 @@ def main():
     from xuance.torch.agents import REGISTRY_Agents
 
     torch.set_num_threads(1)
-    if whose == "ours":
-        install()
+    if whose != "xuance":
+        install(caller_steps=whose == "ours-with-caller")
     atari = env_id.startswith("ALE/")
     settings = Namespace(
         vectorize="Subproc_Atari" if atari else "SubprocVecEnv",
@@ -48,11 +51,14 @@ def main():
     config.agent_name, config.render = "ppo", False
     config.log_dir = config.model_dir = os.getcwd()
     envs = make_envs(config)
+    if whose == "nobody":
+        draws = np.random.default_rng(0).integers(envs.action_space.n, size=(128, num_envs))
+        envs = Replayed(envs, draws)
     agent = REGISTRY_Agents[config.agent](config, envs)
     agent.train(max(config.horizon_size // 8, 1))  # what torch does but once
-    start = time.perf_counter()
+    start, busy = time.perf_counter(), time.process_time()
     agent.train(steps // num_envs)
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - start, time.process_time() - busy
     agent.finish()
     envs.close()
     print(json.dumps(seconds), file=answers, flush=True)

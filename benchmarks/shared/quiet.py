@@ -17,7 +17,7 @@ BUSY = 0.1
 EQUAL = 0.9
 """A core that does less than this part of what the quickest one does holds everybody up."""
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 0.6
 """How long to look whether the machine is busy."""
 
 PAUSE = 5.0
@@ -51,7 +51,7 @@ class Look:
 
 
 def look() -> Look:
-    """Looks for a second and a bit."""
+    """Looks for a second or so."""
     return Look(busy_fraction(), slowest_core())
 
 

@@ -65,6 +65,14 @@ def test_masks_are_compared_with_none(tmp_path: Path) -> None:
     assert all(row["steps_per_second"] > 0 for row in answer.record["results"])
 
 
+def test_rollouts_with_masks_have_a_limit(tmp_path: Path) -> None:
+    pytest.importorskip("sb3_contrib")
+    answer = run_script("masking", tmp_path, *SHORT, "--work", "1")
+    names = [row["contender"] for row in answer.record["results"]]
+    assert (names[0], names[-1]) == ("SB3 SubprocVecEnv", "prepared")
+    assert all(row["steps_per_second"] > 0 < row["busy"] for row in answer.record["results"])
+
+
 @pytest.mark.parametrize(
     ("points", "where"),
     [

@@ -5,7 +5,9 @@ It runs where TorchRL is: in an environment of its own, with ``make test-librari
 
 from __future__ import annotations
 
+import re
 from functools import partial
+from pathlib import Path
 
 import gymnasium
 import pytest
@@ -22,6 +24,7 @@ from xuance_envs.compat import to_gymnasium
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL, and of libraries that it loads
 
+PAGE = Path(__file__).parents[2] / "docs" / "coming_from.md"
 FUNCTIONS = [partial(gymnasium.make, "CartPole-v1")] * 3
 COMPAT = {
     "sync": compat.SyncVectorEnv,
@@ -60,3 +63,13 @@ def test_any_vector_environment_is_wrapped_by_way_of_to_gymnasium():
     steps = rollout(envs)
     assert_same(steps, rollout(vector.SyncVectorEnv(FUNCTIONS, autoreset_mode="SameStep")))
     assert steps["next", "episode_step"].max() > 5
+
+
+def test_the_example_of_the_page_runs():
+    text = PAGE.read_text(encoding="utf-8").partition("\n## TorchRL\n")[2]
+    (code,) = re.findall(
+        r"^```{code-block} python\n(.*?)^```$", text.partition("\n## ")[0], re.M | re.S
+    )
+    names: dict[str, object] = {}
+    exec(code, names)
+    assert names["steps"].batch_size == (4, 100)

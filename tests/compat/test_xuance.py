@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import json
 import os
 import random
 import re
@@ -256,16 +257,40 @@ def test_an_environment_of_the_programs_own_is_made(monkeypatch):
         envs.close()
 
 
+def wrapped_cart_pole(env_seed):
+    from xuance.environment import REGISTRY_ENV
+    from xuance.environment.utils import XuanCeEnvWrapper
+
+    config = Namespace(env_id="CartPole-v1", env_seed=env_seed, render_mode="rgb_array")
+    return XuanCeEnvWrapper(REGISTRY_ENV["Classic Control"](config))
+
+
+def test_names_that_a_program_imports_work_with_what_is_installed():
+    with compat.install():
+        here = REGISTRY_VEC_ENV["DummyVecEnv"]([wrapped_cart_pole] * 2, 5)
+        theirs = OWN["DummyVecEnv"]([wrapped_cart_pole] * 2, 5)
+    assert isinstance(here, xuance_envs.DummyVecEnv)
+    assert (here.reset()[0] == theirs.reset()[0]).all()
+    for _ in range(30):
+        one, other = here.step([1, 1]), theirs.step([1, 1])
+        assert (one[0] == other[0]).all()
+        assert [info["episode_step"] for info in one[4]] == [
+            info["episode_step"] for info in other[4]
+        ]
+    here.close(), theirs.close()
+
+
 def test_the_example_trains(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE), "--timesteps", "80"])
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     assert "Finish training." in capsys.readouterr().out
 
 
-def test_the_benchmark_trains(tmp_path):
+@pytest.mark.parametrize("whose", ["ours-with-caller", "nobody"])
+def test_the_benchmark_trains(whose, tmp_path):
     command = [sys.executable, "-m", "benchmarks.peers.xuance_training"]
     done = subprocess.run(
-        [*command, "ours", "CartPole-v1", "2", "64"],
+        [*command, whose, "CartPole-v1", "2", "64"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -274,7 +299,9 @@ def test_the_benchmark_trains(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) > 0
+    seconds, busy = json.loads(done.stdout)
+    assert seconds > 0
+    assert busy > 0
 
 
 # --- what is put in place -----------------------------------------------------------------------
@@ -323,6 +350,13 @@ def test_as_a_context_manager_it_gives_back_what_was_there():
             raise ZeroDivisionError
         assert REGISTRY_VEC_ENV["SubprocVecEnv"].keywords == {"in_series": 1}
     assert OWN == REGISTRY_VEC_ENV
+
+
+def test_of_a_version_whose_environments_are_too_old_is_said(monkeypatch, caplog):
+    for version, said in (("1.3.0", False), ("v1.2.6", True)):
+        monkeypatch.setattr("xuance.__version__", version)
+        with compat.install():
+            assert ("need Gymnasium 0.28" in caplog.text) is said
 
 
 def test_another_version_is_refused(monkeypatch):

@@ -56,3 +56,18 @@ def test_every_page_is_linked_from_the_readme() -> None:
     pages = {path.name for path in (ROOT / "docs").glob("*.md")}
     included = {"index.md", "changelog.md", "contributing.md"}
     assert {page for page in pages - included if f"(docs/{page}" not in README} == set()
+
+
+def how_to_pages() -> list[str]:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    return index.partition(":caption: How to\n:hidden:\n\n")[2].partition("```")[0].split()
+
+
+@pytest.mark.parametrize("name", how_to_pages())
+def test_a_how_to_page_starts_with_code(name: str) -> None:
+    text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    code = re.search(r"^```(?:\{\w.*|python|console)$", text, re.MULTILINE)
+    assert code is not None
+    before = text[: code.start()]
+    assert len(before.splitlines()) <= 20
+    assert not re.search(r"^\|", before, re.MULTILINE), "no table before it"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -38,7 +40,7 @@ class Late(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         self.total += int(action)
         reward = 1.0
-        if self.total >= 30:
+        if self.total >= 30 and self.how != "is fine":
             if self.how == "raises":
                 raise ValueError(f"too much: {self.total}")
             if self.how == "is killed":
@@ -71,10 +73,80 @@ def failed(how: str, folder: Path, **options: Any) -> Path:
     return path
 
 
-def replayed(path: Path, *options: str, stdin: str = "", timeout: float = 60) -> Any:
+HERE = {
+    "dummy": (lambda fns, **how: DummyVecEnv(fns, **how), 2),
+    "the caller's share": (
+        lambda fns, **how: SubprocVecEnv(
+            fns, in_series=2, context="forkserver", caller_steps=True, **how
+        ),
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("where", HERE)
+@pytest.mark.parametrize("how", ["raises", "nan"])
+@pytest.mark.parametrize("steps", [0, 1, 40])
+def test_what_fails_in_this_process_happens_again(
+    tmp_path: Path, where: str, how: str, steps: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make, culprit = HERE[where]
+    fns = [lambda: Late("is fine")] * 5
+    fns[culprit] = lambda: Late(how)
+    with make(fns, record_failures=tmp_path) as envs:
+        envs.reset(seed=1)
+        for _ in range(steps):
+            envs.step([0] * 5)
+        envs.reset(env_ids=[culprit])
+        envs.get_attr("total")
+        envs.step([1] * 5)
+        actions = [8] * 5
+        envs.step(actions)
+        envs.step(actions)
+        assert list(tmp_path.iterdir()) == []
+        envs.step(actions)
+        if how == "raises":
+            with pytest.raises(EnvError):
+                envs.step(actions)
+        else:
+            envs.step(actions)
+            envs.step(actions)  # the first of its kind is enough
+    (path,) = tmp_path.iterdir()
+    assert main(["replay", str(path)]) == 0
+    printed = capsys.readouterr().out
+    again = "failed in 'step': ValueError: too much: 33" if how == "raises" else "gave a NaN"
+    assert again in printed
+    assert f"environment {culprit}" in printed.splitlines()[0]
+
+
+def test_what_cannot_be_saved_leaves_no_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Held(Late):
+        def __init__(self) -> None:
+            super().__init__("raises")
+            self.numbers = (number for number in range(9))
+
+    with DummyVecEnv([Held], record_failures=tmp_path) as envs:
+        envs.reset()
+        for _ in range(3):
+            envs.step([8])
+        with pytest.raises(EnvError, match="too much"):
+            envs.step([8])
+    assert list(tmp_path.iterdir()) == []
+    assert "there is no state from before it" in caplog.text
+
+
+def replayed(
+    path: Path, *options: str, stdin: str = "", timeout: float = 60, **variables: str
+) -> Any:
     return subprocess.run(
         [sys.executable, "-m", "xuance_envs", "replay", str(path), *options],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}:{ROOT}/tests/shared"},
+        env={
+            **os.environ,
+            **variables,
+            "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}:{ROOT}/tests/shared",
+        },
         input=stdin,
         capture_output=True,
         text=True,
@@ -108,6 +180,96 @@ def test_a_nan_happens_again(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     printed = capsys.readouterr().out
     assert "a NaN in the observation or the reward of environment 2" in printed
     assert "gave a NaN: rewards [nan" in printed
+
+
+class Drawing(Late):
+    """Draws what it was given, as a bar."""
+
+    metadata = {"render_modes": ["rgb_array", "human"], "render_fps": 20}  # noqa: RUF012
+
+    def __init__(self, how: str, render_mode: str | None) -> None:
+        super().__init__(how)
+        self.render_mode = render_mode
+
+    def render(self) -> Any:
+        if self.render_mode == "human":
+            print(f"drawn at {self.total}")
+            return None
+        picture = np.zeros((900, 40, 3), np.uint8)
+        picture[:, : self.total] = 255
+        return picture if self.render_mode else None
+
+
+@pytest.mark.parametrize("how", ["raises", "nan"])
+def test_a_replay_is_drawn(tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]) -> None:
+    image = pytest.importorskip("PIL.Image")
+    fns = [lambda: Drawing("is fine", "rgb_array"), lambda: Drawing(how, "rgb_array")]
+    path = left_by(fns, tmp_path)
+    assert main(["replay", str(path), "--render"]) == 0
+    gif = path.with_suffix(".gif")
+    assert f"environment 1: {gif}" in capsys.readouterr().out
+    with image.open(gif) as film:
+        shown = []
+        for number in range(film.n_frames):
+            film.seek(number)
+            picture = np.asarray(film.convert("RGB"))
+            assert max(picture.shape[:2]) <= 400
+            shown.append(int((picture[0, :, 0] > 128).sum()))
+    assert shown == sorted(shown), "the bar of the second one grows"
+    assert shown[-1] == {"raises": 8, "nan": 11}[how]
+
+
+def test_a_replay_draws_itself_or_has_nothing_to_show(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = left_by([lambda: Drawing("raises", "human")], tmp_path / "one")
+    assert main(["replay", str(path), "--render"]) == 0
+    printed = capsys.readouterr().out
+    assert "drawn at 24" in printed
+    assert "nothing to see" not in printed
+    path = left_by([lambda: Drawing("raises", None)], tmp_path / "two")
+    assert main(["replay", str(path), "--render"]) == 0
+    assert "there is nothing to see" in capsys.readouterr().out
+
+
+def test_gymnasiums_environments_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("pygame")
+    for mode in ("rgb_array", "human"):
+        folder = tmp_path / mode
+        make = functools.partial(failing_pole, mode)
+        path = left_by([make], folder, action=1)
+        result = replayed(path, "--render", SDL_VIDEODRIVER="dummy")
+        assert result.returncode == 0, result.stderr
+        assert "raised: environment 0 failed" in result.stdout
+        assert path.with_suffix(".gif").exists() == (mode == "rgb_array")
+
+
+class FailingLate(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Fails at its fourth step."""
+
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        self.steps = self.steps + 1
+        if self.steps == 4:
+            raise ValueError("as told")
+        return self.env.step(action)
+
+
+def failing_pole(mode: str) -> Any:
+    return FailingLate(gymnasium.make("CartPole-v1", render_mode=mode))
+
+
+def left_by(fns: list[Any], folder: Path, action: int = 8) -> Path:
+    """The file that is left when one fails at its fourth step, in this process."""
+    with DummyVecEnv(fns, record_failures=folder) as envs:
+        envs.reset(seed=1)
+        for _ in range(3):
+            envs.step([action] * len(fns))
+        with contextlib.suppress(EnvError):
+            envs.step([action] * len(fns))
+    (path,) = folder.glob("*.xenvs")
+    return path
 
 
 def test_a_crash_happens_again(tmp_path: Path) -> None:

@@ -20,6 +20,9 @@ from leftovers import is_running
 from xuance_envs import (
     DummyVecEnv,
     EnvError,
+    EnvStates,
+    Gym_Env,
+    StateError,
     SubprocVecEnv,
     VecEnvError,
     WorkerDiedError,
@@ -597,3 +600,70 @@ def test_closed_within_a_restart_nothing_is_left():
         pids = envs.pids
         envs.close()
         assert not any(map(is_running, pids))
+
+
+# --- what states have of it ---------------------------------------------------------------------
+
+
+def restarted(envs, worker):
+    """The first observations of the episodes that follow a worker's loss."""
+    kill(envs, worker)
+    infos = envs.step([0] * envs.num_envs)[-1]
+    return {
+        env: info["reset_obs"].tolist() for env, info in enumerate(infos) if "reset_obs" in info
+    }
+
+
+def cart_pole():
+    return Gym_Env("CartPole-v1")
+
+
+def test_a_loaded_run_restarts_with_the_seeds_of_the_saved_one():
+    with make([cart_pole] * 4) as envs, make([cart_pole] * 4, in_series=4) as others:
+        envs.reset(seed=7)
+        others.reset(seed=90)
+        first = restarted(envs, 0)
+        state = EnvStates.from_bytes(envs.save_state().to_bytes())
+        second = restarted(envs, 0)
+        assert first.keys() == second.keys() == {0, 1}
+        assert first[0] != second[0]
+        expected = {**second, **restarted(envs, 1)}
+        others.load_state(state)
+        assert restarted(others, 0) == expected
+        envs.load_state(state)
+        assert restarted(envs, 0) == second
+        envs.load_state(state[1], env_ids=[3])
+        assert restarted(envs, 1)[3] == second[1]
+
+
+def test_clones_restart_with_the_seeds_of_their_source():
+    with make([cart_pole] * 4) as envs:
+        envs.reset(seed=7)
+        envs.clone_state(0, 2)
+        envs.clone_state(1, 3, fork_rng=True)
+        first, second = restarted(envs, 0), restarted(envs, 1)
+        assert first[0] == second[2]
+        assert first[1] != second[3]
+
+
+def test_states_of_environments_that_are_not_restarted_leave_the_seeds(tmp_path):
+    with make([cart_pole] * 2) as envs, DummyVecEnv([cart_pole] * 2) as others:
+        envs.reset(seed=7)
+        state = envs.save_state()
+        expected = restarted(envs, 0)
+        others.reset(seed=3)
+        others.load_state(state)
+        for each in (others.save_state(), state):
+            envs.load_state(state)
+            envs.load_state(each)
+            assert restarted(envs, 0) == expected
+
+
+@pytest.mark.parametrize("seeds", [3, (1,), ("seed", 1), (1, -1), (None, None)])
+def test_seeds_that_are_none_are_refused(seeds):
+    with make([cart_pole] * 2) as envs:
+        envs.reset(seed=7)
+        state = envs.save_state()
+        with pytest.raises(StateError, match=r"expected .*seed"):
+            envs.load_state(state.adding("seeds", [None, seeds]))
+        envs.load_state(state)

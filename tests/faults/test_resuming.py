@@ -182,6 +182,41 @@ def test_what_cannot_be_saved_is_truncated() -> None:
         assert envs.step([1, 1])[3].all()
 
 
+class Told(Collector):
+    """Is told what to do in words."""
+
+    action_space = spaces.Text(5)
+
+    def step(self, action: Any) -> Any:
+        return super().step(len(action))
+
+
+def test_with_actions_that_are_not_kept_it_is_as_with_a_restart() -> None:
+    with subproc([Told] * 4) as envs:
+        envs.reset(seed=1)
+        envs.step(["left", "right", "", "up"])
+        kill(envs)
+        _, _, _, truncated, infos = envs.step(["left", "right", "", "up"])
+        assert truncated.tolist() == [True, True, False, False]
+        assert infos[0]["worker_restarted"]
+        assert not envs.step(["up"] * 4)[3].any()
+
+
+def test_beside_the_callers_share_nothing_is_lost() -> None:
+    fns = [Collector] * 6
+    with subproc(fns, caller_steps=True) as envs, DummyVecEnv(fns) as reference:
+        envs.reset(seed=1)
+        reference.reset(seed=1)
+        for step in range(30):
+            if killed := step in (0, 5, 6, 20):
+                kill(envs, step % 2)
+            actions = [step % 4] * 6
+            (got, restarted), (expected, _) = shown(envs, actions), shown(reference, actions)
+            assert_same(got, expected)
+            mine = [env // 2 == step % 2 for env in range(6)]
+            assert restarted == [env and killed for env in mine]
+
+
 def test_it_is_an_option_of_processes() -> None:
     with pytest.raises(ValueError, match="or 'resume', got 'resumes'"):
         SubprocVecEnv([Collector], on_worker_failure="resumes")

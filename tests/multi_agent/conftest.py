@@ -72,7 +72,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Maker]:
 
 @pytest.fixture(params=[MAKERS[name] for name in BACKENDS], ids=list(BACKENDS))
 def make_near(request: pytest.FixtureRequest) -> Iterator[Maker]:
-    """Makes them on each of this machine: for what a server does not do."""
+    """Makes them on each of this machine: for what a server keeps to itself."""
     yield from _maker(request.param)
 
 

@@ -15,12 +15,12 @@ from xuance_envs import EnvStates
 @pytest.mark.parametrize(
     "make_one", [partial(Herd, plays=MIXED, masks="info"), Squad], ids=["pettingzoo", "xuance"]
 )
-def test_what_was_saved_goes_on_as_it_did(make_near, make_one, at):
-    envs = make_near([make_one] * 4, env_seed=1)
+def test_what_was_saved_goes_on_as_it_did(make, make_one, at):
+    envs = make([make_one] * 4, env_seed=1)
     envs.reset()
     for _ in range(at):
         last = envs.step(steps_of(envs))
-    state = EnvStates.from_bytes(envs.save_state().to_bytes(), trusted=True)
+    state = envs.save_state()
     told = [np.copy(part) for part in run(envs)]
     loaded = envs.load_state(state)
     if at:
@@ -33,6 +33,16 @@ def test_what_was_saved_goes_on_as_it_did(make_near, make_one, at):
     for part in run(envs):
         np.testing.assert_array_equal(part[:, 2], part[:, 0])
         np.testing.assert_array_equal(part[:, 3], part[:, 0])
+
+
+def test_so_it_does_by_bytes_in_other_environments(make_near):
+    envs, others = (make_near([partial(Herd, plays=MIXED, masks="info")] * 2) for _ in range(2))
+    envs.reset(seed=3), others.reset(seed=4)
+    for _ in range(4):
+        envs.step(steps_of(envs))
+    others.load_state(EnvStates.from_bytes(envs.save_state().to_bytes(), trusted=True))
+    for one, other in zip(run(envs), run(others), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def steps_of(envs):

@@ -9,6 +9,15 @@ import pytest
 from agents_envs import FOREVER, Herd
 
 from xuance_envs import MultiAgentVecEnv, as_parallel_env, per_agent_rows
+from xuance_envs.compat import from_gymnasium
+from xuance_envs.transforms import (
+    ClipRewards,
+    EpisodeStatistics,
+    NormalizeObservations,
+    NormalizeRewards,
+    RescaleActions,
+    StackObservations,
+)
 
 COMES_AND_GOES = {"sheep_0": (1, 2), "sheep_1": (3, FOREVER), "sheep_2": (1, FOREVER)}
 
@@ -92,6 +101,60 @@ def test_rows_of_observations_that_are_dicts():
     assert final[5]["observation"].shape == (4,)
     assert infos["action_mask"].shape == (6, 3)
     rows.close()
+
+
+def test_rows_are_a_vector_environment_of_agents():
+    rows = per_agent_rows(herds(plays=COMES_AND_GOES, length=4))
+    envs = from_gymnasium(per_agent_rows(herds(plays=COMES_AND_GOES, length=4)))
+    first, _ = rows.reset(seed=3)
+    np.testing.assert_array_equal(envs.reset(seed=3)[0], first)
+    for _ in range(9):
+        obs, rewards, terminated, truncated, infos = envs.step(np.ones(6, int))
+        following, r, te, tr, told = rows.step(np.ones(6, int))
+        np.testing.assert_array_equal(envs.exact_rewards, r)
+        np.testing.assert_array_equal(rewards, r.astype(np.float32))
+        np.testing.assert_array_equal(terminated, te)
+        np.testing.assert_array_equal(truncated, tr)
+        np.testing.assert_array_equal(infos.column("acted")[0], told["acted"])
+        for i, ended in enumerate(te | tr):
+            np.testing.assert_array_equal(obs[i], told["final_obs"][i] if ended else following[i])
+            assert ("reset_obs" in infos[i]) == ended
+            if ended:
+                np.testing.assert_array_equal(infos[i]["reset_obs"], following[i])
+    rows.close(), envs.close()
+
+
+def test_transforms_of_rows_are_per_agent():
+    plain = from_gymnasium(per_agent_rows(herds()))
+    envs = from_gymnasium(per_agent_rows(herds()))
+    envs = EpisodeStatistics(NormalizeRewards(StackObservations(NormalizeObservations(envs), 2)))
+    seen = [plain.reset(seed=1)[0]]
+    assert envs.reset(seed=1)[0].shape == (6, 8)
+    for _ in range(7):
+        obs, rewards, _, _, infos = envs.step(np.ones(6, int))
+        seen.append(plain.step(np.ones(6, int))[0])
+    every = np.concatenate(seen)
+    expected = (seen[-1] - every.mean(0)) / every.std(0)
+    np.testing.assert_allclose(obs[:, 4:], expected, atol=0.2)
+    assert rewards.shape == (6,)
+    assert [info["episode"]["l"] for info in infos] == [7] * 6
+    plain.close(), envs.close()
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        *(NormalizeObservations, NormalizeRewards, ClipRewards, EpisodeStatistics, RescaleActions),
+        partial(StackObservations, n=2),
+    ],
+    ids=str,
+)
+def test_transforms_of_one_agent_are_refused_over_many(transform):
+    with herds() as envs:
+        for inner in (envs, envs.vec_env):
+            with pytest.raises(TypeError, match=r"one agent each.*per_agent_rows"):
+                transform(inner)
+        assert envs.reset().obs.shape == (2, 3, 4)
 
 
 def test_rows_of_stable_baselines3():

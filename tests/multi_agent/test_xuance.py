@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from agents_envs import FOREVER, MIXED, Herd, Squad
+from scripts import run_script
 
 import xuance_envs
 from xuance_envs import (
@@ -296,6 +297,20 @@ def test_the_groups_of_worlds_are_xuances():
     assert MPE_Env("simple_push_v3").agent_groups == [["agent_0"], ["adversary_0"]]
     assert MPE_Env("simple_adversary_v3").agent_groups == [["adversary_0"], ["agent_0", "agent_1"]]
     assert MPE_Env("simple_spread_v3").agent_groups == []
+
+
+def test_five_lines_of_a_script_are_enough(tmp_path):
+    script = """
+        from agents_envs import Squad
+        from xuance_envs import SubprocVecMultiAgentEnv
+
+        envs = SubprocVecMultiAgentEnv([Squad] * 4, env_seed=1)
+        obs, infos = envs.reset()
+        actions = [{agent: 1 for agent in envs.agents}] * 4
+        obs, rewards, terminated, truncated, infos = envs.step(actions)
+        print(len(obs), sorted(rewards[3]), infos[0]["state"].shape)
+    """
+    assert run_script(tmp_path, script) == "4 ['red_0', 'red_1', 'red_2'] (3,)\n"
 
 
 def test_the_names_are_to_be_had_from_the_package():

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from backends import DUMMY, RAY
 from comparing import assert_same
+from saving_matrix import goes_on, makers
 from stateful_envs import Collector
 
 from xuance_envs import DummyVecEnv, EnvStates, RayVecEnv_Gym
@@ -40,3 +43,11 @@ def test_actors_and_processes_go_on_from_each_others_states(actors: None) -> Non
         assert_same(list(obs), [obs[3]] * N)
         obs, *_ = envs.step([2] * N)
         assert_same(list(obs), [obs[3]] * N)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("name", makers())
+def test_the_whole(actors: None, name: str) -> None:
+    assert goes_on(makers()[name], RAY, DUMMY) >= 3
+    assert goes_on(makers()[name], DUMMY, RAY) >= 3

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from agents_envs import ALL_END, MIXED, Herd
 from bare_agents import assert_like_bare_loops
-from serving import ServerMaker
+from serving import ServedProcess, ServerMaker
 
 from xuance_envs import (
     DummyVecEnv,
@@ -121,6 +121,15 @@ def test_a_module_is_served_by_its_name(serve: ServerMaker) -> None:
         RemoteVecEnv(server.url, name, 1, env_kwargs={"groups": groups})
     ) as envs:
         assert list(envs.groups) == ["all", "them"]
+
+
+def test_the_command_line_serves_a_module() -> None:
+    pytest.importorskip("mpe2")
+    served = ServedProcess("--multi-agent", "mpe2:simple_spread_v3", "--env", "CartPole-v1")
+    assert served.said.startswith("serving CartPole-v1, mpe2:simple_spread_v3 at ")
+    with MultiAgentVecEnv.of(RemoteVecEnv(served.url, "mpe2:simple_spread_v3", 2)) as envs:
+        assert envs.reset(seed=0).obs.shape == (2, 3, 18)
+    served.close()
 
 
 def test_environments_of_one_agent_are_no_records(server: Server) -> None:

@@ -10,7 +10,13 @@ import torch
 from agents_envs import FOREVER, MIXED, Herd
 from torch import nn
 
-from xuance_envs import MultiAgentRolloutCollector, MultiAgentVecEnv, RolloutCollector
+from xuance_envs import (
+    MultiAgentRolloutCollector,
+    MultiAgentVecEnv,
+    RolloutCollector,
+    per_agent_rows,
+)
+from xuance_envs.compat import from_gymnasium
 
 GAMMA, LAMBDA = 0.9, 0.8
 
@@ -160,3 +166,25 @@ def test_steps_are_at_least_one():
 def test_the_collector_of_one_agent_tells_of_this_one():
     with herds() as envs, pytest.raises(TypeError, match="use MultiAgentRolloutCollector"):
         RolloutCollector(envs, Judge(), 3)
+
+
+def test_agents_as_rows_are_collected_one_by_one():
+    class Still:
+        device = "cpu"
+
+        def get_actions_and_values(self, states, actions=None):
+            zeros = torch.zeros(len(states))
+            return zeros.int(), zeros, zeros, zeros
+
+    rows = from_gymnasium(per_agent_rows(herds(length=4)))
+    with RolloutCollector(rows, Still(), 9, seed=4) as collector:
+        collector.rollout()
+        plain = herds(length=4)
+        step = plain.reset(seed=4)
+        for t in range(9):
+            np.testing.assert_array_equal(
+                collector.states[t].detach(), step.next().obs.reshape(9, 4)
+            )
+            step = plain.step(np.zeros((3, 3), int))
+            np.testing.assert_array_equal(collector.rewards[t], step.rewards.reshape(9))
+        plain.close()

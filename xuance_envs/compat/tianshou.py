@@ -353,16 +353,7 @@ class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[m
 
 
 class ShmemVectorEnv(SubprocVectorEnv, tianshou.ShmemVectorEnv):  # type: ignore[misc]  # as above
-    """The same as :class:`SubprocVectorEnv`, as Tianshou's ``ShmemVectorEnv``.
-
-    Args:
-        env_fns: see there.
-        wait_num: see there.
-        timeout: see there.
-        **ours: see there.
-
-    Raises:
-        ValueError: an argument is out of range.
+    """The same as :class:`SubprocVectorEnv`, with the same arguments, by Tianshou's other name.
 
     Example:
         .. code-block:: python
@@ -374,15 +365,6 @@ class ShmemVectorEnv(SubprocVectorEnv, tianshou.ShmemVectorEnv):  # type: ignore
             observations, infos = envs.reset()
             observations, rewards, terminated, truncated, infos = envs.step([0, 1, 0])
     """
-
-    def __init__(
-        self,
-        env_fns: Sequence[Callable[[], Any]],
-        wait_num: int | None = None,
-        timeout: float | None = None,
-        **ours: Any,
-    ) -> None:
-        SubprocVectorEnv.__init__(self, env_fns, wait_num, timeout, True, **ours)
 
 
 class RayVectorEnv(_VectorEnv, tianshou.RayVectorEnv):  # type: ignore[misc]  # as above

@@ -32,6 +32,9 @@ logger = logging.getLogger("xuance_envs")
 OLDEST, AFTER = (1, 2), (1, 5)
 """The versions of XuanCe whose registry this is for: from the first on, and before the second."""
 
+WITH_OLD_ENVS = (1, 2)
+"""The version whose own environments are made for Gymnasium 0.28, or for gym."""
+
 HERE: Mapping[str, Callable[..., Any]] = {
     "DummyVecEnv": DummyVecEnv,
     "Dummy_Atari": DummyVecEnv,
@@ -107,7 +110,7 @@ def install(**options: Any) -> Installed:
 
             install(caller_steps=True, on_worker_failure="restart")
     """
-    registry, version = _registry()
+    registry, version, numbers = _registry()
     here, everywhere = _options_of(DummyVecEnv), _options_of(SubprocVecEnv)
     for name in options:
         if name not in everywhere:
@@ -128,13 +131,19 @@ def install(**options: Any) -> Installed:
             given = {option: value for option, value in options.items() if option in here}
         registry[name] = partial(known[name], **given) if given else known[name]
     logger.info("XuanCe %s: vector environments replaced: %s", version, ", ".join(before))
+    if numbers == WITH_OLD_ENVS:
+        logger.warning(
+            "XuanCe %s: the environments that it brings need Gymnasium 0.28 or gym, with which "
+            "this package does not run; those of a program work, and so does XuanCe from 1.3 on",
+            version,
+        )
     return Installed(registry, before)
 
 
 def uninstall() -> None:
     """Gives XuanCe its own vector environments back; without :func:`install`, it does nothing."""
     if _own:
-        registry, version = _registry()
+        registry, version, _ = _registry()
         registry.update(_own)
         _own.clear()
         logger.info("XuanCe %s: its own vector environments are back", version)
@@ -145,8 +154,8 @@ def _options_of(kind: type) -> set[str]:
     return set(inspect.signature(kind).parameters) - {"env_fns", "env_seed"}
 
 
-def _registry() -> tuple[dict[str, Any], str]:
-    """XuanCe's registry, and its version.
+def _registry() -> tuple[dict[str, Any], str, tuple[int, ...]]:
+    """XuanCe's registry, its version, and the first two numbers of that.
 
     Raises:
         ImportError: XuanCe is not installed.
@@ -159,12 +168,13 @@ def _registry() -> tuple[dict[str, Any], str]:
             f"xuance_envs.compat.xuance needs XuanCe 1.2 or later (pip install xuance): {error}"
         ) from error
     version = str(getattr(xuance, "__version__", "of no stated version"))
-    numbers = re.match(r"v?(\d+)\.(\d+)", version)
-    if numbers is None or not OLDEST <= tuple(map(int, numbers.groups())) < AFTER:
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    numbers = tuple(map(int, found.groups())) if found else ()
+    if not OLDEST <= numbers < AFTER:
         oldest, after = (".".join(map(str, each)) for each in (OLDEST, AFTER))
         raise RuntimeError(
             f"expected XuanCe from {oldest} on and before {after}, got {version} "
             f"({xuance.__file__}): its registry of vector environments is not known here"
         )
     registry: dict[str, Any] = importlib.import_module("xuance.environment").REGISTRY_VEC_ENV
-    return registry, version
+    return registry, version, numbers

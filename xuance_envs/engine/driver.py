@@ -13,11 +13,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from xuance_envs.engine.group.outcome import OF_STATES
 from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.serialization import copy_of
 
-__all__ = ["Driver", "GroupDriver", "LocalDriver", "is_interrupt"]
+__all__ = ["Driver", "GroupDriver", "LocalDriver", "Seeding", "is_interrupt"]
+
+
+Seeding = tuple[int | None, int]
+"""What an environment was seeded with last, and how often it has been restarted."""
 
 
 class Driver(ABC):
@@ -30,6 +35,9 @@ class Driver(ABC):
 
     is_local = False
     """Whether it works in this process, and only when its result is asked for."""
+
+    seeds: list[Seeding] | None = None
+    """What seeds of restarts follow from, of each environment; None where there are none."""
 
     def __init__(self, lo: int, hi: int) -> None:
         self.lo = lo
@@ -123,6 +131,8 @@ class LocalDriver(Driver):
 
     def pack(self, command: str, *arguments: Any) -> tuple[str, Sequence[Any]]:
         """See :class:`Driver`."""
+        if command in OF_STATES:  # whose arguments are made for it, and nobody's to change
+            return command, arguments
         return command, copy_of(arguments)  # what the caller changes later changes nothing
 
     def ask(self, tag: int, packed: tuple[str, Sequence[Any]]) -> None:

@@ -20,6 +20,7 @@ from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.single_env import EnvDescription, common_description
 from xuance_envs.engine.ledger import Ledger
+from xuance_envs.engine.recording import RecordingDriver
 from xuance_envs.engine.restarts import RestartingDriver, Restarts
 from xuance_envs.engine.results import Results
 from xuance_envs.engine.resuming import ResumingDriver
@@ -185,6 +186,7 @@ class LocalGroups(Groups):
         autoreset: when an environment whose episode ended is reset.
         describe: makes one description of the environments'.
         info_bytes: room for the arrays in each environment's info.
+        record_failures: the folder to record failures in; None if they are not.
     """
 
     def __init__(
@@ -194,6 +196,7 @@ class LocalGroups(Groups):
         autoreset: Autoreset = Autoreset.SAME_STEP,
         describe: Describe = common_description,
         info_bytes: int = INFO_BYTES,
+        record_failures: str | Path | None = None,
     ) -> None:
         self._group = _group_here(env_fns, keywords, 0, autoreset)
         try:
@@ -204,7 +207,8 @@ class LocalGroups(Groups):
         except BaseException:
             _close(self._group)
             raise
-        super().__init__([GroupDriver(self._group, 0)], description, arrays)
+        files = _files(record_failures, env_fns, keywords, 0)
+        super().__init__([_driver_here(self._group, 0, arrays, files)], description, arrays)
 
     @property
     def envs(self) -> list[Any]:
@@ -267,7 +271,9 @@ class WorkerGroups(Groups):
                 for k in range(len(backend.workers))
             ]
         if self._own is not None and own is not None:
-            drivers.append(GroupDriver(self._own, own[0]))
+            mine = slice(*own)
+            files = _files(record_failures, env_fns[mine], keywords[mine], own[0])
+            drivers.append(_driver_here(self._own, own[0], arrays.slice(*own), files))
         waiter = backend.waiter(drivers)
         super().__init__(
             drivers,
@@ -302,10 +308,25 @@ def _replaced_driver(
     given = backend, k, keywords, arrays.slice(mine.start, mine.stop), restarts
     if record_failures is None and not restarts.resumes:
         return RestartingDriver(*given)
-    files = None
-    if record_failures is not None:
-        files = FailureFiles(record_failures, backend.env_fns[mine], keywords, mine.start)
+    files = _files(record_failures, backend.env_fns[mine], keywords, mine.start)
     return ResumingDriver(*given, files=files)
+
+
+def _driver_here(
+    group: RestorableGroup, lo: int, arrays: StepArrays, files: FailureFiles | None
+) -> GroupDriver:
+    """The driver of a group in this process."""
+    return GroupDriver(group, lo) if files is None else RecordingDriver(group, lo, arrays, files)
+
+
+def _files(
+    folder: str | Path | None,
+    env_fns: Sequence[Callable[..., Any]],
+    keywords: Sequence[Mapping[str, Any]],
+    first: int,
+) -> FailureFiles | None:
+    """Where the failures of a group are recorded, if they are."""
+    return None if folder is None else FailureFiles(folder, env_fns, keywords, first)
 
 
 def _group_here(

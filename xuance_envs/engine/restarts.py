@@ -28,8 +28,8 @@ import numpy as np
 
 from xuance_envs.engine.backend import Backend, WorkerDriver
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.driver import Driver
-from xuance_envs.engine.group.outcome import Outcome
+from xuance_envs.engine.driver import Driver, Seeding
+from xuance_envs.engine.group.outcome import OF_STATES, Outcome
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.last_known import LastKnown
 from xuance_envs.engine.serialization import copy_of
@@ -125,10 +125,9 @@ class RestartingDriver(Driver):
         self._restarts = restarts
         self._arrays = arrays
         self._last_known = LastKnown(arrays)
-        self._seeds: list[int | None] = [None] * (self.hi - self.lo)
+        self.seeds: list[Seeding] = [(None, 0)] * (self.hi - self.lo)
         self._attributes: dict[tuple[int, str], Any] = {}
         self._watched: set[int] = set()
-        self._count = 0
         self._to_replace = False
         # The places of new environments whose last episodes have not been truncated.
         self._owed: set[int] = set()
@@ -165,7 +164,9 @@ class RestartingDriver(Driver):
     def pack(self, command: str, *arguments: Any) -> tuple[_Command, Any]:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         packed = self._worker.pack(command, *arguments)
-        return (command, copy_of(arguments)), packed  # for a later process, as it is now
+        if command not in OF_STATES:  # whose arguments nobody changes
+            arguments = copy_of(arguments)
+        return (command, arguments), packed  # for a later process, as it is now
 
     def ask(self, tag: int, packed: tuple[_Command, Any]) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
@@ -260,7 +261,8 @@ class RestartingDriver(Driver):
             (resets,) = arguments
             places = [place for place, *_ in resets]
             for place, seed, _ in resets:
-                self._seeds[place] = self._seeds[place] if seed is None else seed
+                if seed is not None:
+                    self.seeds[place] = seed, self.seeds[place][1]
             self._last_known.take_reset(result, places)
             owed = owed.difference(places)
         elif command == "load_states":
@@ -286,7 +288,7 @@ class RestartingDriver(Driver):
         """
         asked = self._worker.tag == self.tag
         self._restarts.take(error)
-        self._count += 1
+        self.seeds = [(seed, count + 1) for seed, count in self.seeds]
         self._to_replace = True
         self._owed = set() if self._loses_nothing() else set(range(self.hi - self.lo))
         if asked and self._asked[0] not in ("step", "reset"):
@@ -313,7 +315,8 @@ class RestartingDriver(Driver):
         else:
             then, tag = ("ready", (self._new_seeds(),)), READY
         keywords = [
-            {name: self._derived(seed) for name, seed in given.items()} for given in self._keywords
+            {name: self._derived(place, seed) for name, seed in given.items()}
+            for place, given in enumerate(self._keywords)
         ]
         self._backend.replace(
             self._index, tag, keywords, self._attributes, sorted(self._watched), then
@@ -328,9 +331,10 @@ class RestartingDriver(Driver):
 
     def _new_seed(self, place: int, seed: int | None = None) -> int | None:
         """Derived from what an environment is to be seeded with, or was last."""
-        seed = self._seeds[place] if seed is None else seed
-        return None if seed is None else self._derived(seed)
+        seed = self.seeds[place][0] if seed is None else seed
+        return None if seed is None else self._derived(place, seed)
 
-    def _derived(self, seed: int) -> int:
+    def _derived(self, place: int, seed: int) -> int:
         """A new seed: with the old one, a crash that follows from it would come for ever."""
-        return int(np.random.SeedSequence((seed % 2**64, self._count)).generate_state(1)[0])
+        numbers = seed % 2**64, self.seeds[place][1]
+        return int(np.random.SeedSequence(numbers).generate_state(1)[0])

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.engine.data.step_infos import StepInfos
-from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.driver import Driver, Seeding
 from xuance_envs.engine.groups import Groups
 from xuance_envs.engine.serialization import dumps_for_worker
+from xuance_envs.errors import StateError
 from xuance_envs.state.env_states import EnvStates
+from xuance_envs.state.faults import FaultError
 from xuance_envs.state.handlers import registered
 from xuance_envs.state.pickling import dumps_plain
 from xuance_envs.state.saved_env import SavedEnv
@@ -20,6 +22,9 @@ from xuance_envs.state.saved_env import SavedEnv
 __all__ = ["clone", "load", "put_in", "save"]
 
 _LARGE = 1 << 24
+
+_SEEDS = "seeds"
+"""The name under which is kept what seeds of restarts follow from."""
 
 
 def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
@@ -43,7 +48,9 @@ def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
             RuntimeWarning,
             stacklevel=4,
         )
-    return EnvStates([saved[env] for env in ids], facts)
+    state = EnvStates([saved[env] for env in ids], facts)
+    seeds = _seeds(groups)
+    return state.adding(_SEEDS, [seeds.get(env) for env in ids]) if seeds else state
 
 
 def load(
@@ -66,6 +73,7 @@ def load(
         EnvError: an environment raised.
     """
     state.check_here("load_state")
+    seeds = _checked_seeds(state)
     given = dict(zip(ids, state.envs, strict=True))
     facts = dumps_plain(state.facts)
 
@@ -81,7 +89,9 @@ def load(
         )
 
     _warn(_ask(groups, "prepare_states", ids, arguments)[1])
-    return _put_in(groups, ids, of_all)
+    infos = _put_in(groups, ids, of_all)
+    _take_seeds(groups, dict(zip(ids, seeds, strict=True)))
+    return infos
 
 
 def clone(
@@ -135,8 +145,11 @@ def clone(
             None,
         )
 
+    seeds = {} if fork_rng else _seeds(groups)
     _warn(_ask(groups, "prepare_states", targets, preparing)[1])
-    return _put_in(groups, targets, of_all)
+    infos = _put_in(groups, targets, of_all)
+    _take_seeds(groups, {target: seeds.get(source) for target, source in source_of.items()})
+    return infos
 
 
 def put_in(
@@ -186,6 +199,41 @@ def _ask(
     answers = [answer for _, answer in groups.ledger.finish()]
     groups.ledger.take()
     return [mine for *_, mine in shares], answers
+
+
+def _seeds(groups: Groups) -> dict[int, Seeding]:
+    """By environment, what seeds of restarts follow from, as far as there may be any."""
+    return {
+        driver.lo + place: seeding
+        for driver in groups.drivers
+        for place, seeding in enumerate(driver.seeds or ())
+    }
+
+
+def _checked_seeds(state: EnvStates) -> list[Seeding | None]:
+    """What is kept with states of their seeds.
+
+    Raises:
+        StateError: it is something else.
+    """
+    try:
+        given = state.extra(_SEEDS) or [None] * len(state)
+        seeds = [None if one is None else (one[0], one[1]) for one in given]
+    except (FaultError, LookupError, TypeError) as fault:
+        raise StateError(-1, "load_state", f"expected seeds: {fault}") from None
+    for seed, count in filter(None, seeds):
+        if not isinstance(seed, int | None) or not isinstance(count, int) or count < 0:
+            raise StateError(-1, "load_state", f"expected a seed and a count, got {seed}, {count}")
+    return seeds
+
+
+def _take_seeds(groups: Groups, seeds: Mapping[int, Seeding | None]) -> None:
+    for driver in groups.drivers:
+        if driver.seeds is None:
+            continue
+        for env, seeding in seeds.items():
+            if seeding is not None and driver.lo <= env < driver.hi:
+                driver.seeds[env - driver.lo] = seeding
 
 
 def _shares(groups: Groups, ids: Sequence[int]) -> list[tuple[int, Driver, list[int]]]:

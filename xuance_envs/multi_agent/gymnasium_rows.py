@@ -19,7 +19,7 @@ class GymnasiumRows(VectorEnv[Any, Any, Any]):
     :func:`~xuance_envs.multi_agent.rows.per_agent_rows`.
 
     Infos have ``acted``, and ``action_mask`` where environments give masks. Where a row ended,
-    ``final_obs`` has its last observation.
+    ``final_obs`` has its last observation, and ``final_info`` its ``acted`` once more.
 
     Args:
         rows: the rows.
@@ -56,6 +56,8 @@ class GymnasiumRows(VectorEnv[Any, Any, Any]):
             for i in np.flatnonzero(ended).tolist():
                 final[i] = row_of(rows.last, i)
             infos["final_obs"], infos["_final_obs"] = final, ended
+            infos["final_info"] = {"acted": rows.acted & ended, "_acted": ended}
+            infos["_final_info"] = ended
         return rows.obs, rows.rewards.astype(np.float64), rows.terminated, rows.truncated, infos
 
     def render(self) -> tuple[Any, ...]:

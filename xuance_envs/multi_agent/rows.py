@@ -23,6 +23,10 @@ def per_agent_rows(
     returns on either side do not mix. ``acted`` in the infos is False for padding, whose rows are
     no transitions to learn from.
 
+    As Gymnasium's it becomes a ``VecEnv``, too, by
+    :func:`~xuance_envs.compat.native.from_gymnasium`: for transforms, which then see each agent as
+    an environment, and for :class:`~xuance_envs.rollout.collector.RolloutCollector`.
+
     Args:
         envs: the environments, whose agents have equal spaces; closed with the view.
         library: whose vector environment it is: ``"gymnasium"`` for a

@@ -81,7 +81,8 @@ class AgentLoop(EpisodeFigures):
         if isinstance(vec_env, MultiAgentVecEnv):
             raise TypeError(
                 "expected a VecEnv, got environments with many agents: use "
-                "MultiAgentRolloutCollector, or RolloutCollector with one agent each"
+                "MultiAgentRolloutCollector, or from_gymnasium(per_agent_rows(envs)), where each "
+                "row is an agent"
             )
         self.vec_env = vec_env
         self.agent = agent

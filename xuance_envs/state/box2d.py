@@ -42,7 +42,9 @@ class Replay:
         setattr(env, _LOG, self)
 
     def _reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        begin = copy.deepcopy((self._env._np_random, self._env._np_random_seed, seed, options))
+        generator = self._env._np_random
+        drawn = None if generator is None else generator.bit_generator.state
+        begin = generator, drawn, self._env._np_random_seed, seed, copy.deepcopy(options)
         self._is_resetting = True  # in which it may step itself
         try:
             result = self.reset(seed=seed, options=options)
@@ -74,7 +76,14 @@ def _log_of(env: Any) -> Replay:
 
 def _save(env: Any, _: Any) -> Any:
     log = _log_of(env)
-    return log.begin, list(log.actions), env._np_random
+    begin = log.begin
+    if begin is not None:
+        generator, drawn, *how = begin
+        if generator is not None:  # as it was
+            generator = copy.deepcopy(generator)
+            generator.bit_generator.state = drawn
+        begin = generator, *how
+    return begin, list(log.actions), env._np_random
 
 
 def _check(env: Any, value: Any) -> None:

@@ -56,8 +56,9 @@ class Layer:
             kept: those that are no state here.
             others: the names of those that are none where the values are from.
         """
-        mine = self.attributes
-        if mine.keys() - kept != values.keys():
+        mine, now = self.attributes, values.keys()
+        is_same = len(mine) == len(kept) + len(values) and now <= mine.keys()
+        if not (is_same and now.isdisjoint(kept)):
             stays = {*kept, *values, *others.split()}
             for name in [name for name in mine if name not in stays]:
                 del mine[name]

@@ -151,14 +151,12 @@ class StateUnpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(data))
         self._plan = plan
         self._trusted = trusted
-        self._known = dict(_PLAIN)
         if plan is None:
-            self._known.update(there=_nothing, native=_nothing, method=_nothing)
-            self._known["class_named"] = self._class_nobody_vouches_for
+            own = {"there": _nothing, "native": _nothing, "method": _nothing}
+            self._known = {**_PLAIN, **own, "class_named": self._class_nobody_vouches_for}
         else:
-            self._known.update(
-                there=plan.at, native=_native_of(plan), method=getattr, class_named=self._class
-            )
+            own = {"there": plan.at, "native": self._native, "method": getattr}
+            self._known = {**_PLAIN, **own, "class_named": self._class}
         if spawn is not None:
             for name in ("generator", "random_state", "python_random"):
                 self._known[name] = _spawning(_PLAIN[name], spawn)
@@ -177,6 +175,12 @@ class StateUnpickler(pickle.Unpickler):
         if not self._trusted and (module, name) not in _HARMLESS_CLASSES:
             raise _not_harmless(module, name)
         return _NOTHING if self._trusted else super().find_class(module, name)
+
+    def _native(self, path: tuple[Any, ...], content: bytes) -> Any:
+        assert self._plan is not None
+        array = self._plan.at(path)
+        self._plan.contents.append((array, content))
+        return array
 
     def _class(self, module: str, name: str) -> Any:
         if not self._trusted and (module, name) not in _HARMLESS_CLASSES:
@@ -272,15 +276,6 @@ def _not_harmless(module: str, name: str) -> FaultError:
         f"the state has an object of {module}.{name}, which is not among those known to be "
         "harmless: load it with trusted=True if you know where it comes from",
     )
-
-
-def _native_of(plan: Plan) -> Callable[[Any, bytes], Any]:
-    def native(path: tuple[Any, ...], content: bytes) -> Any:
-        array = plan.at(path)
-        plan.contents.append((array, content))
-        return array
-
-    return native
 
 
 def _spawning(make: Callable[..., Any], spawn: Callable[[Any], Any]) -> Callable[..., Any]:

@@ -68,19 +68,26 @@ class StateOfEnv:
             raise _why_not(plan, attributes, handled, error) from error
         return file.getvalue()
 
-    def prepare(self, data: bytes, trusted: bool, fork: Sequence[int] | None = None) -> Prepared:
+    def prepare(
+        self,
+        data: bytes,
+        trusted: bool,
+        fork: Sequence[int] | None = None,
+        plan: Plan | None = None,
+    ) -> Prepared:
         """Reads a state and sees whether it can be put in; changes nothing.
 
         Args:
             data: the state.
             trusted: whether it may name classes of any module.
             fork: numbers that its generators are derived from anew; None leaves them.
+            plan: what :attr:`plan` just was; None to look.
 
         Raises:
             FaultError: it cannot be read.
             MismatchError: it is of an environment that is not like this one.
         """
-        plan = self.plan
+        plan = self.plan if plan is None else plan
         plan.contents = []
         spawn = None if fork is None else Fork(fork)
         try:

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
+from xuance_envs.transforms.leaves import of_one_agent
 from xuance_envs.transforms.transform import Transform
 from xuance_envs.vector_envs.actions import ActionIntake
 from xuance_envs.vector_envs.arguments import env_indices
 from xuance_envs.vector_envs.vector_env import VecEnv
-from xuance_envs.vector_envs.wrapper import checked_vec_env
 
 __all__ = ["ActionTransform", "ClipActions", "RescaleActions"]
 
@@ -149,7 +149,7 @@ class ClipActions(ActionTransform):
 
 
 def _box(name: str, vec_env: VecEnv) -> Any:
-    space = checked_vec_env(name, vec_env).action_space
+    space = of_one_agent(name, vec_env).action_space
     if not isinstance(space, spaces.Box) or space.dtype.kind not in "iuf":
         raise ValueError(f"{name}: expected actions in a Box of numbers, got {space}")
     return space

@@ -1,4 +1,4 @@
-"""Which parts of observations a transform is about, and their spaces."""
+"""What a transform is about: environments of one agent, and which parts of observations."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from xuance_envs.engine.data.space_layout import Leaf, SpaceLayout
+from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
+from xuance_envs.multi_agent.record import ObservationRecord
 from xuance_envs.vector_envs.vector_env import VecEnv
 from xuance_envs.vector_envs.wrapper import checked_vec_env
 
-__all__ = ["chosen_leaves", "name_of", "with_leaves"]
+__all__ = ["chosen_leaves", "name_of", "of_one_agent", "with_leaves"]
 
 
 def chosen_leaves(
@@ -31,7 +33,7 @@ def chosen_leaves(
         TypeError: it is around something else.
         ValueError: something chosen is not there, or is no such Box.
     """
-    space = checked_vec_env(name, vec_env).observation_space
+    space = of_one_agent(name, vec_env).observation_space
     layout = SpaceLayout(space)
     if isinstance(space, spaces.Dict):
         wanted = list(space.spaces) if keys is None else list(keys)
@@ -86,3 +88,25 @@ def with_leaves(space: Space[Any], others: Mapping[str, Space[Any]], path: str =
         below = enumerate(space.spaces)
         return spaces.Tuple([with_leaves(s, others, f"{path}[{i!r}]") for i, s in below])
     return space
+
+
+def of_one_agent(name: str, vec_env: VecEnv) -> VecEnv:
+    """The vector environment, if its environments have one agent each.
+
+    Args:
+        name: of what is around it, for errors.
+        vec_env: the vector environment.
+
+    Raises:
+        TypeError: they have many, whose rewards are not those of steps, or it is no vector
+            environment.
+    """
+    given: Any = vec_env
+    within = given.vec_env if isinstance(given, MultiAgentVecEnv) else given
+    if isinstance(within, VecEnv) and isinstance(within.observation_space, ObservationRecord):
+        raise TypeError(
+            f"{name}: expected environments with one agent each, got ones with many: put what is "
+            "for each agent around from_gymnasium(per_agent_rows(envs)), where each row is one, or "
+            "around each environment, in the function that makes it"
+        )
+    return checked_vec_env(name, vec_env)

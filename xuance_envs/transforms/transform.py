@@ -15,6 +15,7 @@ from xuance_envs.errors import AlreadySteppingError, NotSteppingError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.transforms.batches import Batch, Originals
 from xuance_envs.transforms.learning import Learner
+from xuance_envs.transforms.leaves import of_one_agent
 from xuance_envs.transforms.saved import Saved, saved_with
 from xuance_envs.vector_envs.arguments import checked_env_ids, seeds_of
 from xuance_envs.vector_envs.seen import checked_clones
@@ -41,6 +42,9 @@ class Transform(Learner, VecEnvWrapper):
         action_space: of one environment, if another than its.
         keep_raw: whether :attr:`raw_observations` are kept from the beginning.
 
+    Raises:
+        TypeError: it is no ``VecEnv``, or one of environments with many agents.
+
     Attributes:
         vec_env (VecEnv): the vector environment.
         training (bool): whether it learns from what it sees, which ``freeze`` ends.
@@ -55,6 +59,7 @@ class Transform(Learner, VecEnvWrapper):
         action_space: Space[Any] | None = None,
         keep_raw: bool = False,
     ) -> None:
+        vec_env = of_one_agent(type(self).__name__, vec_env)
         super().__init__(vec_env, observation_space=observation_space, action_space=action_space)
         below = transforms_of(vec_env)
         self.training = True

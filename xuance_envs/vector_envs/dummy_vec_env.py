@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from xuance_envs.engine.data.info_columns import INFO_BYTES
@@ -28,6 +29,9 @@ class DummyVecEnv(GroupedVecEnv):
         check_actions: whether every action is checked to be in its space.
         info_bytes: room for the arrays in each environment's info, in bytes; what does not find
             any is copied by itself, at every step.
+        record_failures: a folder. An exception in a step, or a NaN in an observation or reward,
+            then leaves a file in it, which ``python -m xuance_envs replay FILE`` makes happen
+            again.
 
     Raises:
         EnvError: a callable raised, or what it returned is no environment.
@@ -56,10 +60,13 @@ class DummyVecEnv(GroupedVecEnv):
         copy: bool = True,
         check_actions: bool = False,
         info_bytes: int = INFO_BYTES,
+        record_failures: str | Path | None = None,
     ) -> None:
         functions, keywords = checked_functions(env_fns, env_seed)
         room = checked_info_bytes(info_bytes)
-        groups = self._local = LocalGroups(functions, keywords, info_bytes=room)
+        groups = self._local = LocalGroups(
+            functions, keywords, info_bytes=room, record_failures=record_failures
+        )
         super().__init__(groups, copy=copy, check_actions=check_actions)
 
     @property

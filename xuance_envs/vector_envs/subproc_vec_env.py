@@ -75,7 +75,7 @@ class SubprocVecEnv(GroupedVecEnv):
             ``"resume"`` nothing is lost: the states of environments are saved now and then, and
             the other worker loads them, repeats the steps since, and does the one that was lost;
             only where that comes to something else, it is as with ``"restart"``. The caller's own
-            share with ``caller_steps`` is not covered.
+            share with ``caller_steps`` lives as long as this process.
         max_restarts: how many restarts there may be in all, before a failure raises; None for
             any number.
         restart_on_exception: whether an exception in an environment's ``step`` or ``reset`` is
@@ -87,8 +87,8 @@ class SubprocVecEnv(GroupedVecEnv):
             per process that steps, and only while steps take less than a millisecond.
         record_failures: a folder. An exception in a step, the end of a worker in one, one that
             takes longer than ``step_timeout``, or a NaN in an observation or reward then leaves a
-            file in it, which ``python -m xuance_envs replay FILE`` makes happen again. The caller's
-            own share with ``caller_steps`` is not covered.
+            file in it, which ``python -m xuance_envs replay FILE`` makes happen again. Of the
+            caller's own share with ``caller_steps``, exceptions and NaNs do.
         info_bytes: room for the arrays in each environment's info, in bytes; what does not find
             any is pickled, at every step.
 

@@ -150,12 +150,12 @@ class GroupStates:
             data, digest = given[i]
             state, env = self._state(i), self._first + i
             try:
-                own = state.plan.fingerprint
-                doubts = []
+                plan = state.plan
+                own, doubts = plan.fingerprint, []
                 if digest != own.digest:
                     doubts = own.check(*loads_plain(facts, trusted)[digest])
                 content = self._here[data] if isinstance(data, int) else data
-                prepared[i] = state.prepare(content, trusted, [env] if forks else None)
+                prepared[i] = state.prepare(content, trusted, [env] if forks else None, plan)
                 self._check_autoreset(prepared[i].seen[2])
             except FaultError as fault:
                 raise as_error(env, fault, "load_state") from None
@@ -197,10 +197,14 @@ class GroupStates:
         began = perf_counter()
         result = self._group.command(command)(*arguments)
         done = perf_counter()
-        states: Any = None
-        with suppress(EnvError):
-            states = self.save_states(range(len(self._group.envs)), None, registry)
+        states = self.states_if_any(registry)
         return WithStates(result, states, perf_counter() - done, done - began)
+
+    def states_if_any(self, registry: bytes | None) -> tuple[list[Saved], Facts] | None:
+        """The states of all environments; None where one cannot be saved."""
+        with suppress(EnvError):
+            return self.save_states(range(len(self._group.envs)), None, registry)
+        return None
 
     def resume(
         self,

@@ -1,0 +1,131 @@
+"""What cannot be saved, and what cannot be loaded: each says why."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from stateful_envs import Collector
+
+from xuance_envs import Atari_Env, DummyVecEnv, EnvStates, Gym_Env, StateError, StateMismatchError
+from xuance_envs.state import ale
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+
+
+def refusal(make: Callable[[], Any]) -> str:
+    """Why an environment cannot be saved."""
+    with DummyVecEnv([make]) as envs:
+        envs.reset(seed=1)
+        with pytest.raises(StateError) as caught:
+            envs.save_state()
+    return str(caught.value)
+
+
+class Connected(Collector):
+    def __init__(self) -> None:
+        super().__init__()
+        self.socket = socket.socket()
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class WithOptions(Collector):
+    def __init__(self) -> None:
+        super().__init__()
+        self.options = importlib.import_module("mujoco").MjvOption()
+
+
+def test_sockets_and_objects_of_native_libraries() -> None:
+    assert "Connected.socket: a socket.socket cannot be saved" in refusal(Connected)
+    pytest.importorskip("mujoco")
+    assert "its library keeps its state from Python" in refusal(WithOptions)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "library"),
+    [("BipedalWalker-v3", "gymnasium"), ("CarRacing-v3", "gymnasium"), ("LunarLander-v2", "gym")],
+)
+def test_worlds_of_box2d_that_are_used_again(env_id: str, library: str) -> None:
+    for each in ("Box2D", "pygame", library):
+        pytest.importorskip(each)
+    make = functools.partial(Gym_Env, env_id, library=library)
+    assert "its world is used again over resets" in refusal(make)
+
+
+def breakout(**how: Any) -> Atari_Env:
+    return Atari_Env("Breakout", image_size=84, **how)
+
+
+def test_games_whose_actions_stick_too_often() -> None:
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    said = refusal(functools.partial(breakout, repeat_action_probability=0.95))
+    assert "expected at most 0.9" in said
+
+
+def mismatch(make: Callable[[], Any], state: EnvStates) -> StateMismatchError:
+    with DummyVecEnv([make]) as envs:
+        envs.reset(seed=1)
+        with pytest.raises(StateMismatchError) as caught:
+            envs.load_state(state)
+        envs.step([envs.action_space.sample()])
+    return caught.value
+
+
+def saved(make: Callable[[], Any]) -> EnvStates:
+    with DummyVecEnv([make]) as envs:
+        envs.reset(seed=1)
+        return envs.save_state()
+
+
+def test_another_rom(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    state = saved(breakout)
+    monkeypatch.setattr(ale, "_rom_digest", lambda game: "another")
+    found = mismatch(breakout, state)
+    assert (found.what, found.here) == ("ROM", "breakout, another")
+
+
+SIMULATED = {"ale_py": breakout, "mujoco": functools.partial(gymnasium.make, "HalfCheetah-v5")}
+
+
+@pytest.mark.parametrize("library", SIMULATED)
+def test_another_version_of_a_simulator(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = pytest.importorskip(library)
+    pytest.importorskip("cv2")
+    state = saved(SIMULATED[library])
+    then = module.__version__
+    monkeypatch.setattr(module, "__version__", "0.0.1")
+    found = mismatch(SIMULATED[library], state)
+    assert (found.what, found.saved, found.here) == (f"version of {library}", then, "0.0.1")
+
+
+def test_another_version_of_another_library_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = saved(Collector)
+    monkeypatch.setattr(np, "__version__", "0.0.1")
+    with DummyVecEnv([Collector]) as envs:
+        envs.reset(seed=1)
+        with pytest.warns(UserWarning, match=r"may go on otherwise.* and this is 0\.0\.1"):
+            envs.load_state(state)
+
+
+class Hoarding(Collector):
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames = np.zeros(17 << 20, np.uint8)
+
+
+def test_a_large_state_is_a_warning() -> None:
+    with DummyVecEnv([Hoarding]) as envs:
+        envs.reset(seed=1)
+        with pytest.warns(RuntimeWarning, match="has 17 MiB"):
+            envs.save_state()

@@ -1,0 +1,86 @@
+"""A group in this process whose failures leave a file."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.driver import GroupDriver
+from xuance_envs.engine.failure_files import FailureFiles
+from xuance_envs.engine.group.restorable_group import RestorableGroup
+from xuance_envs.engine.trails import CHANGING, Trail
+from xuance_envs.errors import EnvError, name_envs
+
+__all__ = ["RecordingDriver"]
+
+
+class RecordingDriver(GroupDriver):
+    """A group in this process, with what led to where it is.
+
+    States are saved before a step, now and then: what the process itself does not survive leaves
+    nothing.
+
+    Args:
+        group: the group.
+        lo: index of its first environment.
+        arrays: its slice of the step's arrays.
+        files: where failures are recorded.
+    """
+
+    def __init__(
+        self, group: RestorableGroup, lo: int, arrays: StepArrays, files: FailureFiles
+    ) -> None:
+        super().__init__(group, lo)
+        self._files = files
+        self._trail = Trail(arrays)
+        self._steps = False
+        self._cost: float | None = None
+
+    def ask_step(self, tag: int, actions: Any) -> None:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        trail = self._trail
+        if actions is not None:
+            trail.begin(None)
+        else:
+            if trail.is_due:
+                self._save()
+            if trail.states is not None:
+                trail.steps[tag] = trail.actions()
+        self._steps = True
+        super().ask_step(tag, actions)
+
+    def ask(self, tag: int, packed: Any) -> None:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        self._steps = False
+        if packed[0] in CHANGING:
+            self._trail.begin(None)
+        super().ask(tag, packed)
+
+    def result(self, deadline: float | None = None) -> Any:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        if self._result or not self._steps:
+            return super().result(deadline)
+        began = perf_counter()
+        try:
+            result = super().result(deadline)
+        except EnvError as error:
+            self._record(str(error))
+            raise
+        if self._cost is not None:
+            self._trail.plan(self._cost, perf_counter() - began)
+            self._cost = None
+        if found := self._trail.new_nan():
+            envs = name_envs([self.lo + place for place in found])
+            self._record(f"a NaN in the observation or the reward of {envs}")
+        return result
+
+    def _save(self) -> None:
+        began = perf_counter()
+        states = self._group.states.states_if_any(None)
+        self._trail.is_kept = states is not None
+        self._trail.begin(states)
+        self._cost = perf_counter() - began
+
+    def _record(self, what: str) -> None:
+        self._files.write(self._trail.states, list(self._trail.steps.values()), what)
