@@ -50,7 +50,7 @@ from xuance_envs import (
     WorkerDiedError,
     WorkerTimeoutError,
 )
-from xuance_envs.engine.ray.cluster import ActorOptions
+from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 from xuance_envs.rollout.collecting import reseed
 from xuance_envs.rollout.ray_actors import fair_share
 
@@ -113,8 +113,8 @@ def test_what_is_delivered_stays_as_it_is() -> None:
 
 def test_no_two_collectors_draw_the_same_noise() -> None:
     torch.manual_seed(11)
-    functions = env_fns(SPACES["vector"])[:4]
-    with RayRolloutCollector(functions, Drawing(), 4, 5, processes=1) as collector:
+    functions = env_fns(SPACES["vector"])[:3]
+    with RayRolloutCollector(functions, Drawing(), 3, 5, processes=1) as collector:
         torch.manual_seed(11)
         collector.rollout()
         agent = Drawing()
@@ -123,8 +123,8 @@ def test_no_two_collectors_draw_the_same_noise() -> None:
             assert collector.values[t, 0] == values
             assert collector.log_probs[t, 0] == log_probs
         for name in ("values", "log_probs"):
-            assert len(set(getattr(collector, name).flatten().tolist())) == 20
-            assert len({tuple(row) for row in getattr(collector, name).t().tolist()}) == 4
+            assert len(set(getattr(collector, name).flatten().tolist())) == 15
+            assert len({tuple(row) for row in getattr(collector, name).t().tolist()}) == 3
 
 
 def test_a_second_life_draws_something_else() -> None:
@@ -303,6 +303,44 @@ def test_no_interrupt_at_any_moment_loses_or_repeats_a_rollout() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+def learned(collector: RayRolloutCollector) -> None:
+    """Has a rollout played with the weights that the agent has now."""
+    collector.update_agent()
+    collector.rollout()
+
+
+def test_an_interrupt_after_any_call_has_it_made_again_and_executed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = [0]
+    call = RayCluster.call
+
+    def interrupted_call(cluster: Any, *arguments: Any) -> Any:
+        ref = call(cluster, *arguments)
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt  # before anybody has taken note of it
+        return ref
+
+    agent = Weighing()
+    functions = env_fns(SPACES["vector"])
+    own = RolloutCollector(DummyVecEnv(functions), Thinker(TWO), 6, device="cpu", seed=1)
+    with own, RayRolloutCollector(functions, agent, 2, 6, seed=1, processes=1) as collector:
+        monkeypatch.setattr(RayCluster, "call", interrupted_call)
+        for after in (1, 2, 3, 4):  # the first two give weights, the others have rollouts played
+            left[0] = after
+            agent.weight.data.fill_(after)
+            with pytest.raises(KeyboardInterrupt):
+                learned(collector)
+            left[0] = 0
+            collector.rollout()
+            own.rollout()
+            assert torch.equal(collector.states, own.states)
+            assert collector.values.eq(after).all()
+            assert not collector.policy_lag.any()
+        monkeypatch.undo()
+
+
 def test_two_of_them_do_not_meet_and_closing_twice_is_as_good_as_once(tmp_path: Path) -> None:
     functions = env_fns(SPACES["vector"])
     told = tmp_path / "pids"
@@ -474,10 +512,17 @@ def test_what_there_is_too_little_of_bounds_how_many_are_on_a_node() -> None:
     assert fair_share(cluster, ActorOptions(resources={"special": 1}), 2) == 3
 
 
-def test_collectors_with_other_spaces_are_told() -> None:
-    functions = [*env_fns(SPACES["vector"])[:4], partial(SeededEnv, 4, SPACES["dict"], TWO)]
-    with pytest.raises(RuntimeError, match="environment 4 has another observation space"):
-        RayRolloutCollector(functions, Thinker(TWO), 5, 3, processes=1)
+@pytest.mark.parametrize(
+    ("alike", "said"),
+    [
+        (2, "environment 2 has another observation space than environment 0"),
+        (4, r"environment 2 has another observation_space .*\(in collector 1 on .*from 2 on\)"),
+    ],
+)
+def test_environments_with_other_spaces_are_told(alike: int, said: str) -> None:
+    functions = env_fns(SPACES["vector"])[:alike] + env_fns(SPACES["dict"])[alike:]
+    with pytest.raises(RuntimeError, match=said):
+        RayRolloutCollector(functions, Thinker(TWO), 2, 3, processes=1)
 
 
 @pytest.mark.parametrize(

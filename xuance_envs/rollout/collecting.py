@@ -139,6 +139,9 @@ class CollectingActor:
             told = type(error)(env, error.command, reason, *error.args[3:])
             told.__cause__ = error.__cause__
             return told
+        if type(error) is RuntimeError:  # such as that spaces differ
+            where = f"in collector {plan.number} on {self._where()}"
+            return RuntimeError(f"{error} ({where}, whose environments count from {plan.first} on)")
         if isinstance(error, WorkerDiedError | WorkerTimeoutError):
             error.env_indices = tuple(plan.first + env for env in error.env_indices)
             error.env_index = None if error.env_index is None else plan.first + error.env_index
