@@ -146,7 +146,8 @@ class Actors(Backend[ActorDriver]):
         plans = (actor.plan for actor in self.actors)
         plan = next(plan for plan in plans if plan.split[0][0] <= lo < plan.split[-1][1])
         first = plan.split[0][0]
-        return self._spaces, plan.num_envs, self.info_bytes, lo - first, hi - first
+        place = (lo - first, hi - first)
+        return self._spaces, plan.num_envs, self.info_bytes, plan.reserved, *place
 
 
 class _ActorWaiter(Waiter):
