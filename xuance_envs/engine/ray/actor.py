@@ -18,6 +18,7 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.host import GroupHost
 from xuance_envs.engine.group.requests import Request
 from xuance_envs.engine.group.step_clock import NEWS_BYTES
+from xuance_envs.engine.process.black_box import REGION
 from xuance_envs.engine.ray.messages import Answer, Ask, pack_answers, unpack_asks
 from xuance_envs.engine.ray.wire import NOTHING, ActorWire, Extents
 from xuance_envs.engine.serialization import loads
@@ -56,6 +57,11 @@ class ActorPlan:
     def num_envs(self) -> int:
         """How many environments there are in it."""
         return self.split[-1][1] - self.split[0][0]
+
+    @property
+    def reserved(self) -> int:
+        """Bytes of the memory that its processes share which come before the arrays."""
+        return len(self.split) * REGION
 
 
 class HostedGroup(ABC):

@@ -14,7 +14,6 @@ from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.outcome import Autoreset
-from xuance_envs.engine.process.black_box import REGION
 from xuance_envs.engine.ray.actor import ActorPlan
 from xuance_envs.engine.ray.cluster import LostError, RayCluster
 from xuance_envs.engine.ray.driver import ActorDriver
@@ -147,8 +146,8 @@ class Actors(Backend[ActorDriver]):
         plans = (actor.plan for actor in self.actors)
         plan = next(plan for plan in plans if plan.split[0][0] <= lo < plan.split[-1][1])
         first = plan.split[0][0]
-        begin = len(plan.split) * REGION  # behind what its processes keep records in
-        return self._spaces, plan.num_envs, self.info_bytes, begin, lo - first, hi - first
+        place = (lo - first, hi - first)
+        return self._spaces, plan.num_envs, self.info_bytes, plan.reserved, *place
 
 
 class _ActorWaiter(Waiter):

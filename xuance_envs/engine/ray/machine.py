@@ -14,7 +14,6 @@ from typing import Any
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import Outcome
 from xuance_envs.engine.group.requests import Reply, Request
-from xuance_envs.engine.process.black_box import REGION
 from xuance_envs.engine.process.doorbell import frame
 from xuance_envs.engine.process.processes import Processes
 from xuance_envs.engine.process.shared_memory import SharedMemory
@@ -37,7 +36,7 @@ class MachineActor(GroupsActor):
     def _start(self, plan: ActorPlan) -> Sequence[HostedGroup]:
         settings = StartSettings(
             multiprocessing.get_context(CONTEXT),
-            SharedMemory(reserved=len(plan.split) * REGION),
+            SharedMemory(reserved=plan.reserved),
             threads=plan.threads,
             spin=0.0,  # from one step to the next there is a network
             own_spin=0.0,
