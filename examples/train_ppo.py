@@ -63,7 +63,7 @@ class Settings:
 
 
 COUNTED_STATES = Settings(annealed_over=500_000, entropy_weight=0.02)
-CONTINUOUS = Settings(128, 1e-3, 1_000_000, epochs=10, batch_size=256, gamma=0.95)
+CONTINUOUS = Settings(128, 1e-3, 1_000_000, epochs=10, batch_size=256, gamma=0.98)
 ATARI = Settings(128, 2.5e-4, 10_000_000, epochs=4, clip=0.1, entropy_weight=0.01)
 
 
@@ -92,6 +92,14 @@ def image_body(channels: int) -> nn.Module:
     )
 
 
+def first_deviations(space: gymnasium.Space[Any]) -> torch.Tensor:
+    """How widely an action of several numbers is drawn at first: half of what bounds leave it."""
+    if not isinstance(space, gymnasium.spaces.Box):
+        return torch.ones(1)
+    room = torch.as_tensor(space.high - space.low, dtype=torch.float32) / 2
+    return torch.where(room.isfinite(), room / 2, 1.0)
+
+
 class Agent(nn.Module):
     """A policy and a value function: for images with one body, for vectors with one each."""
 
@@ -108,7 +116,7 @@ class Agent(nn.Module):
         features = 512 if self.sees_images else 64
         self.policy_head = layer(nn.Linear(features, actions), 0.01)
         self.value_head = layer(nn.Linear(features, 1), 1.0)
-        self.log_std = nn.Parameter(torch.zeros(actions))
+        self.log_std = nn.Parameter(first_deviations(action_space).log())
 
     def get_actions_and_values(
         self, states: torch.Tensor, actions: Any = None, masks: torch.Tensor | None = None
