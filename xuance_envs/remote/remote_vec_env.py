@@ -265,6 +265,7 @@ class RemoteDriver(Driver):
         self._answer: Callable[[float | None], Any] | None = None
         self._take: Callable[[Any], Any] = lambda answer: answer
         self._result: Any = None
+        self._refused = False
 
     # -- asking -----------------------------------------------------------------------
 
@@ -341,6 +342,7 @@ class RemoteDriver(Driver):
         at_once = self.at_once
         # No call in between, so that an interrupt finds either all of it or nothing.
         self._take, self._answer, self._result, self.tag = take, again, None, tag
+        self._refused = False
         if not at_once:
             answer = self._thread.submit(send)
             answer.add_done_callback(self._ring)
@@ -364,6 +366,9 @@ class RemoteDriver(Driver):
                 answer = self._answer(timeout)
             except NotDoneError:
                 raise TimeoutError from None
+            except Exception:
+                self._refused = True
+                raise
             finally:
                 with suppress(OSError):  # nothing there, most often
                     self._bell.recv(64)
@@ -371,6 +376,11 @@ class RemoteDriver(Driver):
                 self._result = self._take(answer)
             self._answer = None
         return self._result
+
+    def discard(self) -> Any:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        # An error that is raised once more would hold on to all who call now, and what they have.
+        return None if self._refused else super().discard()
 
     def times(self) -> StepTimes:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
