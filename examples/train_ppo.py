@@ -17,6 +17,7 @@ extra `torch`; Atari games need `atari` too, and collectors on a cluster `ray`.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -33,12 +34,19 @@ from gymnasium.wrappers import (
     FlattenObservation,
     NormalizeObservation,
     NormalizeReward,
+    RescaleAction,
 )
 from torch import nn
 
 import xuance_envs
 from xuance_envs import Gym_Env, RayRolloutCollector, RolloutCollector, VecEnv
-from xuance_envs.transforms import ClipActions, NormalizeObservations, NormalizeRewards, Transform
+from xuance_envs.transforms import (
+    ClipActions,
+    NormalizeObservations,
+    NormalizeRewards,
+    RescaleActions,
+    Transform,
+)
 
 ATARI_IDS = "ALE/"
 
@@ -92,14 +100,6 @@ def image_body(channels: int) -> nn.Module:
     )
 
 
-def first_deviations(space: gymnasium.Space[Any]) -> torch.Tensor:
-    """How widely an action of several numbers is drawn at first: half of what bounds leave it."""
-    if not isinstance(space, gymnasium.spaces.Box):
-        return torch.ones(1)
-    room = torch.as_tensor(space.high - space.low, dtype=torch.float32) / 2
-    return torch.where(room.isfinite(), room / 2, 1.0)
-
-
 class Agent(nn.Module):
     """A policy and a value function: for images with one body, for vectors with one each."""
 
@@ -116,7 +116,8 @@ class Agent(nn.Module):
         features = 512 if self.sees_images else 64
         self.policy_head = layer(nn.Linear(features, actions), 0.01)
         self.value_head = layer(nn.Linear(features, 1), 1.0)
-        self.log_std = nn.Parameter(first_deviations(action_space).log())
+        # Of actions from -1 to 1: wide enough to find something, and not so wide that most are cut.
+        self.log_std = nn.Parameter(torch.full((actions,), math.log(0.5)))
 
     def get_actions_and_values(
         self, states: torch.Tensor, actions: Any = None, masks: torch.Tensor | None = None
@@ -289,7 +290,7 @@ def prepared(envs: VecEnv, gamma: float) -> VecEnv:
     if not has_scale(envs.observation_space):
         return envs
     if isinstance(envs.action_space, gymnasium.spaces.Box):
-        envs = NormalizeRewards(ClipActions(envs), gamma)
+        envs = NormalizeRewards(ClipActions(RescaleActions(envs)), gamma)
     return NormalizeObservations(envs)
 
 
@@ -299,7 +300,7 @@ def make_prepared_env(env_id: str, gamma: float) -> gymnasium.Env[Any, Any]:
     if not has_scale(env.observation_space):
         return env
     if isinstance(env.action_space, gymnasium.spaces.Box):
-        env = NormalizeReward(ClipAction(env), gamma)
+        env = NormalizeReward(ClipAction(RescaleAction(env, -1.0, 1.0)), gamma)
     return NormalizeObservation(env)
 
 
