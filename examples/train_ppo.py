@@ -29,13 +29,7 @@ from typing import Any
 
 import gymnasium
 import torch
-from gymnasium.wrappers import (
-    ClipAction,
-    FlattenObservation,
-    NormalizeObservation,
-    NormalizeReward,
-    RescaleAction,
-)
+from gymnasium import wrappers
 from torch import nn
 
 import xuance_envs
@@ -116,8 +110,7 @@ class Agent(nn.Module):
         features = 512 if self.sees_images else 64
         self.policy_head = layer(nn.Linear(features, actions), 0.01)
         self.value_head = layer(nn.Linear(features, 1), 1.0)
-        # Of actions from -1 to 1: wide enough to find something, and not so wide that most are cut.
-        self.log_std = nn.Parameter(torch.full((actions,), math.log(0.5)))
+        self.log_std = nn.Parameter(torch.full((actions,), math.log(0.5)))  # of actions in ±1
 
     def get_actions_and_values(
         self, states: torch.Tensor, actions: Any = None, masks: torch.Tensor | None = None
@@ -273,7 +266,7 @@ def make_env(env_id: str) -> gymnasium.Env[Any, Any]:
         return xuance_envs.Atari_Env(env_id, image_size=84)
     env = Gym_Env(env_id)
     is_counted = isinstance(env.observation_space, gymnasium.spaces.Discrete)
-    return FlattenObservation(env) if is_counted else env
+    return wrappers.FlattenObservation(env) if is_counted else env
 
 
 def make_envs(env_id: str, num_envs: int, backend: str, gamma: float) -> VecEnv:
@@ -300,8 +293,9 @@ def make_prepared_env(env_id: str, gamma: float) -> gymnasium.Env[Any, Any]:
     if not has_scale(env.observation_space):
         return env
     if isinstance(env.action_space, gymnasium.spaces.Box):
-        env = NormalizeReward(ClipAction(RescaleAction(env, -1.0, 1.0)), gamma)
-    return NormalizeObservation(env)
+        env = wrappers.ClipAction(wrappers.RescaleAction(env, -1.0, 1.0))
+        env = wrappers.NormalizeReward(env, gamma)
+    return wrappers.NormalizeObservation(env)
 
 
 def has_scale(space: gymnasium.Space[Any]) -> bool:

@@ -168,11 +168,11 @@ def test_the_example_saves_an_agent_with_the_scale_it_sees_in_and_has_it_play(tm
     assert "mean return" in answer.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize("flag", ["--save", "--play", "--checkpoint", "--resume"])
-def test_the_examples_collectors_keep_nothing_and_say_so(flag, tmp_path):
+@pytest.mark.parametrize("flag", ["--save", "--play"])
+def test_the_examples_collectors_keep_no_agent_and_say_so(flag, tmp_path):
     answer = run_example("--collectors", "2", flag, str(tmp_path / "kept"))
     assert answer.returncode == 2
-    assert "--collectors goes with none of --save, --play" in answer.stderr
+    assert "--collectors goes with neither --save nor --play" in answer.stderr
 
 
 def test_the_example_explains_its_flags():
@@ -211,7 +211,7 @@ def test_the_agent_answers_for_its_spaces(ppo, space, shape):
     again = agent.get_actions_and_values(states.float() / 255, actions)
     assert torch.equal(again[1], log_probs)
     if shape == (5,):
-        expected = torch.distributions.Normal(0.0, 1.0).log_prob(actions).sum(-1)
+        expected = torch.distributions.Normal(0.0, 0.5).log_prob(actions).sum(-1)
     else:
         expected = -np.log(space.n) * torch.ones(7)
     torch.testing.assert_close(log_probs, expected, atol=0.1, rtol=0.1)

@@ -61,9 +61,9 @@ def test_choices_are_judged_by_the_best_of_the_fixed_ones(
 ) -> None:
     monkeypatch.syspath_prepend(ROOT)
     from benchmarks import choice
-    from benchmarks.shared import record
+    from benchmarks.shared import quiet
 
-    monkeypatch.setattr(record, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(quiet, "LOOK_SECONDS", 0.01)
     small = replace(choice.CASES["sleeping-16"], num_envs=3)
     monkeypatch.setattr(choice, "CASES", {"sleeping-3": small})
     file = tmp_path / "out.json"
@@ -85,9 +85,9 @@ def test_what_cannot_be_made_is_left_out_and_said(
 ) -> None:
     monkeypatch.syspath_prepend(ROOT)
     from benchmarks import choice
-    from benchmarks.shared import record
+    from benchmarks.shared import quiet
 
-    monkeypatch.setattr(record, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(quiet, "LOOK_SECONDS", 0.01)
 
     def missing() -> None:
         raise ModuleNotFoundError("No module named 'game'")

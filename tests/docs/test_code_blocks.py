@@ -83,6 +83,9 @@ NEEDS = {
 # Where these libraries are, tests/compat/test_xuance.py and test_tianshou.py run the page's lines.
 ELSEWHERE = re.compile(r"xuance_envs\.compat\.(tianshou|xuance)\b")
 
+TORCHRL = "from torchrl."
+"""What the block begins its imports with that tests/compat/test_torchrl.py runs."""
+
 # A cluster of Ray takes long to start, and tests/ray does it: here the arguments have to fit.
 NO_CLUSTER = """
 import inspect, xuance_envs
@@ -150,7 +153,8 @@ def need_libraries_of(page: Path) -> None:
 @by_page("python")
 def test_a_pages_python_runs(page: Path, contents: list[str], tmp_path: Path) -> None:
     need_libraries_of(page)
-    run("\n".join([NO_CLUSTER, STAND_INS.get(page.name, ""), *contents]), tmp_path)
+    here = [content for content in contents if TORCHRL not in content]
+    run("\n".join([NO_CLUSTER, STAND_INS.get(page.name, ""), *here]), tmp_path)
 
 
 @by_page("diff")

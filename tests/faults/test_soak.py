@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,8 +42,9 @@ class Killer(threading.Thread):
             pid = int(self.rng.choice(self.envs.pids))
             if pid not in self.victims:  # its place may not have been taken yet
                 self.victims.add(pid)
-                os.kill(pid, signal.SIGKILL)
-                self.kills += 1
+                with suppress(ProcessLookupError):  # it has been replaced since
+                    os.kill(pid, signal.SIGKILL)
+                    self.kills += 1
 
 
 @dataclass

@@ -13,8 +13,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 CODE = """
 import importlib, sys
-from benchmarks.shared import record
-record.LOOK_SECONDS = 0.01
+from benchmarks.shared import quiet
+quiet.LOOK_SECONDS = 0.01
 importlib.import_module(f"benchmarks.{sys.argv[1]}").main(sys.argv[2:])
 """
 
