@@ -13,7 +13,7 @@ from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.errors import StateError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
-from xuance_envs.vector_envs.arguments import checked_env_ids
+from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states
 from xuance_envs.vector_envs.seen import checked_clones
 
 __all__ = ["SavesStates"]
@@ -43,10 +43,7 @@ class SavesStates:
         """
         stepper = self._idle_stepper("load_state")
         ids = checked_env_ids(env_ids, self.num_envs)
-        if not isinstance(state, EnvStates):
-            raise TypeError(f"state: expected an EnvStates, got {type(state).__name__}")
-        if len(state) != len(ids):
-            raise ValueError(f"state: expected those of {len(ids)} environments, got {len(state)}")
+        checked_states(state, len(ids))
         try:
             own = state.extra(self._name)
         except FaultError as fault:

@@ -13,16 +13,23 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from xuance_envs.engine.group.outcome import OF_STATES
 from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.serialization import copy_of
 
-__all__ = ["Driver", "GroupDriver", "LocalDriver", "Seeding", "is_interrupt"]
+__all__ = ["Driver", "GroupDriver", "LocalDriver", "Seeding", "derived_seed", "is_interrupt"]
 
 
 Seeding = tuple[int | None, int]
 """What an environment was seeded with last, and how often it has been restarted."""
+
+
+def derived_seed(seed: int, restarts: int) -> int:
+    """A new seed: with the old one, a crash that follows from it would come for ever."""
+    return int(np.random.SeedSequence((seed % 2**64, restarts)).generate_state(1)[0])
 
 
 class Driver(ABC):

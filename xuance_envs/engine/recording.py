@@ -10,7 +10,7 @@ from xuance_envs.engine.driver import GroupDriver
 from xuance_envs.engine.failure_files import FailureFiles
 from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.trails import CHANGING, Trail
-from xuance_envs.errors import EnvError, name_envs
+from xuance_envs.errors import EnvError
 
 __all__ = ["RecordingDriver"]
 
@@ -70,9 +70,8 @@ class RecordingDriver(GroupDriver):
         if self._cost is not None:
             self._trail.plan(self._cost, perf_counter() - began)
             self._cost = None
-        if found := self._trail.new_nan():
-            envs = name_envs([self.lo + place for place in found])
-            self._record(f"a NaN in the observation or the reward of {envs}")
+        if nan := self._trail.new_nan(self.lo):
+            self._record(nan)
         return result
 
     def _save(self) -> None:

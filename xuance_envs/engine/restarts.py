@@ -24,11 +24,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from xuance_envs.engine.backend import Backend, WorkerDriver
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.driver import Driver, Seeding
+from xuance_envs.engine.driver import Driver, Seeding, derived_seed
 from xuance_envs.engine.group.outcome import OF_STATES, Outcome
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.last_known import LastKnown
@@ -335,6 +333,4 @@ class RestartingDriver(Driver):
         return None if seed is None else self._derived(place, seed)
 
     def _derived(self, place: int, seed: int) -> int:
-        """A new seed: with the old one, a crash that follows from it would come for ever."""
-        numbers = seed % 2**64, self.seeds[place][1]
-        return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+        return derived_seed(seed, self.seeds[place][1])

@@ -17,7 +17,7 @@ from xuance_envs.engine.group.states import DIFFERENT, checksum
 from xuance_envs.engine.restarts import READY, Loss, RestartingDriver
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.engine.trails import CHANGING, Trail
-from xuance_envs.errors import EnvError, StateError, WorkerDiedError, name_envs
+from xuance_envs.errors import EnvError, StateError, WorkerDiedError
 from xuance_envs.state.handlers import registered
 
 __all__ = ["ResumingDriver"]
@@ -91,9 +91,8 @@ class ResumingDriver(RestartingDriver):
             trail.begin(None)
         self._resumes = self._has_tried = False
         super()._take(result)
-        if self._files is not None and self._asked[0] == "step" and (found := trail.new_nan()):
-            envs = name_envs([self.lo + place for place in found])
-            self._record(f"a NaN in the observation or the reward of {envs}")
+        if self._files is not None and self._asked[0] == "step" and (nan := trail.new_nan(self.lo)):
+            self._record(nan)
 
     def _raised(self, error: EnvError) -> None:
         if not isinstance(error, StateError) and error.command in ("step", "reset"):

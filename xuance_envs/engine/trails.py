@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.errors import name_envs
 
 __all__ = ["CHANGING", "Trail"]
 
@@ -76,14 +77,19 @@ class Trail:
         size = sum(part.nbytes for part in self._arrays.actions.parts)
         self._period = max(1, min(wanted, MOST_STEPS, MOST_BYTES // max(size, 1)))
 
-    def new_nan(self) -> list[int]:
-        """The places of environments with a NaN in what they gave, the first time there is one."""
+    def new_nan(self, first: int) -> str | None:
+        """Says which environments have a NaN in what they gave, the first time there is one.
+
+        Args:
+            first: index of the group's first environment.
+        """
         if self._has_nan:
-            return []
+            return None
         numbers = [self._arrays.rewards, *self._arrays.observations.parts]
         numbers = [p for p in numbers if isinstance(p, np.ndarray) and p.dtype.kind == "f"]
         if not any([np.isnan(part.max(initial=0)) for part in numbers]):
-            return []
+            return None
         self._has_nan = True
         places = range(len(self._arrays.rewards))
-        return [i for i in places if any(np.isnan(part[i]).any() for part in numbers)]
+        found = [first + i for i in places if any(np.isnan(part[i]).any() for part in numbers)]
+        return f"a NaN in the observation or the reward of {name_envs(found)}"

@@ -34,7 +34,7 @@ from xuance_envs.remote.wire.infos import infos_from_wire
 from xuance_envs.remote.wire.spaces import space_from_wire
 from xuance_envs.remote.wire.values import from_wire
 from xuance_envs.state.env_states import EnvStates
-from xuance_envs.vector_envs.arguments import checked_env_ids, seeds_of
+from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states, seeds_of
 from xuance_envs.vector_envs.seen import checked_clones
 
 __all__ = ["StudentGymEnvVectorized", "create_student_gym_env_vectorized"]
@@ -372,10 +372,7 @@ class StudentGymEnvVectorized:
         """
         self._check_idle()
         envs = checked_env_ids(env_ids, self.num_envs)
-        if not isinstance(state, EnvStates):
-            raise TypeError(f"state: expected an EnvStates, got {type(state).__name__}")
-        if len(state) != len(envs):
-            raise ValueError(f"state: expected those of {len(envs)} environments, got {len(state)}")
+        checked_states(state, len(envs))
         numbers = self._session.states.numbers(state)
         return self._put_in(
             envs, state.extra(_ENDED) or (), {"operation": "load", "states": numbers}

@@ -14,8 +14,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any
 
-import numpy as np
-
+from xuance_envs.engine.driver import derived_seed
 from xuance_envs.engine.ray.cluster import ActorOptions, LostError, RayCluster
 from xuance_envs.engine.serialization import unpack_error
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
@@ -281,7 +280,9 @@ class CollectorActors:
         logger.warning("collector %d is made anew: %s", number, str(error).partition("\n")[0])
         plan = self._plans[number]
         lives = plan.lives + 1
-        seeds = plan.seeds and [_derived(seed, lives) for seed in plan.seeds]
+        seeds = plan.seeds and [
+            None if seed is None else derived_seed(seed, lives) for seed in plan.seeds
+        ]
         self._plans[number] = replace(plan, seeds=seeds, lives=lives)
         self._cluster.kill(self._actors[number])
         self._launch(number)
@@ -334,10 +335,3 @@ def _end(cluster: RayCluster, actors: list[Any], owner: int) -> None:
                 cluster.kill(actor)
     finally:
         cluster.release()
-
-
-def _derived(seed: int | None, lives: int) -> int | None:
-    """A new seed: with the old one, a crash that follows from it would come for ever."""
-    if seed is None:
-        return None
-    return int(np.random.SeedSequence((seed % 2**64, lives)).generate_state(1)[0])

@@ -103,9 +103,8 @@ class SavedLoop:
     @classmethod
     def joined(cls, parts: Sequence[SavedLoop]) -> SavedLoop:
         """That of all environments, of those of some each; the generators are those of nobody."""
-        facts = {key: fact for part in parts for key, fact in part.envs.facts.items()}
         return cls(
-            EnvStates([env for part in parts for env in part.envs.envs], facts),
+            EnvStates.joined([part.envs for part in parts]),
             [np.concatenate(arrays) for arrays in zip(*(p.states for p in parts), strict=True)],
             np.concatenate([part.fresh for part in parts]),
             joined_statistics([part.statistics for part in parts]),

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from xuance_envs.errors import StateError, StateMismatchError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
+from xuance_envs.vector_envs.arguments import checked_states
 
 __all__ = ["Saved", "saved_with"]
 
@@ -39,8 +40,7 @@ def saved_with(state: EnvStates, key: str) -> tuple[list[Saved], Any]:
         StateMismatchError: there is nothing of such a transform.
         StateError: what is kept cannot be read.
     """
-    if not isinstance(state, EnvStates):
-        raise TypeError(f"state: expected an EnvStates, got {type(state).__name__}")
+    checked_states(state)
     try:
         kept = state.extra(key)
         learned = state.shared_extra(key)

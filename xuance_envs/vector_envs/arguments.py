@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.restarts import Restarts
+from xuance_envs.state.env_states import EnvStates
 
 __all__ = [
     "checked_env_ids",
@@ -180,6 +181,24 @@ def checked_restarts(
     if on_exception:
         raise ValueError("restart_on_exception=True needs on_worker_failure='restart', or 'resume'")
     return None
+
+
+def checked_states(state: Any, count: int | None = None) -> EnvStates:
+    """States, if they are some, of so many environments.
+
+    Args:
+        state: what was given.
+        count: how many; None for any number.
+
+    Raises:
+        TypeError: it is something else.
+        ValueError: they are of another number of environments.
+    """
+    if not isinstance(state, EnvStates):
+        raise TypeError(f"state: expected an EnvStates, got {type(state).__name__}")
+    if count is not None and len(state) != count:
+        raise ValueError(f"state: expected those of {count} environments, got {len(state)}")
+    return state
 
 
 def checked_info_bytes(info_bytes: int) -> int:

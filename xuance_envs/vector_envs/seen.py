@@ -11,7 +11,7 @@ from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.errors import StateError, StateMismatchError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
-from xuance_envs.vector_envs.arguments import checked_env_ids
+from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["SEEN", "Seen", "checked_clones", "checked_seen", "put_in"]
@@ -54,10 +54,7 @@ def checked_seen(state: EnvStates, count: int, rows: SpaceRows) -> list[Seen] | 
         StateError: what is kept with them cannot be read.
         StateMismatchError: they are of environments with other observations.
     """
-    if not isinstance(state, EnvStates):
-        raise TypeError(f"state: expected an EnvStates, got {type(state).__name__}")
-    if len(state) != count:
-        raise ValueError(f"state: expected those of {count} environments, got {len(state)}")
+    checked_states(state, count)
     try:
         given = state.extra(SEEN)
         if given is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from itertools import islice
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -31,9 +31,6 @@ from xuance_envs.engine.group.recorder import NOWHERE, Recorder
 from xuance_envs.engine.group.single_env import ResetInstead, scalar_of
 from xuance_envs.engine.group.step_clock import StepClock
 from xuance_envs.engine.serialization import copy_of
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["EnvGroup"]
 

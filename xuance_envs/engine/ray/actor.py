@@ -54,9 +54,14 @@ class ActorPlan:
     spaces: bytes | None = None
 
     @property
+    def envs(self) -> range:
+        """The indices of its environments."""
+        return range(self.split[0][0], self.split[-1][1])
+
+    @property
     def num_envs(self) -> int:
         """How many environments there are in it."""
-        return self.split[-1][1] - self.split[0][0]
+        return len(self.envs)
 
     @property
     def reserved(self) -> int:

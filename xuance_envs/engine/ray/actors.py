@@ -126,8 +126,8 @@ class Actors(Backend[ActorDriver]):
         super().attach(spaces, arrays)
 
     def _attach_actor(self, actor: WorkerActor) -> None:
-        split = actor.plan.split
-        actor.attach(self._arrays.slice(split[0][0], split[-1][1]))
+        envs = actor.plan.envs
+        actor.attach(self._arrays.slice(envs.start, envs.stop))
 
     def waiter(self, drivers: Sequence[Driver]) -> Waiter:
         """See :class:`~xuance_envs.engine.backend.Backend`."""
@@ -144,8 +144,8 @@ class Actors(Backend[ActorDriver]):
 
     def _place(self, lo: int, hi: int) -> tuple[Any, ...]:
         plans = (actor.plan for actor in self.actors)
-        plan = next(plan for plan in plans if plan.split[0][0] <= lo < plan.split[-1][1])
-        first = plan.split[0][0]
+        plan = next(plan for plan in plans if lo in plan.envs)
+        first = plan.envs.start
         place = (lo - first, hi - first)
         return self._spaces, plan.num_envs, self.info_bytes, plan.reserved, *place
 

@@ -182,7 +182,7 @@ class ActorDriver(WorkerDriver):
         details = f"It was an actor on {self.actor.where}. Ray says:\n{self.actor.lost}"
         envs, pid = range(self.lo, self.hi), self.actor.pid
         if not self.actor.plan.restarts:  # all of them are lost, and not only these
-            envs = range(self.actor.plan.split[0][0], self.actor.plan.split[-1][1])
+            envs = self.actor.plan.envs
         return WorkerDiedError(envs, pid, None, shown(self._command), details)
 
     def _overdue(self) -> WorkerTimeoutError:

@@ -61,7 +61,7 @@ class MachineActor(GroupsActor):
         return self._arrays
 
     def _arrays_of(self, worker: Any) -> StepArrays:
-        first = self._plan.split[0][0]
+        first = self._plan.envs.start
         return self._arrays.slice(worker.lo - first, worker.hi - first)
 
     def before_step(self, index: int) -> None:
