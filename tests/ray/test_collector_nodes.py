@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from leftovers import is_running, wait_until
-from ray_actors import OBJECT_STORE, VARIABLES, ray_variables
+from ray_actors import VARIABLES, add_node, own_cluster
 
 torch = pytest.importorskip("torch")
 for library in ("PIL", "tqdm"):
@@ -41,24 +41,14 @@ class Idle:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A cluster of two nodes, of which the first is that of this process, and has no CPUs."""
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    settings = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
-    with ray_variables():
-        cluster = Cluster(initialize_head=True, head_node_args=settings)
-        try:
-            ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
-            for _ in range(2):
-                start_node(cluster)
-            yield cluster
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
+    with own_cluster(0) as cluster:
+        for _ in range(2):
+            start_node(cluster)
+        yield cluster
 
 
 def start_node(cluster: Any) -> Any:
-    return cluster.add_node(num_cpus=CPUS, object_store_memory=OBJECT_STORE)
+    return add_node(cluster, CPUS)
 
 
 def free_cpus() -> float:

@@ -21,7 +21,7 @@ from cluster_envs import DIE, FAIL, GO_ON, SLEEP, PlacedEnv
 from comparing import assert_same
 from gymnasium import spaces
 from leftovers import is_running, wait_until
-from ray_actors import OBJECT_STORE, VARIABLES, ray_variables
+from ray_actors import VARIABLES, add_node, own_cluster
 
 from xuance_envs import (
     DummyVecEnv,
@@ -41,27 +41,16 @@ LIVENESS = 60.0
 
 
 def start_node(cluster: Any) -> Any:
-    with ray_variables():
-        return cluster.add_node(num_cpus=CPUS, object_store_memory=OBJECT_STORE)
+    return add_node(cluster, CPUS)
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A cluster of four nodes, the first of which is that of this process."""
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    settings = {"num_cpus": CPUS, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
-    with ray_variables():
-        cluster = Cluster(initialize_head=True, head_node_args=settings)
-        try:
-            for _ in range(NODES - 1):
-                start_node(cluster)
-            ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
-            yield cluster
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
+    with own_cluster(CPUS) as cluster:
+        for _ in range(NODES - 1):
+            start_node(cluster)
+        yield cluster
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster_envs import GO_ON, PlacedEnv
-from ray_actors import OBJECT_STORE, ray_variables
+from ray_actors import add_node, own_cluster
 
 from xuance_envs import Gym_Env, RayVecEnv_Gym, WorkerDiedError
 
@@ -21,18 +21,8 @@ LIVENESS = 60.0
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A cluster with one node, which is also that of this process."""
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    settings = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
-    with ray_variables():
-        cluster = Cluster(initialize_head=True, head_node_args=settings)
-        try:
-            ray.init(address=cluster.address, log_to_driver=False, logging_level="warning")
-            yield cluster
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
+    with own_cluster(2) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -41,8 +31,7 @@ def second_node(cluster: Any) -> Any:
     import ray
 
     if not cluster.worker_nodes:
-        with ray_variables():
-            cluster.add_node(num_cpus=2, object_store_memory=OBJECT_STORE)
+        add_node(cluster, 2)
     deadline = time.monotonic() + LIVENESS
     # Ray takes a moment to notice that nodes and actors are gone.
     while (

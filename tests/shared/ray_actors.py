@@ -61,6 +61,36 @@ def local_ray(num_cpus: int = 4) -> Iterator[Any]:
             ray.shutdown()
 
 
+@contextlib.contextmanager
+def own_cluster(num_cpus: int) -> Iterator[Any]:
+    """A cluster on this machine, of a node that is that of this process, for as long as this lasts.
+
+    More nodes are added with :func:`add_node`.
+    """
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    settings = {
+        "num_cpus": num_cpus,
+        "include_dashboard": False,
+        "object_store_memory": OBJECT_STORE,
+    }
+    with ray_variables():
+        cluster = Cluster(initialize_head=True, head_node_args=settings)
+        try:
+            ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+def add_node(cluster: Any, num_cpus: int) -> Any:
+    """Another node of such a cluster."""
+    with ray_variables():
+        return cluster.add_node(num_cpus=num_cpus, object_store_memory=OBJECT_STORE)
+
+
 class ActorPool:
     """Lends actors to vector environments: in place of starting and ending them."""
 
