@@ -34,6 +34,7 @@ HEADER = ("work", "contender", "steps/s", "times the peer")
 OURS = "RayVecEnv_Gym, 2 actors"
 MACHINE = "RayVecEnv_Gym, one actor with 2 workers"
 NODES = "RayVecEnv_Gym, an actor on each of 2 nodes of a core"
+NODES_APART = f"{NODES}, its worker a process"
 PROCESSES = "SubprocVecEnv_Gym, 2 workers"
 COLLECTORS = "RayRolloutCollector, 2 collectors"
 IMAGE = 84 * 84 * 4
@@ -136,13 +137,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     with local_ray() as ray:
         comparisons = [compare_work(args, work) for work in args.work]
         comparisons.append(compare_cartpoles(args, ray))
-        comparisons.append(compare_machines(args, MACHINE))
+        comparisons.append(compare_machines(args, MACHINE, "machine"))
         rollouts, notes = compare_rollouts(args)
         traffic = measure_traffic(args)
         costs = measure_costs(args)
         checks = check_model(args, costs)
     with local_cluster(1, 1):
-        comparisons.append(compare_machines(args, NODES))
+        comparisons.append(compare_machines(args, NODES, "auto"))
+        comparisons.append(compare_machines(args, NODES_APART, "machine"))
     check_header = ("actors", "model, ms", "measured, ms", "measured / model")
     tables = {
         "Environment steps per second": markdown_table(HEADER, rows_of(comparisons), words=2),
@@ -210,11 +212,9 @@ def compare_work(args: argparse.Namespace, milliseconds: float) -> dict[str, Any
     )
 
 
-def compare_machines(args: argparse.Namespace, name: str) -> dict[str, Any]:
+def compare_machines(args: argparse.Namespace, name: str, actors: str) -> dict[str, Any]:
     functions = [partial(Gym_Env, "CartPole-v1")] * args.cartpoles
-    return compare_with_processes(
-        args, f"{args.cartpoles} × CartPole-v1", functions, name, "machine"
-    )
+    return compare_with_processes(args, f"{args.cartpoles} × CartPole-v1", functions, name, actors)
 
 
 def compare_cartpoles(args: argparse.Namespace, ray: Any) -> dict[str, Any]:
