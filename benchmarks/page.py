@@ -260,7 +260,7 @@ def machine(took: Mapping[str, Took], before: str = "") -> str:
         ["processor", f"{described['cpu']}: {described['cores']} cores (CPUs {cpus})"],
         ["system", described["system"]],
         ["versions", ", ".join(f"{name} {version}" for name, version in first["versions"].items())],
-        ["it took", "less than a minute" if minutes < 1 else f"{minutes:.0f} minutes"],
+        ["it took", "a minute or less" if minutes < 1.5 else f"{minutes:.0f} minutes"],
     ]
     looks = {name: each.seen for name, each in done.items() if each.seen is not None}
     for label, values in (
