@@ -196,6 +196,12 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         self.is_closed = True
         self._stepper.close()
 
+    def _in_series(self, given: int | str | None) -> int | str:
+        """Environments per worker; one, where they are not waited for together."""
+        if given is None:
+            return 1 if self.is_async else "auto"
+        return given
+
     def _apply(self, envs: NDArray[np.intp], function: Callable[..., Any], *args: Any) -> list[Any]:
         return self._stepper.apply_to(envs, function, [args] * len(envs))
 
@@ -330,7 +336,8 @@ class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[m
         in_series: int | str | None = None,
         **ours: Any,
     ) -> None:
-        method = context if context is None or isinstance(context, str) else _method_of(context)
+        if not (context is None or isinstance(context, str)):
+            context = context.get_start_method()
         specs = own_registrations(gymnasium.registry.values())
 
         def start(functions: Any, keywords: Any) -> Groups:
@@ -338,18 +345,13 @@ class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[m
                 [PreparedFunction(function, specs) for function in functions],
                 keywords,
                 in_series=self._in_series(in_series),
-                context=start_method(method),
+                context=start_method(context),
                 autoreset=Autoreset.DISABLED,
                 describe=_common,
                 **ours,
             )
 
         _VectorEnv.__init__(self, env_fns, wait_num, timeout, as_objects, start)
-
-    def _in_series(self, given: int | str | None) -> int | str:
-        if given is None:
-            return 1 if self.is_async else "auto"
-        return given
 
 
 class ShmemVectorEnv(SubprocVectorEnv, tianshou.ShmemVectorEnv):  # type: ignore[misc]  # as above
@@ -404,9 +406,7 @@ class RayVectorEnv(_VectorEnv, tianshou.RayVectorEnv):  # type: ignore[misc]  # 
         **ours: Any,
     ) -> None:
         def start(functions: Any, keywords: Any) -> Groups:
-            shares = in_series
-            if shares is None:
-                shares = 1 if self.is_async else "auto"
+            shares = self._in_series(in_series)
             cpus = num_cpus_per_worker
             if cpus is None:
                 cpus = 0.0 if shares == 1 else 1.0
@@ -441,11 +441,6 @@ def _common(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
                 f"expected {space}, got {theirs}; with as_objects=True they may differ"
             )
     return first
-
-
-def _method_of(context: Any) -> str:
-    method: str = context.get_start_method()
-    return method
 
 
 def _stacked(observations: Any) -> NDArray[Any]:

@@ -13,7 +13,7 @@ from xuance_envs.engine.action_masks import ActionMasks
 from xuance_envs.engine.backend import Backend
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.driver import Driver, GroupDriver, is_interrupt
+from xuance_envs.engine.driver import Driver, GroupDriver, Lender, is_interrupt
 from xuance_envs.engine.failure_files import FailureFiles
 from xuance_envs.engine.forks import Elsewhere, stays_behind
 from xuance_envs.engine.group.outcome import Autoreset
@@ -47,9 +47,11 @@ class Groups(ABC):
         results: makes infos of what the groups leave; None for the usual.
         before_step: is called before each step; None for nothing.
         asked: is called when some have been asked for something; None for nothing.
+        lender: brings the groups what is too large for their commands; None for nothing.
 
     Attributes:
         ledger (Ledger): who was asked for what.
+        lender (Lender): as given.
         results (Results): what came of it.
         masks (ActionMasks): of the actions that come next.
         closed (bool): whether nothing may be asked of them any more.
@@ -65,8 +67,10 @@ class Groups(ABC):
         results: Results | None = None,
         before_step: Callable[[], None] | None = None,
         asked: Callable[[], None] | None = None,
+        lender: Lender | None = None,
     ) -> None:
         self.ledger = Ledger(drivers, waiter, before_step, asked)
+        self.lender = lender or Lender()
         self.drivers = self.ledger.drivers
         self.description = description
         self.arrays = arrays
@@ -282,6 +286,7 @@ class WorkerGroups(Groups):
             waiter,
             before_step=backend.before_step,
             asked=backend.asked,
+            lender=backend.lender,
         )
 
     def end(self, patience: float | None = None) -> None:
