@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.engine.backend import WorkerDriver, shown
+from xuance_envs.engine.backend import STARTING, WorkerDriver, shown
 from xuance_envs.engine.data.step_arrays import StepArrays, first_unstepped
 from xuance_envs.engine.group.requests import PLAIN, Request
 from xuance_envs.engine.group.step_clock import StepTimes
@@ -155,8 +155,7 @@ class ProcessDriver(WorkerDriver):
     def ask(self, tag: int, packed: tuple[str, bytes]) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         command, payload = packed
-        starts = command in ("build", "rebuild")
-        due = self._begin(command, self._start_timeout if starts else self._timeout)
+        due = self._begin(command, self._start_timeout if command in STARTING else self._timeout)
         with suppress(PeerGoneError, TimeoutError):
             self.worker.channel.ask(self._to + frame(Request.CALL, payload), tag, due)
 
