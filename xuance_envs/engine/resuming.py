@@ -65,8 +65,9 @@ class ResumingDriver(RestartingDriver):
             super()._ask_worker()
             return
         command, arguments = self._asked
-        _, packed = self._worker.pack("with_states", command, arguments, _registry())
-        self._worker.ask(self.tag, (command, packed))  # by the name that errors have for it
+        packed = self._worker.pack("with_states", command, arguments, _registry())
+        # By the name that errors have for it.
+        self._worker.ask(self.tag, packed._replace(command=command))
 
     def _made_ready(self, result: Any) -> None:
         self._check(result)

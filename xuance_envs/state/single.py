@@ -58,6 +58,7 @@ class StateOfEnv:
             else:
                 attributes.append({n: v for n, v in layer.attributes.items() if n not in kept})
         handled = [handler.save(obj, plan.owner(path)) for handler, obj, path in plan.handled]
+        # The public name would make one where there is none yet, and cannot be assigned to.
         generators = [space._np_random for space in plan.spaces]
         around = plan.around(lambda file: StatePickler(file, plan))
         content = (plan.kept_names, around, attributes, handled, generators, seen)

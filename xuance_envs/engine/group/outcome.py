@@ -23,7 +23,9 @@ __all__ = [
     "WithStates",
 ]
 
-OF_STATES = frozenset({"save_states", "prepare_states", "load_states", "with_states", "resume"})
+OF_STATES = frozenset(
+    {"save_states", "hand_over", "prepare_states", "load_states", "with_states", "resume"}
+)
 """The commands about the states of environments."""
 
 Reset = tuple[int, Any, Any]
