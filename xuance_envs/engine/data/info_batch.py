@@ -187,8 +187,11 @@ class InfoBatch:
             envs: the environments at the batch's positions.
             extra: what they are to have besides, by key one value for each.
         """
-        columns, all_full = None, False
-        if not self.rest and self._groups_are_alike():
+        columns: Columns | None = None
+        all_full = False
+        if not self.rest and not len(self.arrays.kinds):
+            columns, all_full = {}, True
+        elif not self.rest and self._groups_are_alike():
             columns, all_full = self._common_columns()
         if columns is None or not all_full:
             dicts = [self.build(position, env) for position, env in enumerate(envs.tolist())]

@@ -106,13 +106,11 @@ class WithStates:
         result: what came of it.
         states: of all environments of the group, as they are saved.
         cost: seconds that saving took.
-        step: seconds that the command took.
     """
 
     result: Any
     states: Any
     cost: float
-    step: float
 
 
 DONE = Outcome()

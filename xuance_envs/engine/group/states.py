@@ -223,11 +223,10 @@ class GroupStates:
 
         What cannot be saved is no error: then there are no states.
         """
-        began = perf_counter()
         result = self._group.command(command)(*arguments)
-        done = perf_counter()
+        began = perf_counter()
         states = self.states_if_any(registry)
-        return WithStates(result, states, perf_counter() - done, done - began)
+        return WithStates(result, states, perf_counter() - began)
 
     def states_if_any(self, registry: bytes | None) -> tuple[list[Saved], Facts] | None:
         """The states of all environments; None where one cannot be saved."""
