@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 
 from benchmarks.shared.contest import race
-from benchmarks.shared.on_ray import WAITS, WORKS, BusyEnv, SyncActors, local_ray
+from benchmarks.shared.on_ray import WAITS, WORKS, BusyEnv, SyncActors, local_cluster, local_ray
 from benchmarks.shared.question import (
     add_outputs,
     add_rounds,
@@ -40,6 +40,9 @@ from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
 HEADER = ("work", "contender", "steps/s", "times the peer")
 OURS = "RayVecEnv_Gym, 2 actors"
 MACHINE = "RayVecEnv_Gym, one actor with 2 workers"
+NODES = "RayVecEnv_Gym, an actor on each of 2 nodes of a core"
+NODES_APART = f"{NODES}, its worker a process"
+PROCESSES = "SubprocVecEnv_Gym, 2 workers"
 COLLECTORS = "RayRolloutCollector, 2 collectors"
 IMAGE = 84 * 84 * 4
 NETWORK = 1.25e9
@@ -142,11 +145,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     with local_ray() as ray:
         comparisons = [compare_work(args, work, notes.append) for work in args.work]
         comparisons.append(compare_cartpoles(args, ray, notes.append))
-        comparisons.append(compare_machine(args, notes.append))
+        comparisons.append(compare_machines(args, MACHINE, "machine", notes.append))
         rollouts = compare_rollouts(args, notes.append)
         traffic = measure_traffic(args)
         costs = measure_costs(args)
         checks = check_model(args, costs)
+    with local_cluster(1, 1):
+        comparisons.append(compare_machines(args, NODES, "auto", notes.append))
+        comparisons.append(compare_machines(args, NODES_APART, "machine", notes.append))
     check_header = ("actors", "model, ms", "measured, ms", "measured / model")
     tables = {
         "Environment steps per second": markdown_table(HEADER, rows_of(comparisons), words=2),
@@ -194,19 +200,36 @@ def compare(
     }
 
 
-def compare_work(args: argparse.Namespace, milliseconds: float, note: Note) -> dict[str, Any]:
-    functions = [partial(BusyEnv, milliseconds / 1e3)] * args.num_envs
-    half = math.ceil(args.num_envs / 2)
+def compare_with_processes(
+    args: argparse.Namespace, what: str, functions: list[Any], name: str, actors: str, note: Note
+) -> dict[str, Any]:
+    """Two workers in actors of a kind, which go by a name, beside two worker processes."""
+    half = math.ceil(len(functions) / 2)
     with (
-        RayVecEnv_Gym(functions, half, actors="core") as ours,
+        RayVecEnv_Gym(functions, half, actors=actors) as ours,
         SubprocVecEnv_Gym(functions, in_series=half) as theirs,
     ):
-        actions = sample_actions(ours.action_space, args.num_envs)
+        actions = sample_actions(ours.action_space, len(functions))
         runners: dict[str, Runner] = {}
-        for name, envs in ((OURS, ours), ("SubprocVecEnv_Gym, 2 workers", theirs)):
+        for called, envs in ((name, ours), (PROCESSES, theirs)):
             envs.reset(seed=0)
-            runners[name] = StepLoop(envs, args.num_envs, actions)
-        return compare(args, f"{args.num_envs} × {milliseconds:g} ms", runners, note)
+            runners[called] = StepLoop(envs, len(functions), actions)
+        return compare(args, what, runners, note)
+
+
+def compare_work(args: argparse.Namespace, milliseconds: float, note: Note) -> dict[str, Any]:
+    functions = [partial(BusyEnv, milliseconds / 1e3)] * args.num_envs
+    return compare_with_processes(
+        args, f"{args.num_envs} × {milliseconds:g} ms", functions, OURS, "core", note
+    )
+
+
+def compare_machines(
+    args: argparse.Namespace, name: str, actors: str, note: Note
+) -> dict[str, Any]:
+    functions = [partial(Gym_Env, "CartPole-v1")] * args.cartpoles
+    what = f"{args.cartpoles} × CartPole-v1"
+    return compare_with_processes(args, what, functions, name, actors, note)
 
 
 def compare_cartpoles(args: argparse.Namespace, ray: Any, note: Note) -> dict[str, Any]:
@@ -225,21 +248,6 @@ def compare_cartpoles(args: argparse.Namespace, ray: Any, note: Note) -> dict[st
                 theirs, args.cartpoles, actions
             ),
         }
-        return compare(args, f"{args.cartpoles} × CartPole-v1", runners, note)
-
-
-def compare_machine(args: argparse.Namespace, note: Note) -> dict[str, Any]:
-    functions = [partial(Gym_Env, "CartPole-v1")] * args.cartpoles
-    half = math.ceil(args.cartpoles / 2)
-    with (
-        RayVecEnv_Gym(functions, half, actors="machine") as ours,
-        SubprocVecEnv_Gym(functions, in_series=half) as theirs,
-    ):
-        actions = sample_actions(ours.action_space, args.cartpoles)
-        runners: dict[str, Runner] = {}
-        for name, envs in ((MACHINE, ours), ("SubprocVecEnv_Gym, 2 workers", theirs)):
-            envs.reset(seed=0)
-            runners[name] = StepLoop(envs, args.cartpoles, actions)
         return compare(args, f"{args.cartpoles} × CartPole-v1", runners, note)
 
 
