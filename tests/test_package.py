@@ -389,6 +389,22 @@ def test_the_check_of_private_names_finds_them(text: str, expected: set[str]) ->
     assert foreign_private_names(ast.parse(text)) == expected
 
 
+MAY_LACK = {
+    *("register_at_fork", "sched_getaffinity", "sched_setaffinity"),  # a system, of os
+    *("F_SETSIG", "poll", "posix_fallocate"),  # of fcntl, select and os
+    *("set_",),  # a library's setting of its threads, in library_threads
+    *("__get__", "copy_to", "name"),  # an environment: its attributes, and its observations
+}
+
+
+def test_hasattr_asks_for_nothing_but_what_a_system_or_an_environment_may_lack() -> None:
+    paths = [path for room in ("engine", "vector_envs") for path in (PACKAGE / room).rglob("*.py")]
+    nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    asked = [call.args[1] for call in calls if ast.unparse(call.func) == "hasattr"]
+    assert {ast.unparse(name).strip("'") for name in asked} == MAY_LACK
+
+
 def methods_of(definition: ast.ClassDef) -> int:
     """How many methods a class defines, but for those that Python calls itself."""
     names = {node.name for node in definition.body if isinstance(node, ast.FunctionDef)}

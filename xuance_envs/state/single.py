@@ -16,8 +16,6 @@ from xuance_envs.state.plan import Plan
 
 __all__ = ["Prepared", "StateOfEnv"]
 
-_AROUND = "closure", "class attribute"
-
 
 class StateOfEnv:
     """Takes the state of an environment, and puts others in.
