@@ -58,7 +58,7 @@ class InParts:
 
     def step_wait(self):
         step, arrays = self.stepper.finish_step(), self.stepper.arrays
-        infos = step.infos.dicts(np.arange(NUM_ENVS), {})
+        infos = step.infos.dicts(np.arange(NUM_ENVS))
         for k, env in enumerate([] if step.envs is None else step.envs.tolist()):
             infos[env]["reset_obs"] = np.array(arrays.reset_observations.value(env))
             infos[env]["reset_info"] = step.reset_infos.build(k, env)

@@ -227,7 +227,7 @@ def test_a_value_read_is_the_callers_own():
         batch = InfoBatch(
             group.arrays.copy(), [group.writer.table.layout], np.zeros(1, np.intp), {}
         )
-        for build in (lambda b=batch: b.build(0, 0), lambda b=batch: b.dicts(np.arange(1), {})[0]):
+        for build in (lambda b=batch: b.build(0, 0), lambda b=batch: b.dicts(np.arange(1))[0]):
             got = build()["x"]
             assert (got.flags.owndata, got.flags.writeable) == (True, True)
             assert got.flags.fnc == value.flags.fnc

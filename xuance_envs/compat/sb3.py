@@ -329,7 +329,7 @@ def ends_and_infos(
     """
     arrays = stepper.arrays
     limits = (arrays.truncated & ~arrays.terminated).tolist()
-    infos = step.infos.dicts(np.arange(stepper.num_envs), {LIMIT: limits})
+    infos = step.infos.dicts(np.arange(stepper.num_envs), LIMIT, limits)
     if step.envs is not None and step.reset_infos is not None:
         final = take_final(stepper, step.envs)
         for row, env in enumerate(step.envs.tolist()):
@@ -347,4 +347,4 @@ def reset_all(
     given = [each or None for each in options]
     originally(stepper.start_reset, range(stepper.num_envs), seeds, given)
     infos: InfoBatch = originally(stepper.finish_reset)
-    return infos.dicts(np.arange(stepper.num_envs), {})
+    return infos.dicts(np.arange(stepper.num_envs))

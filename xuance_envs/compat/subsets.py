@@ -27,7 +27,7 @@ __all__ = ["Part", "SubsetStepper"]
 
 
 class Part(NamedTuple):
-    """What came of a step, or a reset, of some environments, in copies.
+    """What came of a step of some environments, in copies.
 
     Attributes:
         envs: ``(k,)`` int: which environments.
@@ -58,7 +58,9 @@ class SubsetStepper(Stepper):
         self._every = np.arange(self.num_envs)
         self._envs_of = [np.arange(driver.lo, driver.hi) for driver in groups.drivers]
         self._numbers = itertools.count()
-        actions = self.arrays.actions
+        observations, actions = self.arrays.observations, self.arrays.actions
+        self._copy_observations = observations.copy_flat or observations.copy
+        self._take_observations = observations.take_flat or observations.copy
         self._read_actions = actions.reader()
         # Rows of an array, where environments are given just these.
         is_rows = actions.flat is not None and (
@@ -91,7 +93,7 @@ class SubsetStepper(Stepper):
         arrays = self.arrays
         return Part(
             self._every,
-            arrays.observations.copy(),
+            self._copy_observations(),
             arrays.rewards.copy(),
             arrays.terminated.copy(),
             arrays.truncated.copy(),
@@ -149,8 +151,13 @@ class SubsetStepper(Stepper):
         parts, self._arrived = self._arrived, []
         return parts
 
-    def reset(self, envs: NDArray[np.intp], seeds: Sequence[int | None], options: Any) -> Part:
+    def reset(
+        self, envs: NDArray[np.intp], seeds: Sequence[int | None], options: Any
+    ) -> tuple[Any, InfoBatch]:
         """Resets some environments, each with its seed, and all with the same options.
+
+        Returns:
+            A copy of their observations, and their infos.
 
         Raises:
             EnvError: an environment raised.
@@ -158,7 +165,8 @@ class SubsetStepper(Stepper):
         """
         self._settle()
         packed = self._groups.packed_resets(envs.tolist(), seeds, [options] * len(envs))
-        return self._part(self._ask(envs, packed).items(), envs)
+        infos, _ = self._groups.results.infos(self._ask(envs, packed).items(), envs).parts
+        return self._take_observations(envs), infos
 
     def apply_to(
         self, envs: NDArray[np.intp], function: Callable[..., Any], arguments: Sequence[Any]
@@ -315,7 +323,7 @@ class SubsetStepper(Stepper):
         arrays = self.arrays
         return Part(
             envs,
-            arrays.observations.copy(envs),
+            self._take_observations(envs),
             arrays.rewards.take(envs),
             arrays.terminated.take(envs),
             arrays.truncated.take(envs),

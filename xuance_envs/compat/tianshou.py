@@ -102,9 +102,11 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         envs = self._envs(env_id)
         if kwargs.keys() <= {"seed", "options"}:
             options, seed = kwargs.get("options"), kwargs.get("seed")
-            part = originally(self._stepper.reset, envs, [seed] * len(envs), options)
-            observations = self._values(part)[0]
-            infos = part.infos.dicts(envs, {})
+            seeds = [seed] * len(envs)
+            observations, batch = originally(self._stepper.reset, envs, seeds, options)
+            if self._any:
+                observations = [observation for observation, _ in observations]
+            infos = batch.dicts(envs)
         else:
             results = self._apply(envs, in_tianshou_process.own_reset, kwargs)
             observations, infos = zip(*results, strict=True)
@@ -241,7 +243,7 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
 
     def _result(self, part: Part) -> StepResult:
         observations, rewards = self._values(part)
-        infos = part.infos.dicts(part.envs, {"env_id": part.envs.tolist()})
+        infos = part.infos.dicts(part.envs, "env_id", part.envs.tolist())
         flags = part.terminated, part.truncated
         return _stacked(observations), np.asarray(rewards), *flags, _dicts(infos)
 
@@ -348,6 +350,7 @@ class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[m
             context=start_method(context),
             autoreset=Autoreset.DISABLED,
             describe=_common,
+            caller_works=self.is_async,
             **ours,
         )
 

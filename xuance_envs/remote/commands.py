@@ -223,7 +223,7 @@ def _batch_to_wire(batch: InfoBatch, envs: NDArray[np.intp]) -> Any:
     """The infos of some environments, in columns where they are in columns that can travel."""
     columns = batch.columns(envs)
     if columns is None or not are_tabled(columns):
-        return _infos_to_wire(batch.dicts(envs, {}))
+        return _infos_to_wire(batch.dicts(envs))
     return InfoTable(columns, len(envs))
 
 

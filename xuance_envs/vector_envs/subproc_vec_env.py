@@ -185,6 +185,7 @@ def start_processes(  # noqa: D417  # the class says what the others are
     describe: Describe = common_description,
     prepared: Callable[[Processes], None] | None = None,
     guarded: bool = False,
+    caller_works: bool = False,
 ) -> WorkerGroups:
     """Starts worker processes, which make their environments.
 
@@ -198,6 +199,7 @@ def start_processes(  # noqa: D417  # the class says what the others are
         describe: makes one description of the environments'.
         prepared: is given the workers' backend before it starts them.
         guarded: whether all that the environments start ends with them, where the system can.
+        caller_works: whether this process is at work while they step, so that it needs a CPU, too.
     """
     if not hasattr(select, "poll"):
         raise RuntimeError(
@@ -221,7 +223,7 @@ def start_processes(  # noqa: D417  # the class says what the others are
         SharedMemory(reserved=len(split) * REGION),
         threads=worker_threads,
         # More spinning processes than CPUs would keep each other from working.
-        spin=spin if len(split) + caller_steps <= available_cpus() else 0.0,
+        spin=spin if len(split) + (caller_steps or caller_works) <= available_cpus() else 0.0,
         own_spin=SPIN if len(split) + 1 <= available_cpus() else 0.0,
         timeout=step_timeout,
         start_timeout=start_timeout,

@@ -186,29 +186,31 @@ class InfoBatch:
         return all([layout is first for layout in self.layouts])
 
     def dicts(
-        self, envs: NDArray[np.intp], extra: Mapping[str, Sequence[Any]]
+        self, envs: NDArray[np.intp], key: str | None = None, values: Sequence[Any] = ()
     ) -> list[dict[Any, Any]]:
         """The info dicts of all environments of the batch.
 
         Args:
             envs: the environments at the batch's positions.
-            extra: what they are to have besides, by key one value for each.
+            key: what they are to have besides; None for nothing.
+            values: of each under that key.
         """
-        columns: Columns | None = None
-        all_full = False
-        if not self.rest and not len(self.arrays.kinds):
-            columns, all_full = {}, True
-        elif not self.rest and self._groups_are_alike():
+        if not (self.rest or len(self.arrays.kinds)):
+            return (
+                [{} for _ in range(len(envs))]
+                if key is None
+                else [{key: value} for value in values]
+            )
+        columns, all_full = None, False
+        if not self.rest and self._groups_are_alike():
             columns, all_full = self._common_columns()
-        if columns is None or not all_full:
-            dicts = [self.build(position, env) for position, env in enumerate(envs.tolist())]
-        elif not columns:
-            dicts = [{} for _ in range(len(envs))]
-        else:
+        if columns and all_full:
             keys = [*columns]
-            each = [kind.each(values) for kind, values, _ in columns.values()]
+            each = [kind.each(stored) for kind, stored, _ in columns.values()]
             dicts = [dict(zip(keys, row, strict=True)) for row in zip(*each, strict=True)]
-        for key, values in extra.items():
+        else:
+            dicts = [self.build(position, env) for position, env in enumerate(envs.tolist())]
+        if key is not None:
             for info, value in zip(dicts, values, strict=True):
                 info[key] = value
         return dicts

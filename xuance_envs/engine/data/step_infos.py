@@ -228,7 +228,7 @@ class StepInfos(LazyInfos):
     def __iter__(self) -> Iterator[dict[Any, Any]]:
         """All dicts: those not looked at before are built together, which is quicker."""
         if len(self._built) < len(self):
-            for position, info in enumerate(self._batch.dicts(self._envs, {})):
+            for position, info in enumerate(self._batch.dicts(self._envs)):
                 if position not in self._built:
                     if self._ends is not None:
                         self._ends.add_to(info, int(self._envs[position]))

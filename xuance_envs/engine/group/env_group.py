@@ -209,8 +209,9 @@ class EnvGroup(Envs):
         """
         self._begin_with([i for i, *_ in resets])
         for i, seed, options in resets:
-            given = {"seed": seed, "options": copy_of(options)}
-            given = {name: value for name, value in given.items() if value is not None}
+            given: dict[str, Any] = {} if seed is None else {"seed": seed}
+            if options is not None:
+                given["options"] = copy_of(options)
             self._rewards[i] = 0
             try:
                 self._reset(i, self._observations, self._rows, self._infos, given)
