@@ -33,7 +33,7 @@ EXTRAS = {
         "httptools>=0.6",
         "msgpack>=1.0.5",
     ],
-    "ray": ["ray>=2.9"],
+    "ray": ["ray>=2.10"],
     "sb3": ["stable-baselines3>=2.6"],
     "plot": ["matplotlib>=3.8", "tqdm>=4.64"],
 }

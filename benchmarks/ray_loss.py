@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.shared.on_ray import quiet_ray
+from benchmarks.shared.on_ray import local_cluster
 from benchmarks.shared.question import add_outputs, begin, finish, make_parser
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.measure import sample_actions
@@ -34,7 +33,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     run = begin()
-    with quiet_ray(), two_nodes() as cluster:
+    with local_cluster(2) as cluster:
         rounds = [lose_a_node(args, cluster) for _ in tqdm(range(args.rounds), unit="node")]
     print(f"\n{args.num_envs} × {args.env} on two nodes, one of which is lost\n")
     rows = [
@@ -47,25 +46,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     finish(args, __doc__, run, text, results=rounds)
 
 
-@contextmanager
-def two_nodes() -> Iterator[Any]:
-    """A cluster whose first node is that of this process; the second one is for losing."""
-    import ray
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
-    )
-    try:
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
-        yield cluster
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-
-
 def lose_a_node(args: argparse.Namespace, cluster: Any) -> dict[str, Any]:
-    """Steps, loses the second node, and steps on."""
+    """Steps, loses a second node, and steps on."""
     node = cluster.add_node(num_cpus=2)
     half = args.num_envs // 2
     functions = [partial(Gym_Env, args.env)] * args.num_envs

@@ -161,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_rounds(parser, rounds=7, seconds=1.0)
     parser.add_argument("--envs", nargs="+", choices=ENVS, default=list(ENVS), metavar="ENV")
     parser.add_argument("--steps", type=int, default=200, help="that are gone back")
-    add_outputs(parser, "state")
+    add_outputs(parser, "state table")
     args = parser.parse_args(argv)
     run = begin()
     gymnasium.logger.min_level = gymnasium.logger.ERROR

@@ -83,6 +83,27 @@ def local_ray() -> Iterator[Any]:
             ray.shutdown()
 
 
+@contextlib.contextmanager
+def local_cluster(*cpus: int) -> Iterator[Any]:
+    """A cluster of nodes on this machine, with so many CPUs each; this process is on the first."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    first, *others = cpus
+    with quiet_ray():
+        cluster = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": first, "include_dashboard": False}
+        )
+        try:
+            for count in others:
+                cluster.add_node(num_cpus=count)
+            ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
 class SyncActors:
     """The peer: Ray actors, each holding a Gymnasium SyncVectorEnv, in the most direct way.
 

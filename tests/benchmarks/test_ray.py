@@ -14,12 +14,14 @@ def test_the_model_is_made_checked_and_read_out(tmp_path: Path) -> None:
     sizes = ("--num-envs", "2", "--work", "0.1", "--cartpoles", "2", "--model-envs", "1")
     sizes += ("--collected", "2", "--rollout-steps", "4")
     short = ("--actors", "1", "2", "--rounds", "1", "--seconds", "0.02")
-    answer = run_script("ray_scaling", tmp_path, *sizes, *short)
+    answer = run_script("ray_scaling", tmp_path, *sizes, *short, seconds=1200)
     found = answer.record["results"]
     assert [row["what"] for row in found["comparisons"]] == [
         "2 × 0.1 ms",
-        *["2 × CartPole-v1"] * 2,
+        *["2 × CartPole-v1"] * 4,
     ]
+    on_nodes = [next(iter(row["rates"])) for row in found["comparisons"][-2:]]
+    assert all("on each of 2 nodes" in name for name in on_nodes)
     assert all(row["ratio"] > 0 for row in found["comparisons"])
     delivered = [row["what"] for row in found["rollouts"]]
     assert len(delivered) in (2, 4)  # with RLlib, where that is installed
@@ -29,6 +31,7 @@ def test_the_model_is_made_checked_and_read_out(tmp_path: Path) -> None:
     }
     assert all(row["ratio"] > 0 for row in found["rollouts"])
     assert "RLlib" in answer.page
+    assert all(f"- {note}" in answer.page for note in answer.record["notes"])
     assert [row[1] for row in found["traffic"]] == ["2", "1"] * 2  # a call per actor
     assert found["costs"]["send"] > 0
     assert [row[0] for row in found["checks"]] == ["1", "2"]

@@ -79,6 +79,7 @@ class TestTheCluster:
             "scheduling_strategy": "DEFAULT",
             "max_restarts": 0,
             "max_task_retries": 0,
+            "enable_task_events": False,
         }
 
     @pytest.mark.parametrize(

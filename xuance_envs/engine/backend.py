@@ -20,7 +20,7 @@ from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_err
 from xuance_envs.engine.waiting import Waiter
 from xuance_envs.errors import WorkerDiedError
 
-__all__ = ["HURRY", "Backend", "Packed", "WorkerDriver", "shown"]
+__all__ = ["HURRY", "STARTING", "Backend", "Packed", "WorkerDriver", "shown"]
 
 HURRY = 1.0
 """Seconds workers have to close their environments when nobody asked them to: after Ctrl-C, at the
@@ -104,6 +104,9 @@ class WorkerDriver(Driver):
     def attach(self, arrays: StepArrays) -> None:
         """Takes note of the caller's arrays that its group's results are to be in."""
 
+
+STARTING = frozenset({"build", "attach", "rebuild"})
+"""The commands that workers have as long for as they have to start."""
 
 _SHOWN = {"build": "construct", "rebuild": "restart", "revive": "restart"}
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.engine.backend import Packed, WorkerDriver, shown
+from xuance_envs.engine.backend import STARTING, Packed, WorkerDriver, shown
 from xuance_envs.engine.data.step_arrays import StepArrays, first_unstepped
 from xuance_envs.engine.group.requests import PLAIN, Request
 from xuance_envs.engine.group.step_clock import StepTimes
@@ -156,8 +156,7 @@ class ProcessDriver(WorkerDriver):
     def ask(self, tag: int, packed: Packed) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         command, payload, lent = packed
-        starts = command in ("build", "rebuild")
-        due = self._begin(command, self._start_timeout if starts else self._timeout)
+        due = self._begin(command, self._start_timeout if command in STARTING else self._timeout)
         first = self._to + frame(Request.LENT, pack_parts(lent)) if lent else self._to
         with suppress(PeerGoneError, TimeoutError):
             self.worker.channel.ask(first + frame(Request.CALL, payload), tag, due)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-from xuance_envs.engine.backend import Packed, WorkerDriver, shown
+from xuance_envs.engine.backend import STARTING, Packed, WorkerDriver, shown
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.requests import PLAIN, Request
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, take_news
@@ -95,8 +95,8 @@ class ActorDriver(WorkerDriver):
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         command, payload, lent = packed
         self._command = command
-        starts = command in ("build", "rebuild")
-        limit = self._settings.start_timeout if starts else self._settings.timeout
+        settings = self._settings
+        limit = settings.start_timeout if command in STARTING else settings.timeout
         self._ask(limit, Ask(self._group, tag, Request.CALL, command, payload), lent)
 
     def _ask(self, limit: float | None, ask: Ask, lent: Sequence[Any] = ()) -> None:
