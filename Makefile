@@ -25,6 +25,11 @@ TORCHRL_PARTS := torchrl==0.14.1 tensordict==0.14.3
 TORCHRL_NEEDS := pyvers hoptorch
 PUFFERLIB := .venv-pufferlib
 PUFFERLIB_NEEDS := 'numpy<2' gymnasium==0.29.1 pettingzoo==1.24.1 gym==0.26.2 psutil rich filelock
+# SuperSuit and AgileRL, which step many agents.
+MANY := .venv-many
+MANY_PARTS := supersuit==3.11.0 tinyscaler==1.2.8 agilerl==2.58.0 pettingzoo==1.25.0 \
+    tensordict==0.15.3 accelerate
+MANY_NEEDS := lazy-loader pyvers safetensors
 
 # The oldest Python, and the floor of everything that does without torch.
 OLDEST_PYTHON ?= python3.10
@@ -101,7 +106,7 @@ bench-page: $(PEERS) ## measure all that docs/benchmarks.md shows; twenty minute
 	@$(RUN) -m benchmarks.page
 
 clean: ## remove the virtual environments and everything that was built
-	rm -rf $(VENV) $(OLDEST) $(XUANCE) $(TIANSHOU) $(TORCHRL) $(PUFFERLIB) build dist docs/_build docs/api *.egg-info
+	rm -rf $(VENV) $(OLDEST) $(XUANCE) $(TIANSHOU) $(TORCHRL) $(PUFFERLIB) $(MANY) build dist docs/_build docs/api *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis demo_output renders
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -127,6 +132,8 @@ $(PEERS): $(DEV)
 	@$(MAKE) -s $(XUANCE)/.installed || echo "XuanCe does not install here: it is left out"
 	@$(call install_apart,$(PUFFERLIB),pufferlib==1.0.1,$(PUFFERLIB_NEEDS)) \
 	  || { rm -rf $(PUFFERLIB); echo "PufferLib does not install here: it is left out"; }
+	@$(call install_apart,$(MANY),$(MANY_PARTS),$(MANY_NEEDS)) \
+	  || { rm -rf $(MANY); echo "SuperSuit and AgileRL do not install here: they are left out"; }
 	@touch $@
 
 # After ours: two installations at once would be slower, and what is missing is looked for in it.

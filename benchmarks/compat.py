@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 
 from benchmarks.peers import PEERS, Entry, Peer
-from benchmarks.peers.tianshou import stepped_by
+from benchmarks.peers.tianshou import bare, stepped_by
 from benchmarks.shared.contest import join_peers, race
 from benchmarks.shared.question import (
     add_outputs,
@@ -22,6 +22,7 @@ from benchmarks.shared.question import (
     make_parser,
     with_notes,
 )
+from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.measure import Runner, StepLoop, Throughput, sample_actions
 from xuance_envs.report import markdown_table
 
@@ -47,11 +48,23 @@ def ours(path: str, **options: Any) -> Maker:
 
 
 THEIRS, OURS = "tianshou.env", "xuance_envs.compat.tianshou"
+WAIT_NUM = 4
 
 
 def tianshou(module: str, name: str, **options: Any) -> Maker:
     """A class of Tianshou's interface, in steps that reset what has ended."""
     return lambda entry: stepped_by(module, name, entry, **options)
+
+
+def bare_pipes(one_each: bool) -> Maker:
+    """A process for each environment, or for each CPU."""
+
+    def make(entry: Entry) -> Runner:
+        cpus = min(available_cpus(), entry.num_envs)
+        processes = entry.num_envs if one_each else cpus
+        return bare(entry, WAIT_NUM, processes, spins=processes < available_cpus())
+
+    return make
 
 
 def engine(entry: Entry) -> StepLoop:
@@ -125,13 +138,18 @@ def panels() -> dict[str, tuple[list[int], dict[str, Maker], str]]:
                     OURS, "SubprocVectorEnv", caller_steps=True
                 ),
                 "Tianshou ShmemVectorEnv, wait_num=4": tianshou(
-                    THEIRS, "ShmemVectorEnv", wait_num=4
+                    THEIRS, "ShmemVectorEnv", wait_num=WAIT_NUM
                 ),
-                "compat ShmemVectorEnv, wait_num=4": tianshou(OURS, "ShmemVectorEnv", wait_num=4),
+                "compat ShmemVectorEnv, wait_num=4": tianshou(
+                    OURS, "ShmemVectorEnv", wait_num=WAIT_NUM
+                ),
                 "compat ShmemVectorEnv, wait_num=4, in_series=auto": tianshou(
-                    OURS, "ShmemVectorEnv", wait_num=4, in_series="auto"
+                    OURS, "ShmemVectorEnv", wait_num=WAIT_NUM, in_series="auto"
                 ),
-                # What these can reach: no dicts of infos, and no call for each reset.
+                # What these can reach: no checks, errors or interrupts; and with neither
+                # wait_num, nor dicts of infos, nor a call for each reset.
+                "bare loop over pipes, wait_num=4": bare_pipes(one_each=True),
+                "bare loop over pipes, wait_num=4, a process per CPU": bare_pipes(one_each=False),
                 "SubprocVecEnv": ours("xuance_envs.SubprocVecEnv"),
                 "SubprocVecEnv, caller_steps": ours("xuance_envs.SubprocVecEnv", caller_steps=True),
             },

@@ -214,7 +214,7 @@ def elsewhere(peer: str, entry: Entry) -> OtherPython:
     home = ".venv-xuance" if of_xuance else ".venv-many"
     python = ROOT / home / "bin" / "python"
     if not python.exists():
-        raise LeftOut(f"not installed (there is no {home}: benchmarks/README.md)")
+        raise LeftOut(f"not installed (there is no {home}, which make bench-peers makes)")
     runner = OtherPython(peer, python, entry, SCRIPT)
     entry.stack.callback(runner.close)
     return runner

@@ -5,6 +5,7 @@ picture beside it; what fails leaves the page as it was, and the other parts go 
 pictures come from the parts `throughput` and `atari`. All of it takes about twenty minutes on two
 cores that nobody else uses: before each part it looks whether that is so, and waits for a while
 where it is not. Rounds that differ by more than 15 % are made again, and the page says which.
+Where only some parts are measured, the page keeps what the others were measured on, and when.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from typing import Any
 from benchmarks.shared.contenders import KINDS
 from benchmarks.shared.question import make_parser
 from benchmarks.shared.quiet import Look, wait_until_quiet
-from benchmarks.shared.record import replace_between
+from benchmarks.shared.record import replace_between, text_between
 from benchmarks.shared.reference import LIMIT
 from xuance_envs.measure import Throughput
 from xuance_envs.report import markdown_table, plot_throughput
@@ -111,7 +112,8 @@ PARTS = {
     ),
     "transforms": Part("transforms", "--rounds 5 --seconds 0.3"),
     "multi_agent": Part("multi_agent", "--peers --rounds 5 --seconds 0.15", "many agents table"),
-    "state": Part("state", "--rounds 7 --seconds 0.3", "state table"),
+    "mappo": Part("mappo"),
+    "state": Part("state", "--rounds 7 --seconds 0.3"),
     "rollout": Part("rollout", "--rounds 5"),
     "remote": Part("remote", "--rounds 5 --seconds 0.5"),
     "ray_scaling": Part("ray_scaling", "--rounds 3 --seconds 0.4", "ray scaling tables"),
@@ -133,6 +135,12 @@ PARTS = {
     "choice": Part("choice", "--times 2 --rounds 4 --seconds 0.2"),
 }
 """By name; the first ones matter most, for whoever has little time."""
+
+
+NAMES, DISTURBED = "parts", "measured though it was not quiet"
+"""The rows of a run that name parts of it."""
+
+NOTHING = "nothing"
 
 
 @dataclass
@@ -176,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     took = run_parts(names, args.minutes * 60, args.wait)
     done = {name: each.record for name, each in took.items() if each.record is not None}
     if done:
-        replace_between(PAGE, "machine", machine(took))
+        replace_between(PAGE, "machine", machine(took, text_between(PAGE, "machine")))
     if "throughput" in done:
         draw_main(done["throughput"])
     print(f"\n{sum(each.seconds for each in took.values()):.0f} s in all:")
@@ -232,21 +240,28 @@ def run_part(name: str, file: Path) -> str:
     return "done" if status == 0 else f"FAILED with {status}"
 
 
-def machine(took: Mapping[str, Took]) -> str:
-    """What was measured on, for the page."""
+def machine(took: Mapping[str, Took], before: str = "") -> str:
+    """What was measured on, for the page.
+
+    Args:
+        took: how the parts of this run went, one of which is done at the least.
+        before: what this gave for earlier runs, whose other parts are still on the page.
+
+    Returns:
+        A table for each run that any figures of the page are from, the last one first.
+    """
     done = {name: each for name, each in took.items() if each.record is not None}
     first = next(each.record for each in took.values() if each.record is not None)
     described = first["machine"]
     cpus = ", ".join(map(str, described["affinity"] or ())) or "any"
-    versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items())
     minutes = sum(each.seconds for each in done.values()) / 60
-    what = "all of it" if set(done) == set(PARTS) else ", ".join(done)
     rows = [
+        ["measured", f"{first['date'][:10]}, at commit {first['commit'] or 'unknown'}"],
+        [NAMES, ", ".join(done)],
         ["processor", f"{described['cpu']}: {described['cores']} cores (CPUs {cpus})"],
         ["system", described["system"]],
-        ["versions", versions],
-        ["measured", f"{first['date'][:10]}, at commit {first['commit'] or 'unknown'}: {what}"],
-        ["it took", f"{minutes:.0f} minutes"],
+        ["versions", ", ".join(f"{name} {version}" for name, version in first["versions"].items())],
+        ["it took", "a minute or less" if minutes < 1.5 else f"{minutes:.0f} minutes"],
     ]
     looks = {name: each.seen for name, each in done.items() if each.seen is not None}
     for label, values in (
@@ -256,10 +271,23 @@ def machine(took: Mapping[str, Took]) -> str:
         known = [value for value in values if value is not None]
         if known:
             rows.append([label, f"{min(known):.0%} to {max(known):.0%}"])
-    disturbed = [name for name, each in looks.items() if not each.quiet]
     if looks:
-        rows.append(["measured though it was not quiet", ", ".join(disturbed) or "nothing"])
-    return markdown_table(["", ""], rows, words=2)
+        disturbed = [name for name, each in looks.items() if not each.quiet]
+        rows.append([DISTURBED, ", ".join(disturbed) or NOTHING])
+    runs = [rows, *_without(done, before)]
+    return "\n\n".join(markdown_table(["", ""], each, words=2) for each in runs)
+
+
+def _without(again: Container[str], before: str) -> Iterator[list[list[str]]]:
+    """The rows of each earlier run, less the parts that were measured again, if any are left."""
+    for table in filter(None, before.split("\n\n")):
+        rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table.split("\n")[2:]]
+        for row in rows:
+            if row[0] in {NAMES, DISTURBED}:
+                left = [name for name in row[1].split(", ") if name not in again]
+                row[1] = ", ".join(left) or NOTHING
+        if [NAMES, NOTHING] not in rows:
+            yield rows
 
 
 def draw_main(run: dict[str, Any]) -> None:

@@ -20,7 +20,14 @@ import numpy as np
 
 from benchmarks.shared.contest import race
 from benchmarks.shared.on_ray import WAITS, WORKS, BusyEnv, SyncActors, local_cluster, local_ray
-from benchmarks.shared.question import add_outputs, add_rounds, begin, finish, make_parser
+from benchmarks.shared.question import (
+    add_outputs,
+    add_rounds,
+    begin,
+    finish,
+    make_parser,
+    with_notes,
+)
 from benchmarks.shared.rllib import Sampling, why_without
 from benchmarks.shared.rollouts import Rollouts
 from xuance_envs.engine.ray.cluster import RayCluster
@@ -134,17 +141,18 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     run = begin()
+    notes: list[str] = []
     with local_ray() as ray:
-        comparisons = [compare_work(args, work) for work in args.work]
-        comparisons.append(compare_cartpoles(args, ray))
-        comparisons.append(compare_machines(args, MACHINE, "machine"))
-        rollouts, notes = compare_rollouts(args)
+        comparisons = [compare_work(args, work, notes.append) for work in args.work]
+        comparisons.append(compare_cartpoles(args, ray, notes.append))
+        comparisons.append(compare_machines(args, MACHINE, "machine", notes.append))
+        rollouts = compare_rollouts(args, notes.append)
         traffic = measure_traffic(args)
         costs = measure_costs(args)
         checks = check_model(args, costs)
     with local_cluster(1, 1):
-        comparisons.append(compare_machines(args, NODES, "auto"))
-        comparisons.append(compare_machines(args, NODES_APART, "machine"))
+        comparisons.append(compare_machines(args, NODES, "auto", notes.append))
+        comparisons.append(compare_machines(args, NODES_APART, "machine", notes.append))
     check_header = ("actors", "model, ms", "measured, ms", "measured / model")
     tables = {
         "Environment steps per second": markdown_table(HEADER, rows_of(comparisons), words=2),
@@ -163,22 +171,26 @@ def main(argv: Sequence[str] | None = None) -> None:
         ),
     }
     text = "\n\n".join(f"{title}:\n\n{table}" for title, table in tables.items())
-    text = "\n\n".join([text, *notes])
+    text = with_notes(text, notes)
     print(f"\n{args.rounds} rounds of {args.seconds:g} s\n\n{text}")
     found = {
         **{"comparisons": comparisons, "rollouts": rollouts},
         **{"traffic": traffic, "checks": checks},
     }
-    finish(args, __doc__, run, text, results={**found, "costs": asdict(costs)})
+    finish(args, __doc__, run, text, notes=notes, results={**found, "costs": asdict(costs)})
 
 
 # --- beside others ------------------------------------------------------------------------------
 
 
-def compare(args: argparse.Namespace, what: str, runners: dict[str, Runner]) -> dict[str, Any]:
-    """Times contenders; the first is compared with the second."""
+Note = Callable[[str], None]
 
-    measured = race(args, what, lambda _: runners, print)
+
+def compare(
+    args: argparse.Namespace, what: str, runners: dict[str, Runner], note: Note
+) -> dict[str, Any]:
+    """Times contenders; the first is compared with the second."""
+    measured = race(args, what, lambda _: runners, note)
     first, second = measured.values()
     return {
         "what": what,
@@ -189,7 +201,7 @@ def compare(args: argparse.Namespace, what: str, runners: dict[str, Runner]) -> 
 
 
 def compare_with_processes(
-    args: argparse.Namespace, what: str, functions: list[Any], name: str, actors: str
+    args: argparse.Namespace, what: str, functions: list[Any], name: str, actors: str, note: Note
 ) -> dict[str, Any]:
     """Two workers in actors of a kind, which go by a name, beside two worker processes."""
     half = math.ceil(len(functions) / 2)
@@ -202,22 +214,25 @@ def compare_with_processes(
         for called, envs in ((name, ours), (PROCESSES, theirs)):
             envs.reset(seed=0)
             runners[called] = StepLoop(envs, len(functions), actions)
-        return compare(args, what, runners)
+        return compare(args, what, runners, note)
 
 
-def compare_work(args: argparse.Namespace, milliseconds: float) -> dict[str, Any]:
+def compare_work(args: argparse.Namespace, milliseconds: float, note: Note) -> dict[str, Any]:
     functions = [partial(BusyEnv, milliseconds / 1e3)] * args.num_envs
     return compare_with_processes(
-        args, f"{args.num_envs} × {milliseconds:g} ms", functions, OURS, "core"
+        args, f"{args.num_envs} × {milliseconds:g} ms", functions, OURS, "core", note
     )
 
 
-def compare_machines(args: argparse.Namespace, name: str, actors: str) -> dict[str, Any]:
+def compare_machines(
+    args: argparse.Namespace, name: str, actors: str, note: Note
+) -> dict[str, Any]:
     functions = [partial(Gym_Env, "CartPole-v1")] * args.cartpoles
-    return compare_with_processes(args, f"{args.cartpoles} × CartPole-v1", functions, name, actors)
+    what = f"{args.cartpoles} × CartPole-v1"
+    return compare_with_processes(args, what, functions, name, actors, note)
 
 
-def compare_cartpoles(args: argparse.Namespace, ray: Any) -> dict[str, Any]:
+def compare_cartpoles(args: argparse.Namespace, ray: Any, note: Note) -> dict[str, Any]:
     functions = [lambda: gymnasium.make("CartPole-v1")] * args.cartpoles
     with ExitStack() as stack:
         half = math.ceil(args.cartpoles / 2)
@@ -233,7 +248,7 @@ def compare_cartpoles(args: argparse.Namespace, ray: Any) -> dict[str, Any]:
                 theirs, args.cartpoles, actions
             ),
         }
-        return compare(args, f"{args.cartpoles} × CartPole-v1", runners)
+        return compare(args, f"{args.cartpoles} × CartPole-v1", runners, note)
 
 
 def small_network() -> Any:
@@ -283,13 +298,15 @@ def make_agent(network: Callable[[], Any]) -> Any:
     return Agent()
 
 
-def compare_rollouts(args: argparse.Namespace) -> tuple[list[dict[str, Any]], list[str]]:
+def compare_rollouts(args: argparse.Namespace, note: Note) -> list[dict[str, Any]]:
     """Two collectors beside one caller of an actor with as many workers, and beside RLlib."""
     import torch
 
     from xuance_envs.rollout import RayRolloutCollector, RolloutCollector
 
     without = why_without()
+    if without is not None:
+        note(without)
     torch.set_num_threads(1)  # as Ray has it in each actor
     n, steps = 2 * args.collected, args.rollout_steps
     comparisons = []
@@ -314,7 +331,7 @@ def compare_rollouts(args: argparse.Namespace) -> tuple[list[dict[str, Any]], li
                 stack.callback(theirs.close)
                 runners["RLlib, 2 EnvRunners"] = theirs
             told = f"{n} × {what}, rollouts of {steps} steps"
-            measured = race(args, told, lambda _, runners=runners: runners, print)
+            measured = race(args, told, lambda _, runners=runners: runners, note)
         first, *others = measured.values()
         comparisons += [
             {
@@ -325,7 +342,7 @@ def compare_rollouts(args: argparse.Namespace) -> tuple[list[dict[str, Any]], li
             }
             for other in others
         ]
-    return comparisons, [] if without is None else [without]
+    return comparisons
 
 
 def rows_of(comparisons: Sequence[dict[str, Any]]) -> list[list[str]]:

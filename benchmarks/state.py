@@ -109,9 +109,12 @@ def of_losses(name: str, num_envs: int, args: argparse.Namespace) -> float:
             envs.reset(seed=0)
             rate(envs, actions, args.seconds)
         ratios = []
-        for _ in range(args.rounds):
-            before = rate(restarting, actions, args.seconds)
-            ratios.append(rate(resuming, actions, args.seconds) / before)
+        for round_ in range(2 * ((args.rounds + 1) // 2)):  # each goes first as often
+            pair = [restarting, resuming]
+            if round_ % 2:
+                pair.reverse()
+            rates = {envs: rate(envs, actions, args.seconds) for envs in pair}
+            ratios.append(rates[resuming] / rates[restarting])
     return float(np.median(ratios))
 
 
@@ -158,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_rounds(parser, rounds=7, seconds=1.0)
     parser.add_argument("--envs", nargs="+", choices=ENVS, default=list(ENVS), metavar="ENV")
     parser.add_argument("--steps", type=int, default=200, help="that are gone back")
-    add_outputs(parser, "state")
+    add_outputs(parser, "state table")
     args = parser.parse_args(argv)
     run = begin()
     gymnasium.logger.min_level = gymnasium.logger.ERROR

@@ -33,6 +33,11 @@ templates_path = ["_templates"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
+# The pages that list modules, and have pages made for them. Unless told, autosummary asks the last
+# build which pages there are, and makes nothing for one that is new.
+LISTING = [page.stem for page in Path(__file__).parent.glob("*.rst")]
+autosummary_generate = [f"{name}.rst" for name in LISTING]
+
 # A name is documented where it is defined, and not again where it can be imported from as well.
 autodoc_default_options = {"members": True, "show-inheritance": True, "ignore-module-all": True}
 autodoc_mock_imports = ["tianshou"]  # which the environment that builds these pages has not
@@ -77,6 +82,11 @@ nitpick_ignore_regex = [
 ]
 
 
+def read_listings(app: Any, env: Any, added: set[str], changed: set[str], removed: set[str]) -> Any:
+    """Has listings read again: one that was read without a module's page would lack it for ever."""
+    return LISTING
+
+
 def inline_timelines(app: Any, docname: str, source: list[str]) -> None:
     """Puts the drawings of draw_timelines.py into the page itself, whose colours they then have."""
 
@@ -101,3 +111,4 @@ def keep_colons(app: Any, what: str, name: str, obj: Any, options: Any, lines: l
 def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", keep_colons, priority=600)  # napoleon has 500
     app.connect("source-read", inline_timelines)
+    app.connect("env-get-outdated", read_listings)

@@ -66,6 +66,19 @@ def test_what_is_missing_is_said_with_what_installs_it(
     assert "RemoteVecEnv" not in text
 
 
+def test_a_clone_that_is_not_installed_is_said_with_what_installs_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nothing_is(name: str) -> str:
+        raise doctor.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "version", nothing_is)
+    monkeypatch.setattr(doctor, "_try", lambda make: None)
+    run_doctor()
+    clone = Path(xuance_envs.__file__).parents[1]
+    assert f'not installed: pip install "{clone}"' in capsys.readouterr().out
+
+
 def test_the_extras_are_those_there_are() -> None:
     declared = set(re.findall(r'^    "(\w+)": \[', SETUP.read_text(), re.MULTILINE))
     assert set(doctor.EXTRAS) == declared

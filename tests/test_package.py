@@ -331,6 +331,80 @@ def test_no_module_class_or_folder_is_too_large_to_be_walked() -> None:
     assert {name: count for name, count in methods.items() if count > 28} == {}
 
 
+PRIVATE_NAMES = {
+    # There is no public way to what they are, which is said where each is used.
+    "_DYNAMIC_CLASS_TRACKER_BY_ID",  # cloudpickle
+    "_add_info",  # gymnasium.vector.VectorEnv
+    "_children",  # multiprocessing
+    "_elapsed_steps",  # gymnasium.wrappers.TimeLimit
+    "_find_spec",  # gymnasium
+    "_frameskip",  # ale_py.AtariEnv
+    "_lookup_class_or_track",  # cloudpickle
+    "_max_episode_steps",  # gymnasium.wrappers.TimeLimit
+    "_np_random",  # gymnasium.Env and its spaces
+    "_np_random_seed",  # gymnasium.Env
+}
+DOCUMENTED = {"_exit", "_replace"}
+"""Names that are public for all their underscores: of ``os``, and of named tuples."""
+
+
+def test_no_other_private_names_of_other_objects_are_used() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")]
+    assert {name for text in texts for name in foreign_private_names(ast.parse(text))} == (
+        PRIVATE_NAMES
+    )
+    assert len(PRIVATE_NAMES) <= 10
+
+
+def foreign_private_names(module: ast.Module) -> set[str]:
+    """The private names that a module uses of objects of other classes, or imports."""
+    used: set[str] = set()
+    for node in module.body:
+        owners = {"self", "cls", "super", getattr(node, "name", "")}
+        attributes = [each for each in ast.walk(node) if isinstance(each, ast.Attribute)]
+        own = {each.attr for each in attributes if owner_of(each) in owners}
+        own |= {each.name for each in ast.walk(node) if isinstance(each, ast.FunctionDef)}
+        used |= {each.attr for each in attributes} - own
+        imports = [each for each in ast.walk(node) if isinstance(each, ast.ImportFrom)]
+        used |= {alias.name for each in imports for alias in each.names}
+    return {name for name in used if re.match(r"_(?!_)", name)} - DOCUMENTED
+
+
+def owner_of(attribute: ast.Attribute) -> str | None:
+    value = attribute.value
+    value = value.func if isinstance(value, ast.Call) else value
+    return value.id if isinstance(value, ast.Name) else None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("from os import _wrap_close", {"_wrap_close"}),
+        ("import os\nos._wrap_close", {"_wrap_close"}),
+        ("class A:\n    def f(self, other): return other._x", {"_x"}),
+        ("class A:\n    def f(self, other): self._x = other._x", set()),
+    ],
+)
+def test_the_check_of_private_names_finds_them(text: str, expected: set[str]) -> None:
+    assert foreign_private_names(ast.parse(text)) == expected
+
+
+MAY_LACK = {
+    *("register_at_fork", "sched_getaffinity", "sched_setaffinity"),  # a system, of os
+    *("F_SETSIG", "poll", "posix_fallocate"),  # of fcntl, select and os
+    *("set_",),  # a library's setting of its threads, in library_threads
+    *("__get__", "copy_to", "name"),  # an environment: its attributes, and its observations
+}
+
+
+def test_hasattr_asks_for_nothing_but_what_a_system_or_an_environment_may_lack() -> None:
+    paths = [path for room in ("engine", "vector_envs") for path in (PACKAGE / room).rglob("*.py")]
+    nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    asked = [call.args[1] for call in calls if ast.unparse(call.func) == "hasattr"]
+    assert {ast.unparse(name).strip("'") for name in asked} == MAY_LACK
+
+
 def methods_of(definition: ast.ClassDef) -> int:
     """How many methods a class defines, but for those that Python calls itself."""
     names = {node.name for node in definition.body if isinstance(node, ast.FunctionDef)}

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -83,7 +84,7 @@ def run_doctor(args: argparse.Namespace) -> None:
 
 
 def _versions() -> Iterator[list[str]]:
-    yield ["xuance_envs", __version__]
+    yield ["xuance_envs", __version__ + _how_to_install()]
     yield ["Python", f"{platform.python_version()} ({platform.python_implementation()})"]
     yield ["system", f"{platform.platform()}"]
     for library in LIBRARIES:
@@ -91,6 +92,15 @@ def _versions() -> Iterator[list[str]]:
             yield [library, version(library)]
         except PackageNotFoundError:
             yield [library, "not installed"]
+
+
+def _how_to_install() -> str:
+    """Where a clone is used as it lies there: pip finds extras by the name of what is installed."""
+    try:
+        version("xuance_envs")
+    except PackageNotFoundError:
+        return f', not installed: pip install "{Path(__file__).parents[1]}"'
+    return ""
 
 
 def _machine() -> Iterator[list[str]]:

@@ -19,10 +19,8 @@ from xuance_envs.gym.atari_games import UnknownGameError, full_id
 from xuance_envs.gym.gym_env import Atari_Env, Gym_Env
 from xuance_envs.transforms.normalize_observations import NormalizeObservations
 from xuance_envs.transforms.normalize_rewards import NormalizeRewards
-from xuance_envs.tuning import autotune
+from xuance_envs.tuning import autotune, backend_class
 from xuance_envs.vector_envs.arguments import checked_seed
-from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
-from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["env_maker", "make_vec"]
@@ -160,7 +158,7 @@ def make_vec(
     if backend == "native":
         vec_env = native(**options)
     else:
-        vec_env = _class_of(backend)(
+        vec_env = backend_class(backend)(
             [partial(make_env, **_seeded(seed, i)) for i in range(num_envs)], **options
         )
     vec_env.autotuned = tuned
@@ -220,16 +218,6 @@ def _is_atari(env_id: str) -> bool:
     except UnknownGameError:
         return False
     return True
-
-
-def _class_of(backend: str) -> Callable[..., VecEnv]:
-    if backend == "dummy":
-        return DummyVecEnv
-    if backend == "subproc":
-        return SubprocVecEnv
-    from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
-
-    return RayVecEnv_Gym
 
 
 def _native(env_id: str | EnvSpec, num_envs: int, wrappers: Wrappers, **kwargs: Any) -> VecEnv:

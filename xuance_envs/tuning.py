@@ -28,7 +28,7 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 if sys.platform != "win32":
     import resource
 
-__all__ = ["Autotuned", "Candidate", "autotune"]
+__all__ = ["Autotuned", "Candidate", "autotune", "backend_class"]
 
 logger = logging.getLogger("xuance_envs")
 
@@ -83,6 +83,17 @@ Of those the one is taken that ought to be the fastest by the work to be done.
 
 NEARLY = 0.97
 """A simpler choice is taken if it ought to be within this of that."""
+
+
+def backend_class(name: str) -> Callable[..., VecEnv]:
+    """The backend ``"dummy"``, ``"subproc"`` or ``"ray"``."""
+    if name == "dummy":
+        return DummyVecEnv
+    if name == "subproc":
+        return SubprocVecEnv
+    from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
+
+    return RayVecEnv_Gym
 
 
 @dataclass(frozen=True)
@@ -358,8 +369,7 @@ def _measured(
             runners[name] = StepLoop(envs, envs.num_envs, actions)
 
         for each in plan.candidates:
-            backend = DummyVecEnv if each.backend == "dummy" else SubprocVecEnv
-            add(each.name, backend([env_fn] * plan.count, **each.options))
+            add(each.name, backend_class(each.backend)([env_fn] * plan.count, **each.options))
         for name, make in makers.items():
             add(name, make())
         return measure(runners, rounds=ROUNDS, seconds=ROUND_SECONDS, progress=progress)

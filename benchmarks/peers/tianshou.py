@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.peers.bare_pipes import BarePipes
 from benchmarks.peers.entry import Entry
 from xuance_envs.measure import Runner, StepLoop
 
@@ -21,7 +22,7 @@ class Resetting:
 
     def step(self, actions: Any) -> Any:
         result = self._envs.step(actions)
-        ended = np.flatnonzero(result[2] | result[3])
+        (ended,) = (result[2] | result[3]).nonzero()
         if ended.size:
             self._envs.reset(ended)
         return result
@@ -63,6 +64,14 @@ def stepped_by(module: str, name: str, entry: Entry, **options: Any) -> Runner:
     entry.stack.callback(envs.close)
     envs.reset()
     return Turns(envs, entry)
+
+
+def bare(entry: Entry, wait_num: int, processes: int, spins: bool) -> Runner:
+    """A bare loop over pipes, in turns: what there is to reach."""
+    pipes = BarePipes(entry.env_fns(), wait_num, processes, spins)
+    entry.stack.callback(pipes.close)
+    pipes.reset()
+    return Turns(pipes, entry)
 
 
 def dummy(entry: Entry) -> StepLoop:

@@ -116,15 +116,30 @@ def _commit() -> str | None:
     return answer.stdout.strip() or None
 
 
+def text_between(path: Path, name: str) -> str:
+    """What is between a file's markers of this name.
+
+    Raises:
+        ValueError: the file does not have both markers.
+    """
+    return _split(path, name)[1].strip("\n")
+
+
 def replace_between(path: Path, name: str, text: str) -> None:
     """Put a text between a file's markers of this name, in place of what is there.
 
     Raises:
         ValueError: the file does not have both markers.
     """
+    before, _, after = _split(path, name)
+    path.write_text(f"{before}\n{text}\n{after}", encoding="utf-8")
+
+
+def _split(path: Path, name: str) -> tuple[str, str, str]:
+    """A file up to its marker, between the two, and from the other one on."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     before, found, rest = path.read_text(encoding="utf-8").partition(begin)
-    _, found_end, after = rest.partition(end)
+    text, found_end, after = rest.partition(end)
     if not (found and found_end):
         raise ValueError(f"expected the markers {begin} and {end} in {path}")
-    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+    return before + begin, text, end + after

@@ -138,6 +138,33 @@ def test_a_training_with_each_vector_environment(tmp_path: Path) -> None:
     assert rows[0]["times_the_first"] == 1
 
 
+def test_many_agents_beside_bare_loops(tmp_path: Path) -> None:
+    answer = run_script("multi_agent", tmp_path, *SHORT, "--worlds", "dying")
+    rows = answer.record["results"]
+    assert [row["contender"] for row in rows] == [
+        "limit of the cores",
+        "Dummy",
+        "Subproc",
+        "Subproc, caller_steps",
+        "SubprocVecMultiAgentEnv",
+    ]
+    assert all(row["steps_per_second"] > 0 for row in rows)
+    assert [row["of_limit"] == 1 for row in rows] == [True, False, False, False, False]
+
+
+def test_a_training_of_many_agents(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("mpe2")
+    short = ("--num-envs", "2", "--steps", "150", "--seeds", "1", "2")
+    learner = ("--learners", "examples/train_mappo.py")
+    answer = run_script("mappo", tmp_path, *short, *learner)
+    (row,) = answer.record["results"]
+    assert all(busy > 0 for busy in row["busy"])
+    assert len(row["seconds"]) == len(set(row["returns"])) == 2
+    assert all(each < 0 for each in row["returns"]), "a distance from what is to be covered"
+    assert "examples/train_mappo.py" in answer.page
+
+
 # --- peers --------------------------------------------------------------------------------------
 
 
@@ -252,9 +279,46 @@ def test_one_part_that_fails_does_not_lose_the_others(
     text = page.PAGE.read_text()
     assert "| Dummy " in text
     assert "| processor " in text
-    assert re.search(r"\| measured .*: throughput +\|", text), "not all of it"
+    assert re.search(r"\| parts +\| throughput +\|", text), "not all of it"
     assert re.search(r"\| measured though it was not quiet +\| (nothing|throughput) +\|", text)
     assert (tmp_path / "readme.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_parts_keep_what_they_were_measured_on_until_they_are_measured_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    page = importlib.import_module("benchmarks.page")
+    quiet = importlib.import_module("benchmarks.shared.quiet")
+
+    def run(commit: str, before: str, **busy: float) -> str:
+        """The page after a run of these parts, of which one failed, at work for others so much."""
+        machine = {"cpu": f"the cpu of {commit}", "cores": 2, "affinity": [0, 1], "system": "Linux"}
+        record = {"date": "2026-01-02T03", "commit": commit, "machine": machine, "versions": {}}
+        took = {
+            name: page.Took("done", 30.0, quiet.Look(part, 1.0), record)
+            for name, part in busy.items()
+        }
+        return page.machine({**took, "failed": page.Took("FAILED")}, before)
+
+    def rows(text: str) -> list[dict[str, str]]:
+        tables = [table.splitlines()[2:] for table in text.split("\n\n")]
+        cells = [[line.split("|")[1:3] for line in table] for table in tables]
+        return [{label.strip(): value.strip() for label, value in table} for table in cells]
+
+    whole = run("a1", "", work=0.01, atari=0.5, infos=0.02)
+    assert [each["parts"] for each in rows(whole)] == ["work, atari, infos"]
+    later = run("b2", whole, atari=0.03)
+    assert rows(later)[1] == {
+        **rows(whole)[0],
+        "parts": "work, infos",
+        "measured though it was not quiet": "nothing",
+    }
+    assert rows(later)[0]["measured"] == "2026-01-02, at commit b2"
+    assert rows(later)[0]["processor"].startswith("the cpu of b2")
+    last = run("c3", later, work=0.0, infos=0.0)
+    assert [each["parts"] for each in rows(last)] == ["work, infos", "atari"]
+    assert rows(run("d4", last, work=0.0, infos=0.0, atari=0.0))[1:] == []
 
 
 def test_a_busy_machine_is_waited_for_and_what_is_measured_nevertheless_is_said(

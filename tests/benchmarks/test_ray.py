@@ -31,6 +31,7 @@ def test_the_model_is_made_checked_and_read_out(tmp_path: Path) -> None:
     }
     assert all(row["ratio"] > 0 for row in found["rollouts"])
     assert "RLlib" in answer.page
+    assert all(f"- {note}" in answer.page for note in answer.record["notes"])
     assert [row[1] for row in found["traffic"]] == ["2", "1"] * 2  # a call per actor
     assert found["costs"]["send"] > 0
     assert [row[0] for row in found["checks"]] == ["1", "2"]

@@ -346,6 +346,31 @@ def test_what_an_interrupt_left_of_a_step_is_thrown_away(closing, monkeypatch):
     assert envs.step([0, 0])[0].tolist() == [[2, 2], [2, 2]]
 
 
+def test_what_had_arrived_before_an_interrupt_arrives_once(closing, monkeypatch):
+    make = partial(ours.SubprocVectorEnv, context="forkserver", wait_num=1)
+    envs = closing(make([partial(Corridor, 99)] * 2))
+    envs.reset()
+    ledger = envs._stepper._ledger
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            envs.step([0, 0])
+    for place in (1, 2):
+        steps = [] if place == 1 else [envs.step([0, 0])]
+        while envs.waiting_id:
+            steps.append(envs.step(None))
+        arrived = [
+            (info["env_id"], observation.tolist())
+            for observations, *_, infos in steps
+            for observation, info in zip(observations, infos, strict=True)
+        ]
+        assert sorted(arrived) == [(0, [place] * 2), (1, [place] * 2)]
+
+
 # --- workers that are lost ----------------------------------------------------------------------
 
 RESTARTED = partial(

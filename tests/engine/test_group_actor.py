@@ -132,7 +132,7 @@ def test_an_ordinary_step_has_nothing_pickled() -> None:
     reply = caller.actor.answer(request)
     # Per environment: an action of 16; an observation of 6 + 8, a reward of 8, two flags, and a
     # value of 8 with its kind in each of three columns.
-    assert len(request) == 2 + 16 + 2 * 16
+    assert len(request) == 2 + 18 + 2 * 16
     assert reply[0] == Reply.DONE
     assert len(reply) == 16 + 56 + 2 * (6 + 8 + 8 + 2 + 3 * 9)
     assert caller.take(reply) is DONE

@@ -67,7 +67,7 @@ def impatient(monkeypatch):
 @pytest.mark.parametrize("fault", ENDINGS)
 def test_a_worker_that_ends_is_an_error_that_says_where_it_was(place, fault):
     with pytest.raises(WorkerDiedError) as caught:
-        go_through_all(make(place, fault))
+        go_through_all(make(place, fault, step_timeout=20))
     error = caught.value
     assert error.env_indices == (4, 5)
     assert error.env_index == 4
@@ -109,7 +109,8 @@ def test_start_timeout_is_another_than_step_timeout():
         return FaultyEnv()
 
     for start_timeout in (None, 30):
-        options = {"step_timeout": 0.2, "start_timeout": start_timeout, "context": "forkserver"}
+        # In so little time nothing would be done.
+        options = {"step_timeout": 1e-6, "start_timeout": start_timeout, "context": "forkserver"}
         SubprocVecEnv([slow], **options).close()
 
 

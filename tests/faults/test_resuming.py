@@ -141,8 +141,7 @@ def test_a_repetition_that_differs_is_truncated(tmp_path: Any) -> None:
         envs.reset(seed=1)
         for _ in range(4):
             envs.step([1, 1])
-        driver = envs._groups.drivers[0]
-        driver._period = 100  # type: ignore[attr-defined]
+        envs._groups.drivers[0]._trail.last = 100  # type: ignore[attr-defined]
         for _ in range(4):
             envs.step([1, 1])
         kill(envs)

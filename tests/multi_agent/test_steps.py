@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import pickle
 from functools import partial
 
@@ -204,6 +205,8 @@ def test_infos_are_a_sequence(make_here):
     assert infos[:] == [infos[0], infos[1]] == list(infos)
     assert pickle.loads(pickle.dumps(infos)) == infos
     assert repr(infos) == repr(list(infos))
+    assert operator.add(infos, [{}]) == [*infos, {}]
+    assert infos.copy() == list(infos)
     infos[0] = {"other": 1}
     assert infos[0] == {"other": 1}
     with pytest.raises(IndexError):

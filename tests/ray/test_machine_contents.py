@@ -11,6 +11,7 @@ import pytest
 from comparing import assert_same
 from masked_envs import MaskedEnv
 from pretended_cluster import pretended_machines
+from stateful_envs import Heavy
 
 from xuance_envs import DummyVecEnv, EnvStates, RayVecEnv_Gym
 
@@ -123,11 +124,12 @@ def test_states_go_back_and_between_kinds_of_vector_environments() -> None:
         assert_same(list(steps(envs, 5)), list(steps(here, 5)))
 
 
-def test_an_environment_becomes_like_one_on_another_machine() -> None:
-    envs, here = both(MaskedEnv)
+@pytest.mark.parametrize("kind", [MaskedEnv, Heavy])
+def test_an_environment_becomes_like_one_on_another_machine(kind: Any) -> None:
+    envs, here = both(kind)
     with envs, here:
         for each in (envs, here):
-            each.reset()
+            each.reset(seed=1)
             list(steps(each, 2))
             each.clone_state([0, 6], [6, 1])
         assert_same(list(steps(envs, 5)), list(steps(here, 5)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from backends import DUMMY, RAY
 from comparing import assert_same
 from saving_matrix import goes_on, makers
-from stateful_envs import Collector
+from stateful_envs import Collector, Heavy
 
 from xuance_envs import DummyVecEnv, EnvStates, RayVecEnv_Gym
 
@@ -43,6 +45,39 @@ def test_actors_and_processes_go_on_from_each_others_states(actors: None) -> Non
         assert_same(list(obs), [obs[3]] * N)
         obs, *_ = envs.step([2] * N)
         assert_same(list(obs), [obs[3]] * N)
+
+
+def test_clones_of_a_large_state_refer_to_one_object(
+    actors: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RayVecEnv_Gym([Heavy] * 6, in_series=2, num_cpus_per_worker=0.01) as envs:
+        envs.reset(seed=1)
+        put: list[int] = []
+        sent: list[int] = []
+        cluster = type(envs._groups.backend._settings.cluster)
+        put_before, call_before = cluster.put, cluster.call
+
+        def counting_put(self: Any, value: bytes) -> Any:
+            put.append(len(value))
+            return put_before(self, value)
+
+        def counting_call(self: Any, method: Any, *arguments: Any) -> Any:
+            sent.extend(len(each) for each in arguments if isinstance(each, bytes))
+            return call_before(self, method, *arguments)
+
+        monkeypatch.setattr(cluster, "put", counting_put)
+        monkeypatch.setattr(cluster, "call", counting_call)
+        obs, _ = envs.clone_state(3, range(6))
+        assert_same(list(obs), [obs[3]] * 6)
+        assert len(put) == 1
+        assert put[0] > 1 << 19
+        assert sum(sent) < 1 << 16
+        state = envs.save_state([0])
+        envs.load_state(state[[0] * 6])
+        assert len(put) == 2
+        assert sum(sent) < 1 << 16
+        obs, *_ = envs.step([2] * 6)
+        assert_same(list(obs), [obs[3]] * 6)
 
 
 @pytest.mark.long

@@ -138,6 +138,19 @@ class SelfSaving(gymnasium.Env):
         self.handle.content, self.made, self._np_random = state
 
 
+class Heavy(Collector):
+    """Holds so much that its state is no matter of a message."""
+
+    def __init__(self, number=0):
+        super().__init__()
+        self.number = number
+        self.ballast = np.full(1 << 16, float(number))  # half a MiB
+
+    def observation(self):
+        self.ballast[self.steps :: 100] += self.plain.random()
+        return np.array([self.ballast.sum(), self.ballast[-1], self.number])
+
+
 class WithFile(Collector):
     """Has an open file."""
 

@@ -19,7 +19,7 @@ from xuance_envs.transforms import (
     ScaleRewards,
     StackObservations,
 )
-from xuance_envs.transforms.moments import Moments
+from xuance_envs.transforms.moments import Moments, Room
 
 EPSILON, CLIP, GAMMA = 1e-8, 10.0, 0.99
 SPLITS = [
@@ -196,10 +196,25 @@ def test_a_reset_of_some_takes_in_what_the_others_were_doing():
 
 def moments_of(batches):
     moments = Moments.none(batches[0].shape[1:])
-    scratch = np.empty((2, *batches[0].shape))
+    room = Room(len(batches[0]), batches[0].shape[1:])
     for batch in batches:
-        moments = moments.with_samples(batch, scratch[:, : len(batch)])
+        moments = moments.with_samples(batch, room)
     return moments
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (40, 30)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int16])
+def test_samples_of_any_shape_are_counted_and_scaled(shape, dtype):
+    samples = (np.random.default_rng(0).normal(size=(11, 5, *shape)) * 100).astype(dtype)
+    moments, room = Moments.none(shape), Room(8, shape)
+    for batch in samples:
+        moments = moments.with_samples(batch, room)
+    exact = samples.astype(np.float64).reshape(-1, *shape)
+    np.testing.assert_allclose(moments.mean, exact.mean(0), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(moments.variance, exact.var(0), rtol=1e-12)
+    scaled = room.scaled(samples[3], moments.mean, 50.0, -1.5, 1.5)
+    expected = np.clip((samples[3].astype(np.float64) - moments.mean) / 50, -1.5, 1.5)
+    np.testing.assert_array_equal(scaled, expected)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e3, -1e6])
@@ -219,13 +234,13 @@ def test_what_is_far_from_zero_loses_no_digits(offset):
 )
 def test_steps_leave_no_error_behind(steps):
     rng = np.random.default_rng(1)
-    moments, scratch = Moments.none((3,)), np.empty((2, 8, 3))
+    moments, room = Moments.none((3,)), Room(8, (3,))
     scale, shift = np.array([1.0, 0.1, 2.0]), np.array([0.0, 5.0, -50.0])
     count, total, squares = 0, np.zeros(3, np.longdouble), np.zeros(3, np.longdouble)
     for _ in range(steps // 1000):
         samples = rng.normal(size=(1000, 8, 3)) * scale + shift
         for batch in samples:
-            moments = moments.with_samples(batch, scratch)
+            moments = moments.with_samples(batch, room)
         plain = samples.reshape(-1, 3).astype(np.longdouble) - shift
         count += len(plain)
         total += plain.sum(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from backends import DUMMY, REMOTE, WORKERS, Maker
 from comparing import assert_same, in_form, row
 from interrupts import Instant
-from stateful_envs import MAKERS, Collector, Counting, WithFile, of_length, scaled_by
+from stateful_envs import MAKERS, Collector, Counting, Heavy, WithFile, of_length, scaled_by
 
 import xuance_envs
 from xuance_envs import (
@@ -151,6 +152,25 @@ def test_clones_go_on_as_their_source(make: Maker) -> None:
     for step in played(envs, [[each[0]] * N for each in actions[8:]]):
         for part in step:
             assert_same(list(part), [part[0]] * N)
+
+
+def test_states_of_any_size_are_saved_loaded_and_cloned(make: Maker) -> None:
+    envs = make([partial(Heavy, number) for number in range(N)])
+    envs.reset(seed=1)
+    actions = actions_for(envs, 20)
+    played(envs, actions[:4])
+    state = envs.save_state()
+    assert state.nbytes > N << 19
+    expected = played(envs, actions[4:])
+    envs.load_state(state)
+    assert_same(played(envs, actions[4:]), expected)
+    envs.load_state(state)
+    order = [4, 4, 3, 0, 4]
+    envs.clone_state(order, range(N))
+    found = played(envs, [[each[i] for i in order] for each in actions[4:]])
+    for step, other in zip(expected, found, strict=True):
+        for part in range(4):
+            assert_same(other[part], step[part][order])
 
 
 def test_environments_change_places(make: Maker) -> None:

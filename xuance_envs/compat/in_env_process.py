@@ -114,9 +114,9 @@ class GymnasiumOnly:
         env = self.function()
         if isinstance(env, gymnasium.Env):
             return env
-        from stable_baselines3.common.vec_env.patch_gym import _patch_env
+        from stable_baselines3.common.vec_env import DummyVecEnv
 
-        return _patch_env(env)
+        return DummyVecEnv([Giving(env)]).envs[0]
 
 
 class PreparedFunction:

@@ -1,7 +1,7 @@
 """Environments that are vectorized already, as a ``VecEnv``.
 
-Such an environment steps all its copies in one call, in NumPy or C++, faster than any process
-could. :func:`from_gymnasium` gives it the contract of
+Such an environment steps all its copies in one call, in NumPy or C++; for cheap ones no process
+can be as fast. :func:`from_gymnasium` gives it the contract of
 :class:`~xuance_envs.vector_envs.vector_env.VecEnv`: last observations, ``reset_obs``,
 ``episode_step`` and ``episode_score``, checks of states and actions.
 """

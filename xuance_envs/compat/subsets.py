@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.compat.stepping import Stepper
 from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.group.outcome import Outcome
 from xuance_envs.engine.groups import Groups, LocalGroups
 from xuance_envs.engine.ledger import ends_all
 
@@ -55,9 +56,7 @@ class SubsetStepper(Stepper):
     def __init__(self, groups: Groups) -> None:
         super().__init__(groups)
         self._every = np.arange(self.num_envs)
-        self._firsts = [driver.lo for driver in groups.drivers]
-        sizes = [driver.hi - driver.lo for driver in groups.drivers]
-        self._group_of = np.repeat(np.arange(len(sizes)), sizes).tolist()
+        self._envs_of = [np.arange(driver.lo, driver.hi) for driver in groups.drivers]
         self._numbers = itertools.count()
         actions = self.arrays.actions
         self._read_actions = actions.reader()
@@ -67,13 +66,14 @@ class SubsetStepper(Stepper):
         )
         self._action_rows = actions.flat if is_rows else None
         # The environments that were sent and have not arrived, and whether one of them waits for
-        # its group; what each group was last asked: to step these, or for a command; and what has
-        # come of it.
+        # its group; what each group was last asked: to step these, or for a command; what has come
+        # of a command; what has come of steps, while it lies in the arrays, and taken out of them.
         self._sent = np.zeros(self.num_envs, np.bool_)
         self._some_wait = False
         self._asked: dict[int, NDArray[np.intp] | None] = {}
-        self._arrived: list[Part] = []
         self._answers: dict[int, Any] = {}
+        self._come: dict[int, tuple[NDArray[np.intp], Outcome]] = {}
+        self._arrived: list[Part] = []
 
     def step_all(self, actions: Any) -> Part:
         """Steps every environment, of which none may be stepping.
@@ -134,15 +134,18 @@ class SubsetStepper(Stepper):
         if self._some_wait:
             self._start_waiting()
         deadline = None if timeout is None else monotonic() + timeout
-        while self._sent.any() and (missing := self._missing(wanted)) > 0:
+        missing = wanted - self._here()
+        while missing > 0 and (flying := int(np.count_nonzero(self._sent))):
             left = None
-            if deadline is not None and self._arrived:
+            if deadline is not None and missing < wanted:
                 left = max(deadline - monotonic(), 0.0)
             # What waits for its group is to start as soon as that has answered.
             singly = self._some_wait or deadline is not None
-            count = 1 if singly else min(missing, int(np.count_nonzero(self._sent)))
-            if not self._collect(left, count):
+            if not self._collect(left, 1 if singly else min(missing, flying)):
                 break
+            missing = wanted - self._here()
+        if self._come:
+            self._take_in()
         parts, self._arrived = self._arrived, []
         return parts
 
@@ -184,19 +187,35 @@ class SubsetStepper(Stepper):
     def _settle(self) -> None:
         """Checks that they are open, and lets go of what an interrupt left of a whole step."""
         self._groups.check_open()
-        if self.waiting:
+        if self._ledger.stepping:
             self.finish_step()
+        if self._come:
+            self._take_in()
 
-    def _missing(self, wanted: int) -> int:
-        """How many of the environments that are wanted have not arrived."""
-        return wanted - sum([len(part.envs) for part in self._arrived])
+    def _here(self) -> int:
+        """How many environments have arrived, and nobody has received."""
+        here = [part.envs for part in self._arrived] + [envs for envs, _ in self._come.values()]
+        return sum(map(len, here))
+
+    def _take_in(self) -> None:
+        """Takes out of the arrays what has come of steps: other requests will overwrite it."""
+        come = self._come
+        stepped = [envs for envs, _ in come.values()]
+        envs = stepped[0] if len(stepped) == 1 else np.concatenate(stepped)
+        if not self._ledger.owing.keys().isdisjoint(come):  # an interrupt came before it heard
+            self._ledger.receive(envs)
+        part = self._part([(k, outcome) for k, (_, outcome) in come.items()], envs)
+        arrived = [*self._arrived, part]
+        # No call in between, so that an interrupt finds either all of it or nothing.
+        self._arrived, self._come = arrived, {}
 
     def _by_group(self, envs: NDArray[np.intp]) -> dict[int, dict[int, int]]:
         """By group, which of some environments are its own: where they are in it, by position."""
+        drivers, group_of = self._groups.drivers, self._groups.group_of
         found: dict[int, dict[int, int]] = {}
         for n, env in enumerate(envs.tolist()):
-            k = self._group_of[env]
-            found.setdefault(k, {})[n] = env - self._firsts[k]
+            k = group_of[env]
+            found.setdefault(k, {})[n] = env - drivers[k].lo
         return found
 
     def _ask(
@@ -225,6 +244,8 @@ class SubsetStepper(Stepper):
             return answers
         while ledger.owing.keys() & packed.keys():
             self._collect(None, start=False)
+        if self._come:
+            self._take_in()
         for k in packed:
             self._answers.pop(k, None)
             self._asked[k] = None
@@ -235,23 +256,23 @@ class SubsetStepper(Stepper):
 
     def _start_waiting(self) -> None:
         """Starts the groups that have something to step, and are not at work."""
-        ledger, drivers = self._ledger, self._groups.drivers
+        if self._come:
+            self._take_in()
+        ledger = self._ledger
         some_wait = False
         whole: list[int] = []
         packed: dict[int, Any] = {}
-        for k, count in enumerate(np.add.reduceat(self._sent, self._firsts, dtype=int).tolist()):
-            if not count:
-                continue
+        (sent,) = self._sent.nonzero()
+        for k, mine in self._by_group(sent).items():
             if k in ledger.owing:
                 asked = self._asked[k]
-                some_wait |= asked is None or len(asked) < count
-            elif count == drivers[k].hi - drivers[k].lo:
-                self._asked[k] = self._every[drivers[k].lo : drivers[k].hi]
+                some_wait |= asked is None or len(asked) < len(mine)
+            elif len(mine) == len(self._envs_of[k]):
+                self._asked[k] = self._envs_of[k]
                 whole.append(k)
             else:
-                places = self._sent[drivers[k].lo : drivers[k].hi].nonzero()[0]
-                self._asked[k] = places + drivers[k].lo
-                packed[k] = self._packed_step(k, places.tolist())
+                self._asked[k] = sent[list(mine)]
+                packed[k] = self._packed_step(k, list(mine.values()))
         if whole:
             ledger.send_step(ledger.envs_of(whole), whole, self._intake.packed(whole))
         if packed:
@@ -276,12 +297,13 @@ class SubsetStepper(Stepper):
         except Exception:
             self.fail()
             raise
-        stepped = {k: envs for k in ready if (envs := self._asked[k]) is not None}
-        if stepped:
-            envs = np.concatenate([*stepped.values()])
-            self._arrived.append(self._part([(k, ready[k]) for k in stepped], envs))
-            self._sent[envs] = False
-        self._answers.update({k: ready[k] for k in ready if k not in stepped})
+        for k, answer in ready.items():
+            envs = self._asked[k]
+            if envs is None:
+                self._answers[k] = answer
+            else:
+                self._come[k] = envs, answer
+                self._sent[envs] = False
         if ready:
             self._ledger.receive(self._ledger.envs_of(ready))
         if start and self._some_wait:
@@ -294,9 +316,9 @@ class SubsetStepper(Stepper):
         return Part(
             envs,
             arrays.observations.copy(envs),
-            arrays.rewards[envs],
-            arrays.terminated[envs],
-            arrays.truncated[envs],
+            arrays.rewards.take(envs),
+            arrays.terminated.take(envs),
+            arrays.truncated.take(envs),
             infos,
         )
 

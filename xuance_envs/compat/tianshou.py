@@ -53,13 +53,17 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
     _default: tuple[Any, ...] = (None,)
     """What :meth:`get_env_attr` gives for what an environment has not; empty for an error."""
 
+    _groups_of: Callable[..., Groups]
+    """Starts what they live in, of functions, keywords for each, and the options of the class."""
+
     def __init__(
         self,
         env_fns: Iterable[Callable[[], Any]],
-        wait_num: int | None,
-        timeout: float | None,
-        as_objects: bool,
-        start: Callable[..., Groups],
+        wait_num: int | None = None,
+        timeout: float | None = None,
+        *,
+        as_objects: bool = False,
+        **options: Any,
     ) -> None:
         functions, keywords = checked_functions(env_fns, None)
         count = len(functions)
@@ -75,10 +79,14 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         self.ready_id = list(range(count))
         self._every = np.arange(count)
         made = [in_tianshou_process.TianshouFunction(each, as_objects) for each in functions]
-        groups = originally(lambda: start(made, keywords))
+        groups = originally(lambda: self._groups_of(made, keywords, **options))
         self._stepper = SubsetStepper(groups)
         self._any = in_tianshou_process.is_any(groups.description.observation_space)
         self.is_closed = False
+
+    def _share(self, in_series: int | str | None) -> int | str:
+        """Environments per worker; one where some are waited for, unless told otherwise."""
+        return (1 if self.is_async else "auto") if in_series is None else in_series
 
     def reset(self, env_id: Ids = None, **kwargs: Any) -> tuple[NDArray[Any], NDArray[np.object_]]:
         """Resets some environments, or all; none of them may be stepping.
@@ -132,14 +140,14 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
     def _step_async(self, action: Any, envs: NDArray[np.intp]) -> StepResult:
         if action is not None:
             self._stepper.send(envs, action)
-            sent = set(envs.tolist())
-            self.waiting_id += envs.tolist()
-            self.ready_id = [env for env in self.ready_id if env not in sent]
+            sent = envs.tolist()
+            self.waiting_id += sent
+            self.ready_id = _without(sent, self.ready_id)
         elif not self.waiting_id:
             raise ValueError("action: expected some, since no environment is stepping, got None")
         parts = originally(self._stepper.receive, self.wait_num, self.timeout)
         arrived = [env for part in parts for env in part.envs.tolist()]
-        self.waiting_id = [env for env in self.waiting_id if env not in arrived]
+        self.waiting_id = _without(arrived, self.waiting_id)
         self.ready_id += arrived
         return self._joined(parts)
 
@@ -219,25 +227,23 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         return observations, rewards
 
     def _joined(self, parts: Sequence[Part]) -> StepResult:
-        values = [self._values(part) for part in parts]
-        dicts = [part.infos.dicts(part.envs, {"env_id": part.envs.tolist()}) for part in parts]
-        first = parts[0]
+        """What came of some steps, as of one."""
+        results = [self._result(part) for part in parts]
+        if len(results) == 1:
+            return results[0]
+        observations, *others = zip(*results, strict=True)
         if self._any:
-            observations = _stacked([each for some, _ in values for each in some])
-            rewards = np.stack([each for _, some in values for each in some])
-        elif len(parts) == 1:
-            ((observations, rewards),) = values
+            joined = _stacked([row for rows in observations for row in rows])
         else:
-            observations, rewards = map(np.concatenate, zip(*values, strict=True))
-        if len(parts) == 1:
-            return observations, rewards, first.terminated, first.truncated, _dicts(dicts[0])
-        return (
-            observations,
-            rewards,
-            np.concatenate([part.terminated for part in parts]),
-            np.concatenate([part.truncated for part in parts]),
-            _dicts([each for some in dicts for each in some]),
-        )
+            joined = np.concatenate(observations)
+        rewards, terminated, truncated, infos = map(np.concatenate, others)
+        return joined, rewards, terminated, truncated, infos
+
+    def _result(self, part: Part) -> StepResult:
+        observations, rewards = self._values(part)
+        infos = part.infos.dicts(part.envs, {"env_id": part.envs.tolist()})
+        flags = part.terminated, part.truncated
+        return _stacked(observations), np.asarray(rewards), *flags, _dicts(infos)
 
 
 for _key in GYM_RESERVED_KEYS:
@@ -271,18 +277,10 @@ class DummyVectorEnv(_VectorEnv, tianshou.DummyVectorEnv):  # type: ignore[misc]
 
     _default = ()
 
-    def __init__(
-        self,
-        env_fns: Sequence[Callable[[], Any]],
-        wait_num: int | None = None,
-        timeout: float | None = None,
-        *,
-        as_objects: bool = False,
-    ) -> None:
-        def start(functions: Any, keywords: Any) -> Groups:
-            return LocalGroups(functions, keywords, Autoreset.DISABLED, _common)
-
-        _VectorEnv.__init__(self, env_fns, wait_num, timeout, as_objects, start)
+    def _groups_of(
+        self, functions: Sequence[Callable[[], Any]], keywords: Sequence[Any]
+    ) -> LocalGroups:
+        return LocalGroups(functions, keywords, Autoreset.DISABLED, _common)
 
 
 class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[misc]  # as above
@@ -320,36 +318,38 @@ class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[m
 
     def __init__(
         self,
-        env_fns: Sequence[Callable[[], Any]],
+        env_fns: Iterable[Callable[[], Any]],
         wait_num: int | None = None,
         timeout: float | None = None,
         share_memory: bool = False,
         context: Any = None,
         *,
         as_objects: bool = False,
-        in_series: int | str | None = None,
         **ours: Any,
     ) -> None:
-        method = context if context is None or isinstance(context, str) else _method_of(context)
+        options = {"as_objects": as_objects, "context": context, **ours}
+        _VectorEnv.__init__(self, env_fns, wait_num, timeout, **options)
+
+    def _groups_of(
+        self,
+        functions: Sequence[Callable[[], Any]],
+        keywords: Sequence[Any],
+        context: Any,
+        in_series: int | str | None = None,
+        **ours: Any,
+    ) -> Groups:
+        if not (context is None or isinstance(context, str)):
+            context = context.get_start_method()
         specs = own_registrations(gymnasium.registry.values())
-
-        def start(functions: Any, keywords: Any) -> Groups:
-            return start_processes(
-                [PreparedFunction(function, specs) for function in functions],
-                keywords,
-                in_series=self._in_series(in_series),
-                context=start_method(method),
-                autoreset=Autoreset.DISABLED,
-                describe=_common,
-                **ours,
-            )
-
-        _VectorEnv.__init__(self, env_fns, wait_num, timeout, as_objects, start)
-
-    def _in_series(self, given: int | str | None) -> int | str:
-        if given is None:
-            return 1 if self.is_async else "auto"
-        return given
+        return start_processes(
+            [PreparedFunction(function, specs) for function in functions],
+            keywords,
+            in_series=self._share(in_series),
+            context=start_method(context),
+            autoreset=Autoreset.DISABLED,
+            describe=_common,
+            **ours,
+        )
 
 
 class ShmemVectorEnv(SubprocVectorEnv, tianshou.ShmemVectorEnv):  # type: ignore[misc]  # as above
@@ -392,36 +392,28 @@ class RayVectorEnv(_VectorEnv, tianshou.RayVectorEnv):  # type: ignore[misc]  # 
             observations, infos = envs.reset()
     """
 
-    def __init__(
+    def _groups_of(
         self,
-        env_fns: Sequence[Callable[[], Any]],
-        wait_num: int | None = None,
-        timeout: float | None = None,
-        *,
-        as_objects: bool = False,
+        functions: Sequence[Callable[[], Any]],
+        keywords: Sequence[Any],
         in_series: int | str | None = None,
         num_cpus_per_worker: float | None = None,
         **ours: Any,
-    ) -> None:
-        def start(functions: Any, keywords: Any) -> Groups:
-            shares = in_series
-            if shares is None:
-                shares = 1 if self.is_async else "auto"
-            cpus = num_cpus_per_worker
-            if cpus is None:
-                cpus = 0.0 if shares == 1 else 1.0
-            # Workers of one actor that were asked together also answer together.
-            given = {"in_series": shares, "actors": "core" if shares == 1 else "auto", **ours}
-            return start_actors(
-                functions,
-                keywords,
-                num_cpus_per_worker=cpus,
-                autoreset=Autoreset.DISABLED,
-                describe=_common,
-                **given,
-            )
-
-        _VectorEnv.__init__(self, env_fns, wait_num, timeout, as_objects, start)
+    ) -> Groups:
+        shares = self._share(in_series)
+        cpus = num_cpus_per_worker
+        if cpus is None:
+            cpus = 0.0 if shares == 1 else 1.0
+        # Workers of one actor that were asked together also answer together.
+        given = {"in_series": shares, "actors": "core" if shares == 1 else "auto", **ours}
+        return start_actors(
+            functions,
+            keywords,
+            num_cpus_per_worker=cpus,
+            autoreset=Autoreset.DISABLED,
+            describe=_common,
+            **given,
+        )
 
 
 def _common(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
@@ -443,9 +435,9 @@ def _common(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
     return first
 
 
-def _method_of(context: Any) -> str:
-    method: str = context.get_start_method()
-    return method
+def _without(some: Sequence[int], envs: Sequence[int]) -> list[int]:
+    taken = set(some)
+    return [env for env in envs if env not in taken]
 
 
 def _stacked(observations: Any) -> NDArray[Any]:
@@ -459,6 +451,4 @@ def _stacked(observations: Any) -> NDArray[Any]:
 
 
 def _dicts(infos: Sequence[dict[str, Any]]) -> NDArray[np.object_]:
-    array = np.empty(len(infos), dtype=object)
-    array[:] = infos
-    return array
+    return np.fromiter(infos, object, len(infos))

@@ -51,6 +51,7 @@ def make_vectorized(
         return gymnasium.make_vec(
             env_id, num_envs, mode, dict(vector_kwargs), list(wrappers), **env_kwargs
         )
+    # As Gymnasium's own make_vec finds it: gymnasium.spec imports no module, and wants a version.
     spec = copy.deepcopy(env_id if isinstance(env_id, EnvSpec) else _find_spec(env_id))
     given = {**spec.kwargs, **env_kwargs}
     spec.kwargs = {}

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.driver import Driver, Lender
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.requests import Reply
 from xuance_envs.engine.group.single_env import EnvDescription
@@ -20,11 +20,25 @@ from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_err
 from xuance_envs.engine.waiting import Waiter
 from xuance_envs.errors import WorkerDiedError
 
-__all__ = ["HURRY", "Backend", "WorkerDriver", "shown"]
+__all__ = ["HURRY", "STARTING", "Backend", "Packed", "WorkerDriver", "shown"]
 
 HURRY = 1.0
 """Seconds workers have to close their environments when nobody asked them to: after Ctrl-C, at the
 interpreter's exit, when they are forgotten, or when they are replaced."""
+
+
+class Packed(NamedTuple):
+    """A command for a worker.
+
+    Attributes:
+        command: its name.
+        payload: the name and the arguments, pickled.
+        lent: what stands for bytes that it is lent.
+    """
+
+    command: str
+    payload: bytes
+    lent: Sequence[Any] = ()
 
 
 class WorkerDriver(Driver):
@@ -45,15 +59,19 @@ class WorkerDriver(Driver):
         super().__init__(lo, hi)
         self.siblings: Sequence[Any] = ()
 
-    def pack(self, command: str, *arguments: Any) -> tuple[str, bytes]:
+    def pack(self, command: str, *arguments: Any) -> Packed:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         try:
-            return command, dumps_for_worker((command, arguments))
+            return Packed(command, dumps_for_worker((command, arguments)))
         except Exception as error:
             raise TypeError(
                 f"what {command!r} was given cannot be sent to {self.what}, because it cannot be "
                 f"pickled: {error}"
             ) from error
+
+    def lending(self, packed: Packed, lent: Sequence[Any]) -> Packed:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        return packed._replace(lent=lent)
 
     def unpack(self, reply: int, payload: bytes) -> Any:
         """The value, or the outcome, that a reply's payload is.
@@ -86,6 +104,9 @@ class WorkerDriver(Driver):
     def attach(self, arrays: StepArrays) -> None:
         """Takes note of the caller's arrays that its group's results are to be in."""
 
+
+STARTING = frozenset({"build", "attach", "rebuild"})
+"""The commands that workers have as long for as they have to start."""
 
 _SHOWN = {"build": "construct", "rebuild": "restart", "revive": "restart"}
 
@@ -211,6 +232,9 @@ class Backend(ABC, Generic[_W]):
 
     def before_step(self) -> None:
         """Is called before each step."""
+
+    lender: Lender | None = None
+    """Brings the groups what is too large for their commands; None where nothing is."""
 
     asked: Callable[[], None] | None = None
     """Is called when some workers have been asked; None where each begins by itself."""

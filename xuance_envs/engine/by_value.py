@@ -13,6 +13,7 @@ import io
 import pickle
 import sys
 import typing
+from contextlib import suppress
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -21,6 +22,7 @@ from cloudpickle import cloudpickle
 __all__ = ["ByValuePickler", "ByValueUnpickler", "number_classes"]
 
 _DISPATCHING: Any = functools.singledispatch(len)
+_CACHED: Any = type(functools.lru_cache(len))
 
 
 class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
@@ -28,7 +30,7 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
 
     def reducer_override(self, obj: Any) -> Any:
         """See :class:`pickle.Pickler`."""
-        if isinstance(obj, functools._lru_cache_wrapper) and _is_to_be_taken(obj):
+        if isinstance(obj, _CACHED) and _is_to_be_taken(obj):
             how = obj.cache_parameters()
             attributes = _attributes(obj, "__wrapped__", "cache_parameters")
             return _cached, (obj.__wrapped__, how["maxsize"], how["typed"]), attributes
@@ -42,8 +44,20 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
 
 
 def _is_to_be_taken(obj: Any) -> bool:
-    found = cloudpickle._lookup_module_and_qualname(obj)
-    return found is None or cloudpickle._is_registered_pickle_by_value(found[0])
+    """Whether another process would not find it by its name, or is not to look for it."""
+    module = str(obj.__module__)
+    if module == "__main__" or _found(module, getattr(obj, "__qualname__", "")) is not obj:
+        return True
+    by_value = cloudpickle.list_registry_pickle_by_value()
+    return any(f"{module}.".startswith(f"{name}.") for name in by_value)
+
+
+def _found(module: str, name: str) -> Any:
+    """What a module that is loaded has by this name, None if nothing."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def _dispatches(function: FunctionType) -> bool:
@@ -77,12 +91,13 @@ class ByValueUnpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(data))
         self._known: list[Any] = []
         self._new: list[tuple[str, Any]] = []
-        self._instead = {
+        # By what cloudpickle writes; each is given what that is the name of.
+        self._instead: dict[str, Any] = {
             "_make_skeleton_class": self._make_class,
-            "_make_skeleton_enum": self._make_enum,
-            "_class_setstate": self._set_class,
+            "_make_skeleton_enum": self._make_class,
+            "_class_setstate": self._set_state,
             "_make_function": self._make_function,
-            "_function_setstate": self._set_function,
+            "_function_setstate": self._set_state,
         }
 
     def load(self) -> Any:
@@ -92,16 +107,18 @@ class ByValueUnpickler(pickle.Unpickler):
             TypeError: something has come by its name only, and is not there.
         """
         value = super().load()
-        for number, cls in self._new:  # those that an error left half made are forgotten
+        # Only now: those that an error left half made are forgotten. There is no public way to it.
+        for number, cls in self._new:
             cloudpickle._lookup_class_or_track(number, cls)
         return value
 
     def find_class(self, module: str, name: str) -> Any:
         """See :class:`pickle.Unpickler`."""
-        if module == cloudpickle.__name__ and name in self._instead:
-            return self._instead[name]
         try:
-            return super().find_class(module, name)
+            found = super().find_class(module, name)
+            if module == cloudpickle.__name__ and name in self._instead:
+                return functools.partial(self._instead[name], found)
+            return found
         except AttributeError:
             if module != "__main__":
                 raise
@@ -111,15 +128,9 @@ class ByValueUnpickler(pickle.Unpickler):
             "function that makes the environment; context='fork' does without pickling"
         )
 
-    def _make_class(self, *args: Any) -> Any:
-        return self._made(cloudpickle._make_skeleton_class, args)
-
-    def _make_enum(self, *args: Any) -> Any:
-        return self._made(cloudpickle._make_skeleton_enum, args)
-
-    def _made(self, make: Any, args: tuple[Any, ...]) -> Any:
+    def _make_class(self, make: Any, *args: Any) -> Any:
         *what, number, extra = args
-        cls = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(number)
+        cls = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(number)  # as above
         if cls is not None:
             self._known.append(cls)
             return cls
@@ -127,28 +138,27 @@ class ByValueUnpickler(pickle.Unpickler):
         self._new.append((number, cls))
         return cls
 
-    def _set_class(self, cls: Any, state: Any) -> Any:
-        return cls if self._knows(cls) else cloudpickle._class_setstate(cls, state)
+    def _make_function(
+        self, make: Any, code: CodeType, names: dict[str, Any], *rest: Any
+    ) -> FunctionType:
+        own = _own_function(names.get("__name__") or "", code)
+        if own is None:
+            made: FunctionType = make(code, names, *rest)
+            return made
+        self._known.append(own)
+        return own
 
-    def _make_function(self, code: CodeType, names: dict[str, Any], *rest: Any) -> Any:
-        if (own := _own_function(names.get("__name__"), code)) is not None:
-            self._known.append(own)
-            return own
-        return cloudpickle._make_function(code, names, *rest)
-
-    def _set_function(self, function: Any, state: Any) -> None:
-        if not self._knows(function):
-            cloudpickle._function_setstate(function, state)
+    def _set_state(self, set_state: Any, obj: Any, state: Any) -> None:
+        if not self._knows(obj):
+            set_state(obj, state)
 
     def _knows(self, obj: Any) -> bool:
         return any(known is obj for known in self._known)
 
 
-def _own_function(module: str | None, code: CodeType) -> FunctionType | None:
+def _own_function(module: str, code: CodeType) -> FunctionType | None:
     """The function of that module here with this name and code, decorated or not."""
-    found: Any = sys.modules.get(module or "")
-    for name in getattr(code, "co_qualname", code.co_name).split("."):
-        found = getattr(found, name, None)
+    found = _found(module, getattr(code, "co_qualname", code.co_name))
     if not callable(found):
         return None
     found = inspect.unwrap(found, stop=lambda each: getattr(each, "__code__", None) == code)
@@ -157,6 +167,7 @@ def _own_function(module: str | None, code: CodeType) -> FunctionType | None:
 
 def number_classes() -> None:
     """Gives the classes that travel by value their numbers, for a process forked after it."""
+    pickler = ByValuePickler(io.BytesIO())
     left, seen = [object], {id(object)}
     while left:
         for cls in type.__subclasses__(left.pop()):
@@ -167,4 +178,5 @@ def number_classes() -> None:
             module = sys.modules.get(str(cls.__module__))
             there = module is not None and vars(module).get(cls.__qualname__) is cls
             if not there or cls.__module__ == "__main__":
-                cloudpickle._get_or_create_tracker_id(cls)
+                with suppress(Exception):  # what it is made from comes first, its number included
+                    pickler.reducer_override(cls)

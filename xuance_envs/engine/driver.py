@@ -20,7 +20,15 @@ from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.serialization import copy_of
 
-__all__ = ["Driver", "GroupDriver", "LocalDriver", "Seeding", "derived_seed", "is_interrupt"]
+__all__ = [
+    "Driver",
+    "GroupDriver",
+    "Lender",
+    "LocalDriver",
+    "Seeding",
+    "derived_seed",
+    "is_interrupt",
+]
 
 
 Seeding = tuple[int | None, int]
@@ -80,6 +88,15 @@ class Driver(ABC):
         Raises:
             TypeError: the arguments cannot be brought to the group.
         """
+
+    def lending(self, packed: Any, lent: Sequence[Any]) -> Any:
+        """A packed command that is lent bytes; a group in this process is given them as they are.
+
+        Args:
+            packed: the command.
+            lent: what the groups' lender gave for them.
+        """
+        return packed
 
     @abstractmethod
     def ask(self, tag: int, packed: Any) -> None:
@@ -192,6 +209,47 @@ class GroupDriver(LocalDriver):
     def times(self) -> StepTimes:
         """See :class:`Driver`."""
         return StepTimes.read(self._group.clock.memory)
+
+
+class Lender:
+    """Lends groups the states that are too large for their commands; this one lends none.
+
+    Attributes:
+        most: so many bytes of states a group may give in an answer; more of them it is lent room
+            for. None for any number.
+    """
+
+    most: int | None = None
+
+    def lends(self, states: Sequence[Any]) -> bool:
+        """Whether the states for one group are to be lent, and not a part of the command."""
+        return False
+
+    def lend(self, states: Sequence[Any]) -> Sequence[Any]:
+        """What stands for states, until :meth:`take_back` is called.
+
+        Args:
+            states: bytes, or what stands for them already.
+
+        Raises:
+            MemoryError: there is too little for them.
+        """
+        return states
+
+    def lend_room(self, sizes: Sequence[int]) -> Sequence[Any]:
+        """What stands for states of some sizes that groups are to write.
+
+        Raises:
+            MemoryError: there is too little for them.
+        """
+        return sizes
+
+    def read(self, state: Any) -> bytes:
+        """A state, whether it is lent or not."""
+        return bytes(state)
+
+    def take_back(self) -> None:
+        """Ends what has been lent; again, it does nothing."""
 
 
 def is_interrupt(error: BaseException) -> bool:

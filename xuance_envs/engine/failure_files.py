@@ -78,7 +78,7 @@ class FailureFiles:
         self._first = first
         self._count = 0
 
-    def write(self, states: Any, actions: Sequence[Any], what: str) -> Path | None:
+    def write(self, states: Any, actions: Sequence[Sequence[Any]], what: str) -> Path | None:
         """Writes one; a failure to do so is logged, because another one is being told already.
 
         Args:
@@ -92,7 +92,7 @@ class FailureFiles:
             return None
         saved, facts = states
         try:
-            content = dumps_for_worker(self._recipe), [list(step) for step in actions]
+            content = dumps_for_worker(self._recipe), actions
             data = write(
                 [SavedEnv(one or b"", digest, replays) for one, digest, replays in saved],
                 facts,

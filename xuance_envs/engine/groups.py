@@ -13,10 +13,10 @@ from xuance_envs.engine.action_masks import ActionMasks
 from xuance_envs.engine.backend import Backend
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.driver import Driver, GroupDriver, is_interrupt
+from xuance_envs.engine.driver import Driver, GroupDriver, Lender, is_interrupt
 from xuance_envs.engine.failure_files import FailureFiles
 from xuance_envs.engine.forks import Elsewhere, stays_behind
-from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.engine.group.outcome import Autoreset, Reset
 from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.single_env import EnvDescription, common_description
 from xuance_envs.engine.ledger import Ledger
@@ -47,10 +47,13 @@ class Groups(ABC):
         results: makes infos of what the groups leave; None for the usual.
         before_step: is called before each step; None for nothing.
         asked: is called when some have been asked for something; None for nothing.
+        lender: brings the groups what is too large for their commands; None for nothing.
 
     Attributes:
         ledger (Ledger): who was asked for what.
+        lender (Lender): as given.
         results (Results): what came of it.
+        group_of (list[int]): by environment, its group.
         masks (ActionMasks): of the actions that come next.
         closed (bool): whether nothing may be asked of them any more.
         name: what errors call what they belong to.
@@ -65,9 +68,12 @@ class Groups(ABC):
         results: Results | None = None,
         before_step: Callable[[], None] | None = None,
         asked: Callable[[], None] | None = None,
+        lender: Lender | None = None,
     ) -> None:
         self.ledger = Ledger(drivers, waiter, before_step, asked)
+        self.lender = lender or Lender()
         self.drivers = self.ledger.drivers
+        self.group_of = [k for k, driver in enumerate(drivers) for _ in range(driver.lo, driver.hi)]
         self.description = description
         self.arrays = arrays
         self.results = results or Results(self.drivers, arrays)
@@ -82,12 +88,12 @@ class Groups(ABC):
         self, ids: Sequence[int], seeds: Sequence[int | None], options: Sequence[Any]
     ) -> dict[int, Any]:
         """Resets of some environments, as each group takes them."""
-        resets = list(zip(ids, seeds, options, strict=True))
-        return {
-            k: driver.pack("reset", mine)
-            for k, driver in enumerate(self.drivers)
-            if (mine := [(i - driver.lo, *how) for i, *how in resets if driver.lo <= i < driver.hi])
-        }
+        drivers = self.drivers
+        resets: dict[int, list[Reset]] = {}
+        for env, seed, given in zip(ids, seeds, options, strict=True):
+            k = self.group_of[env]
+            resets.setdefault(k, []).append((env - drivers[k].lo, seed, given))
+        return {k: drivers[k].pack("reset", mine) for k, mine in resets.items()}
 
     def each(
         self, command: str, ids: Sequence[int], arguments: Callable[[Sequence[int]], Any]
@@ -282,6 +288,7 @@ class WorkerGroups(Groups):
             waiter,
             before_step=backend.before_step,
             asked=backend.asked,
+            lender=backend.lender,
         )
 
     def end(self, patience: float | None = None) -> None:

@@ -280,25 +280,31 @@ class Ledger:
         if self._interrupted:  # an answer may have been read that nobody took note of
             self._collect(self.owing)
         self._interrupted = True
-        self._collect(self._or_overdue(self._waiter.now(self._at_work())))
-        while sum(len(self._envs[k]) for k in self._ready) < wanted:
-            local = next((k for k in self._local if k in self._at_work()), None)
+        ready, waiter = self._ready, self._waiter
+        if ready or self._local or deadline is not None:
+            self._collect(self._or_overdue(waiter.now(self._at_work())))
+        while sum([len(self._envs[k]) for k in ready]) < wanted:
+            at_work = self._at_work()
+            local = next((k for k in self._local if k in at_work), None)
             if local is not None:
-                self._ready[local] = self.drivers[local].result()
-                self._collect(self._or_overdue(self._waiter.now(self._at_work())))
+                ready[local] = self.drivers[local].result()
+                self._collect(self._or_overdue(waiter.now(self._at_work())))
                 continue
             if deadline is not None and monotonic() >= deadline:
                 break
-            until = min([*self._dues().values(), *filter(None, [deadline])], default=None)
-            self._collect(self._or_overdue(self._waiter.wait(self._at_work(), until)))
-        return dict(sorted(self._ready.items()))
+            until = deadline
+            if self._limited:
+                dues = [*self._dues().values(), deadline]
+                until = min([due for due in dues if due is not None], default=None)
+            self._collect(self._or_overdue(waiter.wait(at_work, until)))
+        return dict(sorted(ready.items()))
 
     def receive(self, env_ids: NDArray[np.intp]) -> None:
         """Takes note that the environments of the groups that are ready have been received."""
         owing = {k: asking for k, asking in self.owing.items() if k not in self._ready}
         in_flight = self.in_flight.copy()
         in_flight[env_ids] = False
-        sending = bool(in_flight.any())
+        sending = bool(np.count_nonzero(in_flight))
         # As in :meth:`_send`.
         self.owing, self._ready, self._interrupted = owing, {}, False
         self.in_flight, self.sending = in_flight, sending
@@ -342,7 +348,8 @@ class Ledger:
 
     def envs_of(self, groups: Iterable[int]) -> NDArray[np.intp]:
         """The environments of some groups, in the groups' order."""
-        return np.concatenate([self._envs[k] for k in groups])
+        envs = [self._envs[k] for k in groups]
+        return envs[0].copy() if len(envs) == 1 else np.concatenate(envs)
 
     def _why_not_more(self) -> str:
         held = self.in_flight.copy()
@@ -355,7 +362,7 @@ class Ledger:
         )
 
     def _at_work(self) -> set[int]:
-        return {k for k in self.owing if k not in self._ready}
+        return self.owing.keys() - self._ready.keys()
 
     def _dues(self) -> dict[int, float]:
         """By when each group at work that may not take any time must have answered."""

@@ -35,18 +35,19 @@ class RecordingDriver(GroupDriver):
         self._files = files
         self._trail = Trail(arrays)
         self._steps = False
-        self._cost: float | None = None
+        self._noted = (0, 0)  # the number of the step whose actions are the last, and its place
 
     def ask_step(self, tag: int, actions: Any) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         trail = self._trail
         if actions is not None:
             trail.begin(None)
-        else:
-            if trail.is_due:
-                self._save()
-            if trail.states is not None:
-                trail.steps[tag] = trail.actions()
+        elif trail.is_kept and len(trail.steps) >= trail.last:
+            self._save()
+        if trail.states is not None:
+            if tag != self._noted[0]:  # else an interrupt came before it was asked
+                self._noted = tag, len(trail.steps)
+            trail.steps[self._noted[1] :] = [trail.actions()]
         self._steps = True
         super().ask_step(tag, actions)
 
@@ -61,15 +62,11 @@ class RecordingDriver(GroupDriver):
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         if self._result or not self._steps:
             return super().result(deadline)
-        began = perf_counter()
         try:
             result = super().result(deadline)
         except EnvError as error:
             self._record(str(error))
             raise
-        if self._cost is not None:
-            self._trail.plan(self._cost, perf_counter() - began)
-            self._cost = None
         if nan := self._trail.new_nan(self.lo):
             self._record(nan)
         return result
@@ -79,7 +76,7 @@ class RecordingDriver(GroupDriver):
         states = self._group.states.states_if_any(None)
         self._trail.is_kept = states is not None
         self._trail.begin(states)
-        self._cost = perf_counter() - began
+        self._trail.plan(perf_counter() - began, self.times().p50)
 
     def _record(self, what: str) -> None:
-        self._files.write(self._trail.states, list(self._trail.steps.values()), what)
+        self._files.write(self._trail.states, self._trail.unpacked(self._trail.steps), what)

@@ -166,6 +166,11 @@ class RestartingDriver(Driver):
             arguments = copy_of(arguments)
         return (command, arguments), packed  # for a later process, as it is now
 
+    def lending(self, packed: tuple[_Command, Any], lent: Sequence[Any]) -> tuple[_Command, Any]:
+        """See :class:`~xuance_envs.engine.driver.Driver`."""
+        asked, message = packed
+        return asked, self._worker.lending(message, lent)
+
     def ask(self, tag: int, packed: tuple[_Command, Any]) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         asked, message = packed

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from xuance_envs.engine.failure_files import FailureFiles
-from xuance_envs.engine.group.outcome import WithStates
+from xuance_envs.engine.group.outcome import Outcome, WithStates
 from xuance_envs.engine.group.states import DIFFERENT, checksum
 from xuance_envs.engine.restarts import READY, Loss, RestartingDriver
 from xuance_envs.engine.serialization import dumps_for_worker
@@ -39,25 +39,30 @@ class ResumingDriver(RestartingDriver):
         super().__init__(*arguments)
         self._files = files
         self._trail = Trail(self._arrays)
-        self._before: tuple[Any, list[Any]] | None = None
-        # Of what is asked now: whether states are saved after it, and a step's actions.
+        # Of what is asked now: whether states are saved after it, how many steps there have been
+        # before it since they were, and its actions, where it is a step and they are kept.
         self._saves = False
-        self._actions: list[Any] | None = None
+        self._place = 0
+        self._actions: bytes | None = None
+        # What states were followed by before others were saved, and in which step that was.
+        self._before: tuple[int, Any, list[Any]] = READY, None, []
         # Whether a successor is to resume, and whether one has been asked to.
         self._resumes = self._has_tried = False
 
     def ask_step(self, tag: int, actions: Any) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         trail = self._trail
+        self._place = place = len(trail.steps)
         known = trail.is_kept and actions is None
         self._actions = trail.actions() if known else None
-        self._saves = known and trail.is_due
+        self._saves = known and place >= trail.last
         super().ask_step(tag, actions)
 
     def ask(self, tag: int, packed: Any) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         (command, _), _ = packed
-        self._saves, self._actions = self._trail.is_kept and command in CHANGING, None
+        self._place, self._actions = len(self._trail.steps), None
+        self._saves = self._trail.is_kept and command in CHANGING
         super().ask(tag, packed)
 
     def _ask_worker(self) -> None:
@@ -65,34 +70,42 @@ class ResumingDriver(RestartingDriver):
             super()._ask_worker()
             return
         command, arguments = self._asked
-        _, packed = self._worker.pack("with_states", command, arguments, _registry())
-        self._worker.ask(self.tag, (command, packed))  # by the name that errors have for it
+        packed = self._worker.pack("with_states", command, arguments, _registry())
+        # By the name that errors have for it.
+        self._worker.ask(self.tag, packed._replace(command=command))
 
     def _made_ready(self, result: Any) -> None:
         self._check(result)
         self._resumes = self._has_tried = False
 
     def _take(self, result: Any) -> None:
-        self._check(result)
-        trail = self._trail
-        if isinstance(result, WithStates):
-            if self._files is not None:
-                self._before = trail.states, list(trail.steps.values())
-            trail.begin(result.states)
-            if result.states is None:
-                trail.is_kept = False
-            elif self._asked[0] == "step":
-                trail.plan(result.cost, result.step)
-            result = result.result
-        elif self._asked[0] == "step" and self._actions is not None and not self._owed:
-            if trail.states is not None:
-                trail.steps[self.tag] = self._actions
-        elif self._asked[0] in ("step", *CHANGING):
-            trail.begin(None)
+        if self._actions is not None and type(result) is Outcome and not self._owed:
+            self._trail.steps[self._place :] = [self._actions]
+        else:
+            result = self._taken_in(result)
         self._resumes = self._has_tried = False
         super()._take(result)
-        if self._files is not None and self._asked[0] == "step" and (nan := trail.new_nan(self.lo)):
-            self._record(nan)
+        if self._files is not None and self._asked[0] == "step":
+            nan = self._trail.new_nan(self.lo)
+            if nan:
+                self._record(nan)
+
+    def _taken_in(self, result: Any) -> Any:
+        """Begins the trail anew, where this is no step that it goes on with; what it came to."""
+        self._check(result)
+        trail = self._trail
+        if not isinstance(result, WithStates):
+            if self._asked[0] in ("step", *CHANGING):
+                trail.begin(None)
+            return result
+        if self._files is not None and self._before[0] != self.tag:
+            self._before = self.tag, trail.states, self._steps()
+        trail.begin(result.states)
+        if result.states is None:
+            trail.is_kept = False
+        elif self._asked[0] == "step":
+            trail.plan(result.cost, self.times().p50)
+        return result.result
 
     def _raised(self, error: EnvError) -> None:
         if not isinstance(error, StateError) and error.command in ("step", "reset"):
@@ -101,13 +114,15 @@ class ResumingDriver(RestartingDriver):
     def _record(self, what: str) -> None:
         if self._files is None or self._asked[0] != "step" or self._has_tried:
             return
-        trail = self._trail
-        states, steps = trail.states, trail.before(self.tag)
-        if self._saves and states is not None and not trail.steps:
-            states, steps = self._before or (None, [])
-        if self._actions is not None:
-            steps.append(self._actions)
+        tag, states, steps = self._before
+        if tag != self.tag:
+            states, steps = self._trail.states, self._steps()
         self._files.write(states, steps, what)
+
+    def _steps(self) -> list[Any]:
+        """The actions since states were saved, those of this step with them."""
+        steps = self._trail.steps[: self._place]
+        return self._trail.unpacked(steps if self._actions is None else [*steps, self._actions])
 
     # -- when it is lost --------------------------------------------------------------
 
@@ -130,7 +145,8 @@ class ResumingDriver(RestartingDriver):
         command, arguments = self._asked
         then = (command, arguments) if command in ("step", "reset") else None
         seen = checksum(self._last_known.shown())
-        states, steps = self._trail.states, self._trail.before(self.tag)
+        states = self._trail.states
+        steps = self._trail.unpacked(self._trail.steps[: self._place])
         resume = "resume", (states, steps, seen, _registry(), then)
         self._has_tried = True
         tag = READY if then is None else self.tag

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
 from xuance_envs.state.handlers import registered
 from xuance_envs.state.pickling import dumps_plain
-from xuance_envs.state.saved_env import SavedEnv
+from xuance_envs.state.saved_env import Facts, SavedEnv
 
 __all__ = ["clone", "load", "put_in", "save"]
 
@@ -33,13 +34,12 @@ def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
     Raises:
         StateError: one cannot be saved.
     """
-    asked, answers = _ask(groups, "save_states", ids, lambda mine, local: (None, _registry(local)))
-    saved: dict[int, SavedEnv] = {}
-    facts: dict[bytes, Any] = {}
-    for envs, (states, its_facts) in zip(asked, answers, strict=True):
-        facts.update(its_facts)
-        for env, (data, digest, replays) in zip(envs, states, strict=True):
-            saved[env] = SavedEnv(data, digest, replays)
+    with _lending(groups):
+        states, facts = _saved(groups, ids, lambda driver, mine: (None, ()))
+        saved = {
+            env: SavedEnv(groups.lender.read(data), digest, replays)
+            for env, (data, digest, replays) in states.items()
+        }
     largest = max((len(one.env) for one in saved.values()), default=0)
     if largest > _LARGE:
         warnings.warn(
@@ -74,21 +74,10 @@ def load(
     """
     state.check_here("load_state")
     seeds = _checked_seeds(state)
-    given = dict(zip(ids, state.envs, strict=True))
-    facts = dumps_plain(state.facts)
-
-    def arguments(mine: Sequence[int], local: bool) -> Any:
-        saved = [given[env] for env in mine]
-        return (
-            [one.env for one in saved],
-            [one.digest for one in saved],
-            facts,
-            False,
-            state.trusted,
-            _registry(local),
-        )
-
-    _warn(_ask(groups, "prepare_states", ids, arguments)[1])
+    source_of = {env: (False, id(one.env)) for env, one in zip(ids, state.envs, strict=True)}
+    states = {id(one.env): (one.env, one.digest) for one in state.envs}
+    with _lending(groups):
+        _prepare(groups, source_of, states, state.facts, trusted=state.trusted, registers=True)
     infos = _put_in(groups, ids, of_all)
     _take_seeds(groups, dict(zip(ids, seeds, strict=True)))
     return infos
@@ -116,37 +105,19 @@ def clone(
     """
     source_of = dict(zip(targets, sources, strict=True))
     driver_of = {env: driver for driver in groups.drivers for env in range(driver.lo, driver.hi)}
-    # Others need the state of one whose targets are not all in its own group.
-    wanted = {s for t, s in source_of.items() if driver_of[t] is not driver_of[s]}
-    needed = sorted(set(sources))
+    stays = {t: driver_of[s] is driver_of[t] for t, s in source_of.items()}
+    wanted = {source for target, source in source_of.items() if not stays[target]}
+    kept = {source for target, source in source_of.items() if stays[target]}
 
-    def saving(mine: Sequence[int], local: bool) -> Any:
-        lo = driver_of[mine[0]].lo
-        return [env - lo for env in mine if env in wanted], _registry(local)
+    def saving(driver: Driver, mine: Sequence[int]) -> Any:
+        return tuple(_places(driver, [s for s in mine if s in some]) for some in (wanted, kept))
 
-    facts: dict[bytes, Any] = {}
-    saved: dict[int, Any] = {}
-    asked, answers = _ask(groups, "save_states", needed, saving)
-    for envs, (states, its_facts) in zip(asked, answers, strict=True):
-        facts.update(its_facts)
-        saved.update(zip(envs, states, strict=True))
-
-    packed_facts = dumps_plain(facts)
-
-    def preparing(mine: Sequence[int], local: bool) -> Any:
-        home = driver_of[mine[0]]
-        origins = [source_of[env] for env in mine]
-        return (
-            [s - home.lo if driver_of[s] is home else saved[s][0] for s in origins],
-            [saved[s][1] for s in origins],
-            packed_facts,
-            fork_rng,
-            True,
-            None,
-        )
-
+    with _lending(groups):
+        saved, facts = _saved(groups, sorted(set(sources)), saving)
+        states = {source: (data, digest) for source, (data, digest, _) in saved.items()}
+        origins = {target: (stays[target], source) for target, source in source_of.items()}
+        _prepare(groups, origins, states, facts, fork_rng=fork_rng)
     seeds = {} if fork_rng else _seeds(groups)
-    _warn(_ask(groups, "prepare_states", targets, preparing)[1])
     infos = _put_in(groups, targets, of_all)
     _take_seeds(groups, {target: seeds.get(source) for target, source in source_of.items()})
     return infos
@@ -173,32 +144,119 @@ def put_in(
     return infos
 
 
+@contextmanager
+def _lending(groups: Groups) -> Iterator[None]:
+    """Lends groups states, which are taken back when none of them can be at it any more."""
+    groups.lender.take_back()
+    try:
+        yield
+    finally:
+        if not groups.ledger.owing:  # else an interrupt came, and the next one takes them back
+            groups.lender.take_back()
+
+
+def _saved(
+    groups: Groups, ids: Sequence[int], going: Callable[[Driver, Sequence[int]], Any]
+) -> tuple[dict[int, tuple[Any, bytes, bool]], Facts]:
+    """Has environments saved.
+
+    Args:
+        groups: theirs.
+        ids: the environments.
+        going: of some of a group, those whose states are wanted elsewhere, and within the group.
+
+    Returns:
+        By environment, its state or what stands for it, the digest of what it was saved from, and
+        whether it is one by replay; and what belongs to the digests.
+    """
+    lender = groups.lender
+
+    def saving(driver: Driver, mine: Sequence[int]) -> Any:
+        most = None if driver.is_local else lender.most
+        given = _registry(driver.is_local), *going(driver, mine), most
+        return driver.pack("save_states", _places(driver, mine), *given)
+
+    facts: dict[bytes, Any] = {}
+    saved: dict[int, Any] = {}
+    for mine, (states, its_facts) in _ask(groups, ids, saving):
+        facts.update(its_facts)
+        saved.update(zip(mine, states, strict=True))
+    sizes = {env: size for env, (size, *_) in saved.items() if isinstance(size, int)}
+    if sizes:
+        room = dict(zip(sizes, lender.lend_room(list(sizes.values())), strict=True))
+
+        def handing(driver: Driver, mine: Sequence[int]) -> Any:
+            packed = driver.pack("hand_over", _places(driver, mine))
+            return driver.lending(packed, [room[env] for env in mine])
+
+        _ask(groups, list(sizes), handing)
+        saved.update({env: (lent, *saved[env][1:]) for env, lent in room.items()})
+    return saved, facts
+
+
+def _prepare(
+    groups: Groups,
+    source_of: Mapping[int, tuple[bool, int]],
+    states: Mapping[int, tuple[Any, bytes]],
+    facts: Facts,
+    fork_rng: bool = False,
+    trusted: bool = True,
+    registers: bool = False,
+) -> None:
+    """Has states read, and compared with the environments they are for.
+
+    Args:
+        groups: of these.
+        source_of: by environment, whether its group has kept the state, and which it is.
+        states: each, or what stands for it, and the digest of what it was saved from.
+        facts: about these.
+        fork_rng: whether random streams are to be others from then on.
+        trusted: whether states may name classes of any module.
+        registers: whether groups may not know yet what is registered for classes of others.
+    """
+    lender, packed_facts = groups.lender, dumps_plain(facts)
+
+    def preparing(driver: Driver, mine: Sequence[int]) -> Any:
+        chosen = [source_of[env] for env in mine]
+        brought = list(dict.fromkeys(source for is_here, source in chosen if not is_here))
+        number = {source: k for k, source in enumerate(brought)}
+        sources = [
+            (is_here, source - driver.lo if is_here else number[source])
+            for is_here, source in chosen
+        ]
+        digests = [states[source][1] for _, source in chosen]
+        registry = _registry(driver.is_local) if registers else None
+        given = sources, digests, packed_facts, fork_rng, trusted, registry
+        contents = [states[source][0] for source in brought]
+        command = "prepare_states", _places(driver, mine)
+        if not driver.is_local and lender.lends(contents):
+            return driver.lending(driver.pack(*command, *given), lender.lend(contents))
+        return driver.pack(*command, *given, list(map(lender.read, contents)))
+
+    _warn([answer for _, answer in _ask(groups, list(source_of), preparing)])
+
+
 def _put_in(groups: Groups, ids: Sequence[int], of_all: bool) -> StepInfos:
     packed = {
-        k: driver.pack("load_states", [env - driver.lo for env in mine])
+        k: driver.pack("load_states", _places(driver, mine))
         for k, driver, mine in _shares(groups, ids)
     }
     return put_in(groups, packed, ids, of_all=of_all)
 
 
 def _ask(
-    groups: Groups,
-    command: str,
-    ids: Sequence[int],
-    arguments: Callable[[Sequence[int], bool], Any],
-) -> tuple[list[Sequence[int]], list[Any]]:
+    groups: Groups, ids: Sequence[int], pack: Callable[[Driver, Sequence[int]], Any]
+) -> list[tuple[Sequence[int], Any]]:
     """Asks the groups of some environments; by group, these environments and the answer."""
-    shares = list(_shares(groups, ids))
-    packed = {
-        k: driver.pack(
-            command, [env - driver.lo for env in mine], *arguments(mine, driver.is_local)
-        )
-        for k, driver, mine in shares
-    }
-    groups.ledger.start(packed)
+    shares = _shares(groups, ids)
+    groups.ledger.start({k: pack(driver, mine) for k, driver, mine in shares})
     answers = [answer for _, answer in groups.ledger.finish()]
     groups.ledger.take()
-    return [mine for *_, mine in shares], answers
+    return [(mine, answer) for (*_, mine), answer in zip(shares, answers, strict=True)]
+
+
+def _places(driver: Driver, envs: Sequence[int]) -> list[int]:
+    return [env - driver.lo for env in envs]
 
 
 def _seeds(groups: Groups) -> dict[int, Seeding]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.errors import name_envs
@@ -18,6 +21,8 @@ SHARE = 0.01
 MOST_STEPS = 2000
 MOST_BYTES = 1 << 26
 """So many steps, and about so many bytes of actions, are kept at most."""
+
+_BYTES = operator.methodcaller("tobytes")
 
 CHANGING = ("reset", "call", "set_attr", "apply", "load_states")
 """The commands after which a trail begins anew."""
@@ -33,49 +38,61 @@ class Trail:
 
     Attributes:
         states: those that were saved last; None where there are none.
-        steps (dict): by the number of its request, the actions of each step since.
+        steps (list): for each step since, the bytes of its actions.
         is_kept (bool): whether the environments can be saved, as far as is known.
+        last (int): after so many steps, states are saved with the next one.
+        actions: gives those of the step that is asked for, as they are kept.
     """
 
     def __init__(self, arrays: StepArrays) -> None:
         self._arrays = arrays
         self.is_kept = not arrays.actions.objects
         self.states: Any = None
-        self.steps: dict[int, list[Any]] = {}
+        self.steps: list[bytes] = []
+        self._parts = arrays.actions.parts
+        self.last = -1
+        self.actions: Callable[[], bytes] = self._all_actions
+        if self.is_kept and len(self._parts) == 1:  # which is quicker
+            self.actions = self._parts[0].tobytes
         self._period = 1
-        self._cost, self._duration = 0.0, 0.0
+        self._costs: list[float] = []
         self._has_nan = False
-
-    @property
-    def is_due(self) -> bool:
-        """Whether states are to be saved with the next step."""
-        return self.is_kept and (self.states is None or len(self.steps) + 1 >= self._period)
 
     def begin(self, states: Any) -> None:
         """Begins anew with states; None for later."""
-        self.states, self.steps = states, {}
+        self.states, self.steps = states, []
+        self.last = -1 if states is None else self._period - 1
 
-    def before(self, tag: int) -> list[list[Any]]:
-        """The actions of all steps but the one of this number."""
-        return [actions for number, actions in self.steps.items() if number != tag]
+    def _all_actions(self) -> bytes:
+        return b"".join(map(_BYTES, self._parts))
 
-    def actions(self) -> list[Any]:
-        """A copy of those of the step that is asked for."""
-        return [part.copy() for part in self._arrays.actions.parts]
+    def unpacked(self, steps: Sequence[bytes]) -> list[list[NDArray[Any]]]:
+        """The actions of some steps, as leaves."""
+        found = []
+        for data in steps:
+            leaves, at = [], 0
+            for part in self._parts:
+                leaf = np.frombuffer(data, part.dtype, part.size, at)
+                leaves.append(leaf.reshape(part.shape))
+                at += part.nbytes
+            found.append(leaves)
+        return found
 
     def plan(self, cost: float, duration: float) -> None:
         """Chooses after how many steps states are saved again.
 
         Args:
-            cost: seconds it took to save them.
-            duration: seconds a step takes.
+            cost: seconds it took to save them; the less of the last two counts, because others
+                may have had the CPU meanwhile.
+            duration: seconds a step takes, usually; NaN where there was none.
         """
-        weight = 0.5 if self._duration else 1.0
-        self._cost += weight * (cost - self._cost)
-        self._duration += weight * (duration - self._duration)
-        wanted = math.ceil(self._cost / (SHARE * max(self._duration, 1e-9)))
-        size = sum(part.nbytes for part in self._arrays.actions.parts)
+        self._costs = [*self._costs[-1:], cost]
+        if not duration > 0:
+            return
+        wanted = math.ceil(min(self._costs) / (SHARE * duration))
+        size = sum(part.nbytes for part in self._parts)
         self._period = max(1, min(wanted, MOST_STEPS, MOST_BYTES // max(size, 1)))
+        self.last = self._period - 1
 
     def new_nan(self, first: int) -> str | None:
         """Says which environments have a NaN in what they gave, the first time there is one.

@@ -157,8 +157,8 @@ class Gym_Env(EnvWrapper):
 
         Once reset, `OrderEnforcing` has nothing left to do, nor has `PassiveEnvChecker` once its
         checks are done; `TimeLimit` counts, which `step` does on the wrapper's own counter, so the
-        chain can be stepped by hand at any time. Calling the three would cost as much as all
-        that `step` does itself.
+        chain can be stepped by hand at any time; neither the counter nor the limit has a public
+        name. Calling the three would cost as much as all that `step` does itself.
 
         A chain that somebody rebuilds is followed from the next reset on.
         """
@@ -188,7 +188,8 @@ def _step_limit(env: gymnasium.Env[Any, Any]) -> int | None:
         if not isinstance(env, gymnasium.Wrapper):
             return min([limit for limit in limits if limit is not None], default=None)
         if isinstance(env, TimeLimit):
-            limits.append(env._max_episode_steps)  # its spec has it only if the environment's has
+            # Its spec has it only if the environment's has; nothing else of it that is public has.
+            limits.append(env._max_episode_steps)
         env = env.env
 
 

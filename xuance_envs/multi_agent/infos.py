@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, SupportsIndex, overload
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
-from xuance_envs.engine.data.step_infos import StepInfos
+from xuance_envs.engine.data.step_infos import LazyInfos, StepInfos
 from xuance_envs.multi_agent.lineups import Lineup
 from xuance_envs.multi_agent.masks import NOT_STORED, Masks
 from xuance_envs.multi_agent.team import MASK, Team
@@ -23,7 +22,7 @@ _MAX_KEYS = 1000
 """How many keys of an agent's info are known."""
 
 
-class MultiAgentInfos(Sequence[dict[Any, Any]]):
+class MultiAgentInfos(LazyInfos):
     """The infos of one step: a dict for each environment, built when it is first looked at.
 
     ``infos[i]`` is ``{agent: {...}}`` with an entry for each agent that acted, after a reset for
@@ -45,7 +44,7 @@ class MultiAgentInfos(Sequence[dict[Any, Any]]):
         self._team = team
         self._acted = acted
         self._alive = alive
-        self._built: dict[int, dict[Any, Any]] = {}
+        self._built = {}
 
     @property
     def are_empty(self) -> bool:
@@ -96,38 +95,9 @@ class MultiAgentInfos(Sequence[dict[Any, Any]]):
     def __len__(self) -> int:
         return len(self._infos)
 
-    @overload
-    def __getitem__(self, index: SupportsIndex, /) -> dict[Any, Any]: ...
-    @overload
-    def __getitem__(self, index: slice, /) -> list[dict[Any, Any]]: ...
-    def __getitem__(self, index: SupportsIndex | slice, /) -> dict[Any, Any] | list[dict[Any, Any]]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(len(self))[index]]
-        position = range(len(self))[operator.index(index)]
-        info = self._built.get(position)
-        if info is None:
-            info = self._built[position] = self._build(position)
-        return info
-
-    def __setitem__(self, index: SupportsIndex, info: dict[Any, Any], /) -> None:
-        self._built[range(len(self))[operator.index(index)]] = info
-
     def __iter__(self) -> Iterator[dict[Any, Any]]:
         list(self._infos)  # built together, which is quicker
         return (self[i] for i in range(len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, MultiAgentInfos | list | tuple):
-            return list(self) == list(other)
-        return NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]  # mutable, so not hashable, as a list
-
-    def __repr__(self) -> str:
-        return repr(list(self))
-
-    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[dict[Any, Any]]]]:
-        return list, (list(self),)
 
     def _build(self, position: int) -> dict[Any, Any]:
         acted, alive = self._acted[position], self._alive[position]

@@ -16,10 +16,9 @@ from xuance_envs.multi_agent.record import ObservationRecord, Record
 from xuance_envs.multi_agent.step import MultiAgentStep, StepReader
 from xuance_envs.multi_agent.team import Groups, Team
 from xuance_envs.state.env_states import EnvStates
-from xuance_envs.tuning import autotune
+from xuance_envs.tuning import autotune, backend_class
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_functions, env_indices
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
-from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 from xuance_envs.vector_envs.wrapper import AroundVecEnv
 
@@ -126,7 +125,7 @@ class MultiAgentVecEnv(AroundVecEnv):
                 )
             tuned = autotune(partial(makers[0], **keywords[0]), len(makers))
             backend, backend_kwargs = tuned.choice.backend, dict(tuned.choice.options)
-        vec_env = _class_of(backend)(makers, env_seed=env_seed, **backend_kwargs)
+        vec_env = backend_class(backend)(makers, env_seed=env_seed, **backend_kwargs)
         vec_env.autotuned = tuned
         self._attach(vec_env, action_mask, check_actions)
 
@@ -346,13 +345,3 @@ class MultiAgentVecEnv(AroundVecEnv):
         return (
             f"{type(self).__name__}(num_envs={self.num_envs}, num_agents={self.num_agents}{state})"
         )
-
-
-def _class_of(backend: str) -> Callable[..., VecEnv]:
-    if backend == "dummy":
-        return DummyVecEnv
-    if backend == "subproc":
-        return SubprocVecEnv
-    from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
-
-    return RayVecEnv_Gym

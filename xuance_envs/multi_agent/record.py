@@ -20,7 +20,7 @@ from xuance_envs.vector_envs.actions import are_all_inside
 
 __all__ = ["ActionRecord", "GroupFields", "ObservationRecord", "Record"]
 
-_ALIGNMENT = 64  # a cache line, so that arrays can be used as they are
+_ALIGNMENT = 64  # a cache line, which vector instructions like
 
 _Field = tuple[str, DTypeLike, tuple[int, ...]]
 
@@ -168,20 +168,29 @@ class Record:
 
 
 def _laid_out(fields: Sequence[_Field]) -> np.dtype[Any]:
-    formats = [np.dtype((dtype, shape)) for _, dtype, shape in fields]
-    offsets: list[int] = []
+    """Big fields first, each from a cache line on; then small ones, close together.
+
+    What a worker has written comes to the caller's core line by line.
+    """
+    formats = {name: np.dtype((dtype, shape)) for name, dtype, shape in fields}
+    offsets: dict[str, int] = {}
     end = 0
-    for dtype in formats:
-        offsets.append(end)
-        end = -(-(end + dtype.itemsize) // _ALIGNMENT) * _ALIGNMENT
+    for name, dtype in sorted(formats.items(), key=lambda item: -item[1].itemsize):
+        alignment = _ALIGNMENT if dtype.itemsize >= _ALIGNMENT else dtype.alignment
+        offsets[name] = _rounded_up(end, alignment)
+        end = offsets[name] + dtype.itemsize
     return np.dtype(
         {
-            "names": [name for name, *_ in fields],
-            "formats": formats,
-            "offsets": offsets,
-            "itemsize": end,
+            "names": list(formats),
+            "formats": list(formats.values()),
+            "offsets": [offsets[name] for name in formats],
+            "itemsize": _rounded_up(end, _ALIGNMENT),
         }
     )
+
+
+def _rounded_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
 
 
 class _RecordSpace(spaces.Box):

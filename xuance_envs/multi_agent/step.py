@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.step_arrays import as_float32
-from xuance_envs.engine.data.step_infos import StepInfos
+from xuance_envs.engine.data.step_infos import Ends, StepInfos
 from xuance_envs.multi_agent.infos import MultiAgentInfos
 from xuance_envs.multi_agent.record import Record
 
@@ -139,8 +139,6 @@ class StepReader:
     Attributes:
         every: the environments.
         alive: ``(num_envs, A)`` bool: whose actions come next.
-        rewards: ``(num_envs, A)`` float64, of the last step of all.
-        agent_mask: ``(num_envs, A)`` bool: who was alive in it, as XuanCe's infos have it.
     """
 
     def __init__(self, record: Record, num_envs: int, action_mask: bool | str) -> None:
@@ -148,18 +146,32 @@ class StepReader:
         self._team = record.team
         self._shows_masks: bool | None = None if action_mask == "auto" else bool(action_mask)
         shape = num_envs, len(record.team.agents)
-        self._none = np.zeros(num_envs, np.bool_)
         self.every = np.arange(num_envs)
         self.alive = np.zeros(shape, np.bool_)
-        self.agent_mask: NDArray[np.bool_] = self.alive
-        self.rewards: NDArray[np.float64] = np.zeros(shape)
+        self._last: NDArray[Any] = np.zeros(num_envs, record.dtype)  # what all showed together
+
+    @property
+    def rewards(self) -> NDArray[np.float64]:
+        """``(num_envs, A)`` float64, of the last step of all."""
+        rewards: NDArray[np.float64] = self._last["rewards"]
+        return rewards
+
+    @property
+    def agent_mask(self) -> NDArray[np.bool_]:
+        """``(num_envs, A)`` bool: who was alive in it, as XuanCe's infos have it."""
+        mask: NDArray[np.bool_]
+        if not self._team.infos_by_agent:
+            mask = self._last["agent_mask"]
+        else:
+            acted, alive = self._last["acted"], self._last["alive"]
+            mask = acted if acted.any() else alive
+        return mask
 
     def start(
         self, records: NDArray[np.uint8], infos: StepInfos, envs: NDArray[np.intp] | None
     ) -> MultiAgentStep:
         """What some environments show that have not been stepped; None stands for all."""
-        none = self._none[: len(records)]
-        return self.step(records, none, none, infos, envs)
+        return self._read(records, np.zeros(len(records), np.bool_), infos, None, envs)
 
     def step(
         self,
@@ -178,20 +190,27 @@ class StepReader:
             infos: of the environments.
             envs: which they are; None for all.
         """
-        ended = terminated.any() or truncated.any()
-        if ended and truncated.any():
+        over = terminated | truncated
+        _, ends = infos.parts
+        if ends is not None and truncated.any():
             records = self._without_the_lost(records, truncated)
+        return self._read(records, over, infos, ends, envs)
+
+    def _read(
+        self,
+        records: NDArray[np.uint8],
+        over: NDArray[np.bool_],
+        infos: StepInfos,
+        ends: Ends | None,
+        envs: NDArray[np.intp] | None,
+    ) -> MultiAgentStep:
         record = self._record
         batch = record.structured(records)
         alive, acted = batch["alive"], batch["acted"]
         if envs is None:
             envs = self.every
             self.alive[...] = alive
-            self.rewards = batch["rewards"]
-            if not self._team.infos_by_agent:
-                self.agent_mask = batch["agent_mask"]
-            else:
-                self.agent_mask = acted if acted.any() else alive
+            self._last = batch
         else:
             self.alive[envs] = alive
         if self._shows_masks is None:
@@ -205,17 +224,15 @@ class StepReader:
             batch["truncated"],
             acted,
             alive,
-            terminated | truncated,
+            over,
             record.states(batch),
             record.masks(batch) if self._shows_masks else None,
             MultiAgentInfos(infos, self._team, *shown),
-            self._first(infos) if ended else None,
+            None if ends is None else self._first(ends),
             envs,
         )
 
-    def _first(self, infos: StepInfos) -> MultiAgentStart:
-        _, ends = infos.parts
-        assert ends is not None
+    def _first(self, ends: Ends) -> MultiAgentStart:
         envs, reset_infos = ends.taken()
         batch = self._record.structured(np.stack(ends.observations(envs)))
         alive = self.alive[envs] = batch["alive"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -96,10 +95,8 @@ def create_student_gym_env_vectorized(
         >>> observations.shape, observations.dtype
         ((2, 4), dtype('float32'))
     """
-    num_envs, step_size = (
-        checked_count("num_envs", num_envs),
-        checked_count("step_size", step_size),
-    )
+    num_envs = checked_count("num_envs", num_envs)
+    step_size = checked_count("step_size", step_size)
     connection = Connection(base_url, user_token, timeout, verify, logging.INFO)
     try:
         version = connection.check_version()
@@ -441,12 +438,7 @@ class StudentGymEnvVectorized:
     def __enter__(self) -> StudentGymEnvVectorized:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

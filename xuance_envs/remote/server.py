@@ -10,7 +10,6 @@ import ssl
 import threading
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from xuance_envs._version import __version__
@@ -155,12 +154,7 @@ class Server:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 

@@ -140,6 +140,8 @@ class RequestLog:
     def __init__(self, env: Any) -> None:
         self.step, self.reset = env.step, env.reset
         self._env = env
+        actions = importlib.import_module("ale_py").Action
+        self._actions = [getattr(actions, name) for name in env.get_action_meanings()]
         self._requested: deque[tuple[Any, float, int]] = deque(maxlen=_MOST_REQUESTS)
         setattr(env, REQUESTED, self._requested)
         env.step, env.reset = self._step, self._reset
@@ -158,7 +160,7 @@ class RequestLog:
 
     def _step(self, action: Any) -> Any:
         env = self._env
-        frames = env._frameskip
+        frames = env._frameskip  # its spec has it only if it was made by its id
         if type(frames) is not int:  # drawn by the step
             bits = env.np_random.bit_generator
             before = bits.state
@@ -176,7 +178,7 @@ class RequestLog:
                 float(action[0]),
             )
         else:
-            taken, strength = env._action_set[action], 1.0
+            taken, strength = self._actions[action], 1.0
         result = self.step(action)
         self._requested.append((taken, strength, frames))
         return result

@@ -99,6 +99,7 @@ def _load(env: Any, value: Any, _: Any) -> None:
     if begin is None:
         log.begin, log.actions = None, []
     else:
+        # The public names make a generator where there is none, and forget the seed of one.
         env._np_random, env._np_random_seed, seed, options = begin
         env.reset(seed=seed, options=options)
         for action in actions:

@@ -16,8 +16,6 @@ from xuance_envs.state.plan import Plan
 
 __all__ = ["Prepared", "StateOfEnv"]
 
-_AROUND = "closure", "class attribute"
-
 
 class StateOfEnv:
     """Takes the state of an environment, and puts others in.
@@ -58,6 +56,7 @@ class StateOfEnv:
             else:
                 attributes.append({n: v for n, v in layer.attributes.items() if n not in kept})
         handled = [handler.save(obj, plan.owner(path)) for handler, obj, path in plan.handled]
+        # The public name would make one where there is none yet, and cannot be assigned to.
         generators = [space._np_random for space in plan.spaces]
         around = plan.around(lambda file: StatePickler(file, plan))
         content = (plan.kept_names, around, attributes, handled, generators, seen)

@@ -14,7 +14,7 @@ from xuance_envs.errors import EnvError
 from xuance_envs.transforms.batches import Batch
 from xuance_envs.transforms.learned import environment_of, moments_from, moments_of
 from xuance_envs.transforms.leaves import chosen_leaves, name_of, with_leaves
-from xuance_envs.transforms.moments import Moments, Scale, are_finite, check_scale
+from xuance_envs.transforms.moments import Moments, Room, Scale, are_finite, check_scale
 from xuance_envs.transforms.observations import ObservationTransform
 from xuance_envs.transforms.transform import transforms_of
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -87,9 +87,10 @@ class NormalizeObservations(ObservationTransform):
         for inner in transforms_of(vec_env):
             if isinstance(inner, NormalizeObservations) and inner.parts & {*self._names.values()}:
                 raise ValueError(f"{name}: the observations of {inner!r} are normalized already")
-        self._epsilon = float(epsilon)
+        # Arrays of one number are quicker than numbers where the others are arrays.
+        self._epsilon = np.array(float(epsilon))
         self._least, self._most = np.array(-float(clip)), np.array(float(clip))
-        self._scratch = {i: np.empty((2, vec_env.num_envs, *leaves[i].shape)) for i in leaves}
+        self._rooms = {i: Room(vec_env.num_envs, leaves[i].shape) for i in leaves}
         none = {i: Scale.of(Moments.none(leaves[i].shape), self._epsilon) for i in leaves}
         bound = np.float32(clip)
         boxes = {leaf.path: spaces.Box(-bound, bound, leaf.shape) for leaf in leaves.values()}
@@ -154,12 +155,12 @@ class NormalizeObservations(ObservationTransform):
         lost = batch.lost
         scales = {}
         for i, scale in known.scales.items():
-            part, scratch = parts[i], self._scratch[i]
+            part, room = parts[i], self._rooms[i]
             if len(lost):
                 part = np.delete(part, lost, axis=0)
-            moments = scale.moments.with_samples(part, scratch[:, : len(part)])
+            moments = scale.moments.with_samples(part, room)
             if firsts is not None:
-                moments = moments.with_samples(firsts[i], scratch[:, : len(firsts[i])])
+                moments = moments.with_samples(firsts[i], room)
             scales[i] = Scale.of(moments, self._epsilon)
         return _Seen(scales, steps)
 
@@ -187,7 +188,5 @@ class NormalizeObservations(ObservationTransform):
             if scale is None:
                 out[:] = part
                 continue
-            scaled = np.subtract(part, scale.moments.mean, out=self._scratch[i][0, : len(part)])
-            np.divide(scaled, scale.deviation, out=scaled)
-            np.minimum(scaled, self._most, out=scaled)
-            out[...] = np.maximum(scaled, self._least, out=scaled)
+            mean, deviation = scale.moments.mean, scale.deviation
+            out[...] = self._rooms[i].scaled(part, mean, deviation, self._least, self._most)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from xuance_envs.errors import EnvError
 from xuance_envs.transforms.batches import Batch
 from xuance_envs.transforms.learned import environment_of, moments_from, moments_of
-from xuance_envs.transforms.moments import Moments, Scale, are_finite, check_scale
+from xuance_envs.transforms.moments import Moments, Room, Scale, are_finite, check_scale
 from xuance_envs.transforms.rewards import RewardTransform
 from xuance_envs.transforms.transform import transforms_of
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -98,7 +98,7 @@ class NormalizeRewards(RewardTransform):
         self._gamma = np.array(float(gamma))
         self._epsilon = float(epsilon)
         self._least, self._most = np.array(-float(clip)), np.array(float(clip))
-        self._scratch = np.empty((2, self.num_envs))
+        self._room = Room(self.num_envs, ())
         scale = Scale.of(Moments.none(()), self._epsilon)
         self._state = _Returns(np.zeros(self.num_envs), np.zeros(self.num_envs), scale, 0)
         self._environment = environment_of(vec_env)
@@ -161,7 +161,7 @@ class NormalizeRewards(RewardTransform):
             if not are_finite(returns):
                 raise self._error(batch, steps)
             counted = self._counted(returns, batch)
-            moments = scale.moments.with_samples(counted, self._scratch[:, : len(counted)])
+            moments = scale.moments.with_samples(counted, self._room)
             scale = Scale.of(moments, self._epsilon)
         if len(batch.ended):
             returns[batch.ended] = 0
@@ -170,8 +170,8 @@ class NormalizeRewards(RewardTransform):
                 returns[batch.began] = 0
             after[batch.at] = returns
         exact = np.divide(rewards, scale.deviation)
-        np.minimum(exact, self._most, out=exact)
-        return np.maximum(exact, self._least, out=exact), _Returns(after, now, scale, steps)
+        exact.clip(self._least, self._most, out=exact)
+        return exact, _Returns(after, now, scale, steps)
 
     def _counted(self, returns: NDArray[np.float64], batch: Batch) -> NDArray[np.float64]:
         """The returns that were made by steps."""

@@ -89,9 +89,8 @@ def env_indices(
     """
     if type(env_ids) is np.ndarray and env_ids.dtype.kind in "iu" and env_ids.ndim == 1:
         indices: NDArray[np.intp] = env_ids.astype(np.intp)
-        # What is negative is a large number without its sign.
-        exist = len(indices) and indices.view(np.uintp).max() < num_envs
-        if exist and np.bincount(indices).max() == 1:
+        ids = indices.tolist()  # quicker than NumPy's reductions, for as few as there are
+        if ids and min(ids) >= 0 and max(ids) < num_envs and len(set(ids)) == len(ids):
             return indices
     return np.array(checked_env_ids(env_ids, num_envs), dtype=np.intp)
 

@@ -26,15 +26,12 @@ from xuance_envs.engine.data.space_rows import quick_view
 __all__ = ["InfoWriter"]
 
 
-class _End:
-    """What comes after the last key of an info."""
+_Layout = tuple[Any, Any, Any, Any]
+"""An info's first key, its value's type and column, and the layout of what follows."""
 
-
-_Layout = tuple[Any, Mapping[Any, tuple[Any, type, Any]]]
-"""An info's first key; by key, the one that comes next, and its value's type and column."""
-
-_EMPTY: _Layout = _End, {}
-_WRITE_ANEW: _Layout = KeyOrder, {}  # no info is laid out like it
+# A key that no info has: what comes after the last one, and instead of the first.
+_END: _Layout = KeyOrder, None, None, None
+_WRITE_ANEW: _Layout = KeyOrder, None, None, _END
 
 _ALL = slice(None)
 
@@ -77,11 +74,10 @@ class _Arrays:
 
 def _layout_of(columns: Sequence[tuple[str, type, Any]]) -> _Layout:
     """The layout of an info all of which is in columns."""
-    keys = [*(key for key, _, _ in columns), _End]
-    return keys[0], {
-        key: (after, kind, column)
-        for (key, kind, column), after in zip(columns, keys[1:], strict=True)
-    }
+    layout = _END
+    for key, kind, column in reversed(columns):
+        layout = key, kind, column, layout
+    return layout
 
 
 class _Plan(NamedTuple):
@@ -141,7 +137,7 @@ class InfoWriter:
             "": [[None] * n] * MAX_COLUMNS,
         }
         self._array_columns: dict[tuple[str, ArrayKind], Any] = {}
-        self._layouts: list[_Layout] = [_EMPTY] * n
+        self._layouts: list[_Layout] = [_END] * n
         # By keys and types of values: what kinds of infos there have been, which come again.
         self._plans: dict[Any, _Plan] = {}
         # Of nothing that has the table, which would then wait for the garbage collector.
@@ -158,18 +154,18 @@ class InfoWriter:
         Raises:
             BadValueError: it is not a dict.
         """
-        expected, layout = self._layouts[i]
+        layout = self._layouts[i]
         try:
             for key in info:
+                expected, kind, column, layout = layout
                 if key is not expected and key != expected:
                     break
                 value = info[key]
-                expected, kind, column = layout[key]
                 if type(value) is not kind:
                     break
                 column[i] = value
             else:
-                if expected is _End and (layout or type(info) is dict):
+                if layout is _END and (type(info) is dict or isinstance(info, dict)):
                     return
         except _NOT_TAKEN:
             pass  # not laid out as this environment's last info was
@@ -225,10 +221,11 @@ class InfoWriter:
         """Stores an info for which there is a plan; False if one of its integers is too big."""
         self._layouts[i], self._implied[i], self._unsettled[i] = plan.layout, plan.keys, {}
         self._arrays.kinds[:, i] = plan.codes
-        _, columns = plan.layout
+        layout = plan.layout
         try:
-            for key, value in info.items():
-                columns[key][2][i] = value
+            for value in info.values():
+                _, _, column, layout = layout
+                column[i] = value
         except (ValueError, OverflowError):
             return False
         return True
@@ -303,10 +300,11 @@ class InfoWriter:
             slots, codes, columns.items(), strict=True
         ):
             if not code:
-                for position in mask.nonzero()[0].tolist():
+                there = range(len(places)) if mask is None else mask.nonzero()[0].tolist()
+                for position in there:
                     (value,) = kind.each(values[position : position + 1])
                     rests.setdefault(places[position], {})[key] = value
                 continue
             kind.stored(self._arrays, slot, table.start(key))[at] = values
-            self._arrays.kinds[slot, at] = mask * np.uint8(code)
+            self._arrays.kinds[slot, at] = code if mask is None else mask * np.uint8(code)
         self.rest.update((i, self._freeze(rest)) for i, rest in rests.items())

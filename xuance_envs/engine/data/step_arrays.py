@@ -24,6 +24,7 @@ UNSTEPPED = np.array([0x7FF8_0000_0000_57E9], np.int64).view(np.float64)
 """A reward that is not there yet: a NaN that no environment returns, for its bits are odd."""
 
 _ALIGNMENT = 64  # a cache line, so that two arrays never share one
+_FLOAT32 = np.dtype(np.float32)  # which NumPy need not look up at each step
 
 
 class StepArrays:
@@ -155,10 +156,10 @@ class StepArrays:
 def as_float32(rewards: NDArray[np.float64]) -> NDArray[np.float32]:
     """Rewards in the dtype that callers are given; infinite where they are beyond its range."""
     try:
-        return rewards.astype(np.float32)
+        return rewards.astype(_FLOAT32)
     except (RuntimeWarning, FloatingPointError):  # where NumPy's warning is made an error
         with np.errstate(over="ignore"):  # costs more than the cast
-            return rewards.astype(np.float32)
+            return rewards.astype(_FLOAT32)
 
 
 def first_unstepped(rewards: NDArray[np.float64]) -> int | None:

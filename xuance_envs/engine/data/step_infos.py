@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_batch import InfoBatch
 
-__all__ = ["Ends", "StepInfos"]
+__all__ = ["Ends", "LazyInfos", "StepInfos"]
 
 
 class Ends:
@@ -76,7 +76,69 @@ class Ends:
             info["reset_info"] = self._infos.build(row, env)
 
 
-class StepInfos(Sequence[dict[Any, Any]]):
+class LazyInfos(Sequence[dict[Any, Any]]):
+    """A sequence of dicts, each built when it is first looked at.
+
+    Looked at again, a dict is the same object; ``infos[i] = {...}`` replaces one. To derive from:
+    define ``__len__`` and :meth:`_build`, and begin with an empty ``_built``.
+    """
+
+    __slots__ = ("_built",)
+    _built: dict[int, dict[Any, Any]]
+
+    def _build(self, position: int) -> dict[Any, Any]:
+        """Builds one."""
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> dict[Any, Any]: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> list[dict[Any, Any]]: ...
+    def __getitem__(self, index: SupportsIndex | slice, /) -> dict[Any, Any] | list[dict[Any, Any]]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        position = self._position(index)
+        info = self._built.get(position)
+        if info is None:
+            info = self._built[position] = self._build(position)
+        return info
+
+    def __setitem__(self, index: SupportsIndex, info: dict[Any, Any], /) -> None:
+        self._built[self._position(index)] = info
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, LazyInfos | list | tuple):
+            return list(self) == list(other)
+        return NotImplemented
+
+    def __add__(self, other: object) -> list[Any]:
+        if isinstance(other, LazyInfos | list):
+            return [*self, *other]
+        return NotImplemented
+
+    def __radd__(self, other: object) -> list[Any]:
+        return [*other, *self] if isinstance(other, list) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, so not hashable, as a list
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[dict[Any, Any]]]]:
+        return list, (list(self),)
+
+    def copy(self) -> list[dict[Any, Any]]:
+        """A list of the same dicts."""
+        return list(self)
+
+    def _position(self, index: SupportsIndex) -> int:
+        position = operator.index(index)
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"info {position} of {len(self)}")
+        return position % len(self)
+
+
+class StepInfos(LazyInfos):
     """The infos of one step: a sequence of dicts, each built when it is first looked at.
 
     Looked at again, a dict is the same object. Looked at after later steps, it still shows its
@@ -93,13 +155,13 @@ class StepInfos(Sequence[dict[Any, Any]]):
     """
 
     masks: Callable[[StepInfos], Any]
-    __slots__ = ("_batch", "_built", "_ends", "_envs", "masks")
+    __slots__ = ("_batch", "_ends", "_envs", "masks")
 
     def __init__(self, batch: InfoBatch, envs: NDArray[np.intp], ends: Ends | None = None) -> None:
         self._batch = batch
         self._envs = envs
         self._ends = ends
-        self._built: dict[int, dict[Any, Any]] = {}
+        self._built = {}
 
     @property
     def envs(self) -> NDArray[np.intp]:
@@ -163,19 +225,6 @@ class StepInfos(Sequence[dict[Any, Any]]):
     def __len__(self) -> int:
         return len(self._envs)
 
-    @overload
-    def __getitem__(self, index: SupportsIndex, /) -> dict[Any, Any]: ...
-    @overload
-    def __getitem__(self, index: slice, /) -> list[dict[Any, Any]]: ...
-    def __getitem__(self, index: SupportsIndex | slice, /) -> dict[Any, Any] | list[dict[Any, Any]]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(len(self))[index]]
-        position = self._position(index)
-        info = self._built.get(position)
-        if info is None:
-            info = self._built[position] = self._build(position)
-        return info
-
     def __iter__(self) -> Iterator[dict[Any, Any]]:
         """All dicts: those not looked at before are built together, which is quicker."""
         if len(self._built) < len(self):
@@ -185,40 +234,6 @@ class StepInfos(Sequence[dict[Any, Any]]):
                         self._ends.add_to(info, int(self._envs[position]))
                     self._built[position] = info
         return iter([self._built[position] for position in range(len(self))])
-
-    def __setitem__(self, index: SupportsIndex, info: dict[Any, Any], /) -> None:
-        self._built[self._position(index)] = info
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, StepInfos | list | tuple):
-            return list(self) == list(other)
-        return NotImplemented
-
-    def __add__(self, other: object) -> list[Any]:
-        if isinstance(other, StepInfos | list):
-            return [*self, *other]
-        return NotImplemented
-
-    def __radd__(self, other: object) -> list[Any]:
-        return [*other, *self] if isinstance(other, list) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]  # mutable, so not hashable, as a list
-
-    def __repr__(self) -> str:
-        return repr(list(self))
-
-    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[dict[Any, Any]]]]:
-        return list, (list(self),)
-
-    def copy(self) -> list[dict[Any, Any]]:
-        """A list of the same dicts."""
-        return list(self)
-
-    def _position(self, index: SupportsIndex) -> int:
-        position = operator.index(index)
-        if not -len(self) <= position < len(self):
-            raise IndexError(f"info {position} of {len(self)}")
-        return position % len(self)
 
     def _build(self, position: int) -> dict[Any, Any]:
         env = int(self._envs[position])

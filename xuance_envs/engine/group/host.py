@@ -13,7 +13,7 @@ from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import Autoreset, Outcome
 from xuance_envs.engine.group.recorder import Recorder
-from xuance_envs.engine.group.requests import Reply, Request
+from xuance_envs.engine.group.requests import Lent, Reply, Request
 from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.library_threads import limit_threads
@@ -65,12 +65,15 @@ class GroupHost:
             "ready": self._ready,
         }
 
-    def answer(self, request: int, payload: bytes) -> tuple[Reply, bytes]:
+    def answer(
+        self, request: int, payload: bytes, lent: Sequence[Lent | bytes] = ()
+    ) -> tuple[Reply, bytes]:
         """Does what it is asked to, and says what came of it.
 
         Args:
             request: a :class:`~xuance_envs.engine.group.requests.Request`.
             payload: what belongs to it.
+            lent: the last of a command's arguments, where there is something.
 
         Returns:
             The reply, and its payload if it has one.
@@ -80,7 +83,7 @@ class GroupHost:
                 result = self.group.step(None)
             else:
                 command, arguments = loads(payload)
-                result = self._execute(command, arguments)
+                result = self._execute(command, (*arguments, lent) if lent else arguments)
                 if not isinstance(result, Outcome):
                     return Reply.VALUE, _pack_result(command, result)
             if result.rest is None:

@@ -23,7 +23,9 @@ __all__ = [
     "WithStates",
 ]
 
-OF_STATES = frozenset({"save_states", "prepare_states", "load_states", "with_states", "resume"})
+OF_STATES = frozenset(
+    {"save_states", "hand_over", "prepare_states", "load_states", "with_states", "resume"}
+)
 """The commands about the states of environments."""
 
 Reset = tuple[int, Any, Any]
@@ -104,13 +106,11 @@ class WithStates:
         result: what came of it.
         states: of all environments of the group, as they are saved.
         cost: seconds that saving took.
-        step: seconds that the command took.
     """
 
     result: Any
     states: Any
     cost: float
-    step: float
 
 
 DONE = Outcome()

@@ -6,6 +6,9 @@ any time. How a message travels is the business of the worker's kind.
 A worker process may have several groups. Then ``GROUP`` goes before each request, and says whose
 it is; a number that is new makes another group.
 
+A command may be lent bytes that would fill its pipe: ``LENT`` goes before it, and says where they
+are in the shared memory. They are the last of its arguments.
+
 =======  =====================================  ===================================
 request  payload                                replies
 =======  =====================================  ===================================
@@ -13,6 +16,7 @@ STEP     none: the actions are in the arrays    DONE, ENDED, OUTCOME, FAILED
 CALL     (name of a command, its arguments)     DONE, ENDED, OUTCOME, VALUE, FAILED
 CLOSE    none                                   none: the worker ends
 GROUP    the group's number                     none: a request for it follows
+LENT     where each part begins, and its size   none: a call follows
 LEAVE    none: the group's environments are     DONE
          closed, the others go on
 =======  =====================================  ===================================
@@ -22,10 +26,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from typing import Protocol
 
 from xuance_envs.engine.group.outcome import DONE, ENDED, Outcome
 
-__all__ = ["PLAIN", "Reply", "Request"]
+__all__ = ["PLAIN", "Lent", "Reply", "Request"]
 
 
 class Request(IntEnum):
@@ -35,6 +40,7 @@ class Request(IntEnum):
     CALL = ord("c")
     CLOSE = ord("q")
     GROUP = ord("g")
+    LENT = ord("b")
     LEAVE = ord("l")
 
 
@@ -46,6 +52,16 @@ class Reply(IntEnum):
     OUTCOME = ord("o")
     VALUE = ord("v")
     FAILED = ord("f")
+
+
+class Lent(Protocol):
+    """Bytes that a command is lent."""
+
+    def read(self) -> bytes:
+        """All of them."""
+
+    def write(self, data: bytes) -> None:
+        """Puts others there."""
 
 
 PLAIN: Mapping[int, Outcome] = {Reply.DONE: DONE, Reply.ENDED: ENDED}

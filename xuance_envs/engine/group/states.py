@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.group.outcome import Autoreset, Outcome, Showing, WithStates
+from xuance_envs.engine.group.requests import Lent
 from xuance_envs.engine.serialization import loads
 from xuance_envs.errors import EnvError, StateError
 from xuance_envs.state.faults import FaultError, MismatchError, as_error
@@ -22,8 +23,8 @@ from xuance_envs.state.single import Prepared, StateOfEnv
 
 __all__ = ["DIFFERENT", "GroupStates", "checksum"]
 
-Saved = tuple[bytes | None, bytes, bool]
-"""A state, the digest of what it was saved from, and whether it is one by replay."""
+Saved = tuple[bytes | int | None, bytes, bool]
+"""A state, or how many bytes it has; the digest of what it was saved from; whether it replays."""
 
 
 DIFFERENT = "different"
@@ -75,28 +76,36 @@ class GroupStates:
         self._autoreset = autoreset
         self._of_env: dict[int, tuple[Any, StateOfEnv]] = {}
         self._here: dict[int, bytes] = {}
+        self._leaving: dict[int, bytes] = {}
         self._prepared: dict[int, Prepared] = {}
         self._registry: bytes | None = None
 
     def save_states(
-        self, places: Sequence[int], wanted: Sequence[int] | None, registry: bytes | None
+        self,
+        places: Sequence[int],
+        registry: bytes | None,
+        wanted: Collection[int] | None = None,
+        kept: Collection[int] = (),
+        most: int | None = None,
     ) -> tuple[list[Saved], Facts]:
         """The states of some environments.
 
         Args:
             places: the environments.
-            wanted: whose states are to be handed over; None for all. They are kept here, too, until
-                the next command about states.
             registry: what was registered for classes of others, pickled.
+            wanted: whose states are to be handed over; None for all.
+            kept: whose are kept here for others of the group, until the next command about states.
+            most: so many bytes of states may be in the answer. Where there are more, their sizes
+                are, and :meth:`hand_over` is asked for next; None for any number.
 
         Raises:
             StateError: one cannot be saved.
         """
         self._register(registry)
-        self._here, self._prepared = {}, {}
+        self._here, self._leaving, self._prepared = {}, {}, {}
         facts: dict[bytes, tuple[dict[str, Any], dict[str, str]]] = {}
 
-        def save_one(i: int) -> Saved:
+        def save_one(i: int) -> tuple[bytes, bytes, bool]:
             state = self._state(i)
             showing = self._group.showing(i)
             pending = showing.pending and self._autoreset.name
@@ -106,33 +115,56 @@ class GroupStates:
                 raise as_error(self._first + i, fault, "save_state") from None
             own = state.plan.fingerprint
             facts[own.digest] = own.parts, own.versions
-            if wanted is not None:
-                self._here[i] = data
-            is_wanted = wanted is None or i in wanted
-            return data if is_wanted else None, own.digest, state.plan.replays
+            return data, own.digest, state.plan.replays
 
-        return self._group.each("save_state", places, save_one), facts
+        found = dict(zip(places, self._group.each("save_state", places, save_one), strict=True))
+        self._here = {i: found[i][0] for i in kept}
+        leaving = {i: found[i][0] for i in (found if wanted is None else wanted)}
+        saved: dict[int, Saved] = {
+            i: (leaving.get(i), digest, replays) for i, (_, digest, replays) in found.items()
+        }
+        if most is not None and sum(map(len, leaving.values())) > most:
+            self._leaving = leaving
+            saved.update({i: (len(data), *saved[i][1:]) for i, data in leaving.items()})
+        return list(saved.values()), facts
+
+    def hand_over(self, places: Sequence[int], lent: Sequence[Lent]) -> None:
+        """Writes the states whose sizes :meth:`save_states` told.
+
+        Args:
+            places: the environments.
+            lent: where the state of each is to be.
+
+        Raises:
+            StateError: another process has them, and they are gone.
+        """
+        leaving, self._leaving = self._leaving, {}
+        for i, part in zip(places, lent, strict=True):
+            part.write(self._found(leaving, i, "save_state"))
 
     def prepare_states(
         self,
         places: Sequence[int],
-        states: Sequence[bytes | int],
+        sources: Sequence[tuple[bool, int]],
         digests: Sequence[bytes],
         facts: bytes,
         forks: bool,
         trusted: bool,
         registry: bytes | None,
+        states: Sequence[bytes | Lent] = (),
     ) -> list[list[str]]:
         """Reads states for some environments, and sees whether they can be put in.
 
         Args:
             places: the environments.
-            states: a state for each, or the place of an environment whose state was kept here.
+            sources: for each, whether its state was kept here, and then the place of the one that
+                it is of; otherwise which of the states it is.
             digests: of what each was saved from.
             facts: about these, as they are written.
             forks: whether random streams are to be others from then on.
             trusted: whether states may name classes of any module.
             registry: as for :meth:`save_states`.
+            states: those from elsewhere, or where they are lent.
 
         Returns:
             What may make a difference and need not, for each environment.
@@ -143,19 +175,20 @@ class GroupStates:
         """
         self._register(registry)
         self._prepared = {}
-        given = dict(zip(places, zip(states, digests, strict=True), strict=True))
+        given = dict(zip(places, zip(sources, digests, strict=True), strict=True))
+        brought = [one if isinstance(one, bytes) else one.read() for one in states]
         prepared: dict[int, Prepared] = {}
 
         def prepare_one(i: int) -> list[str]:
-            data, digest = given[i]
+            (is_here, number), digest = given[i]
+            data = self._found(self._here, number, "clone_state") if is_here else brought[number]
             state, env = self._state(i), self._first + i
             try:
                 plan = state.plan
                 own, doubts = plan.fingerprint, []
                 if digest != own.digest:
                     doubts = own.check(*loads_plain(facts, trusted)[digest])
-                content = self._here[data] if isinstance(data, int) else data
-                prepared[i] = state.prepare(content, trusted, [env] if forks else None, plan)
+                prepared[i] = state.prepare(data, trusted, [env] if forks else None, plan)
                 self._check_autoreset(prepared[i].seen[2])
             except FaultError as fault:
                 raise as_error(env, fault, "load_state") from None
@@ -173,12 +206,8 @@ class GroupStates:
         """
         showings = {}
         prepared, self._prepared = self._prepared, {}
-        if missing := [self._first + i for i in places if i not in prepared]:
-            raise StateError(
-                missing[0],
-                "load_state",
-                "its process was replaced after the state had been read: load it again",
-            )
+        for i in places:
+            self._found(prepared, i, "load_state")
         self._group.each("load_state", places, lambda i: prepared[i].put_in())
         for i in places:
             leaves, info, pending, arguments = prepared[i].seen
@@ -194,16 +223,15 @@ class GroupStates:
 
         What cannot be saved is no error: then there are no states.
         """
-        began = perf_counter()
         result = self._group.command(command)(*arguments)
-        done = perf_counter()
+        began = perf_counter()
         states = self.states_if_any(registry)
-        return WithStates(result, states, perf_counter() - done, done - began)
+        return WithStates(result, states, perf_counter() - began)
 
     def states_if_any(self, registry: bytes | None) -> tuple[list[Saved], Facts] | None:
         """The states of all environments; None where one cannot be saved."""
         with suppress(EnvError):
-            return self.save_states(range(len(self._group.envs)), None, registry)
+            return self.save_states(range(len(self._group.envs)), registry)
         return None
 
     def resume(
@@ -230,9 +258,10 @@ class GroupStates:
         saved, facts = states
         places = range(len(self._group.envs))
         try:
-            data = [one[0] or b"" for one in saved]
-            digests = [one[1] for one in saved]
-            self.prepare_states(places, data, digests, dumps_plain(facts), False, True, registry)
+            sources = [(False, i) for i in places]
+            data, digests, _ = zip(*saved, strict=True)
+            about = dumps_plain(facts), False, True, registry
+            self.prepare_states(places, sources, digests, *about, data)
             self.load_states(places)
             for actions in steps:
                 self._group.step_with(actions)
@@ -249,6 +278,20 @@ class GroupStates:
             self._group.note_in_infos("worker_restarted")
             result = self._group.outcome()
         return result
+
+    def _found(self, kept: Mapping[int, Any], i: int, command: str) -> Any:
+        """What was kept of an environment.
+
+        Raises:
+            StateError: nothing was.
+        """
+        if i not in kept:
+            raise StateError(
+                self._first + i,
+                command,
+                "its process was replaced after the state had been read: do it again",
+            )
+        return kept[i]
 
     def _check_autoreset(self, pending: str | bool) -> None:
         if pending and pending != self._autoreset.name:

@@ -44,7 +44,7 @@ def start(settings: WorkerSettings) -> None:
     if settings.threads is not None:
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(settings.threads)))
     # An environment may start processes of its own, which multiprocessing denies to a daemon.
-    process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    process.current_process().daemon = False
 
     from xuance_envs.engine.process.black_box import record
 

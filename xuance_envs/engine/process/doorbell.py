@@ -21,7 +21,9 @@ _LENGTH = struct.Struct("<q")
 _HEADER = 1 + _LENGTH.size
 _CHUNK = 1 << 16
 _RINGS = {code: bytes([code]) for code in (*Request, *Reply)}
-_WITH_PAYLOAD = frozenset({Request.CALL, Request.GROUP, Reply.OUTCOME, Reply.VALUE, Reply.FAILED})
+_WITH_PAYLOAD = frozenset(
+    {Request.CALL, Request.GROUP, Request.LENT, Reply.OUTCOME, Reply.VALUE, Reply.FAILED}
+)
 
 
 class PeerGoneError(Exception):

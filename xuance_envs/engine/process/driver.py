@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.engine.backend import WorkerDriver, shown
+from xuance_envs.engine.backend import STARTING, Packed, WorkerDriver, shown
 from xuance_envs.engine.data.step_arrays import StepArrays, first_unstepped
 from xuance_envs.engine.group.requests import PLAIN, Request
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.process.black_box import BlackBox
 from xuance_envs.engine.process.doorbell import PeerGoneError, frame
+from xuance_envs.engine.process.shared_memory import pack_parts
 from xuance_envs.engine.process.worker_process import StartSettings, WorkerProcess
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
@@ -152,13 +153,13 @@ class ProcessDriver(WorkerDriver):
         except (PeerGoneError, TimeoutError):
             return
 
-    def ask(self, tag: int, packed: tuple[str, bytes]) -> None:
+    def ask(self, tag: int, packed: Packed) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
-        command, payload = packed
-        starts = command in ("build", "rebuild")
-        due = self._begin(command, self._start_timeout if starts else self._timeout)
+        command, payload, lent = packed
+        due = self._begin(command, self._start_timeout if command in STARTING else self._timeout)
+        first = self._to + frame(Request.LENT, pack_parts(lent)) if lent else self._to
         with suppress(PeerGoneError, TimeoutError):
-            self.worker.channel.ask(self._to + frame(Request.CALL, payload), tag, due)
+            self.worker.channel.ask(first + frame(Request.CALL, payload), tag, due)
 
     def _begin(self, command: str, limit: float | None) -> float | None:
         """Takes note of a request that is about to be made; by when it is to be answered."""

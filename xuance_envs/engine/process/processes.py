@@ -16,6 +16,7 @@ from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.process.black_box import REGION
 from xuance_envs.engine.process.driver import ProcessDriver
 from xuance_envs.engine.process.end import PATIENCE, end_all
+from xuance_envs.engine.process.memory_lender import MemoryLender
 from xuance_envs.engine.process.placement import Placement
 from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.process.worker_process import StartSettings, start_worker
@@ -54,6 +55,7 @@ class Processes(Backend[ProcessDriver]):
     ) -> None:
         super().__init__(split, env_fns, keywords, settings.autoreset, info_bytes)
         self.settings = settings
+        self.lender: MemoryLender = MemoryLender(settings.memory)
         self._forked = settings.context.get_start_method() == "fork"
         if self._forked:
             number_classes()

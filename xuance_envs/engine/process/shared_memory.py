@@ -5,18 +5,34 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import struct
 import tempfile
 import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from xuance_envs.engine.cgroups import limits
 
-__all__ = ["UNIT", "SharedMemory", "available_memory", "keep_from_forks"]
+__all__ = [
+    "UNIT",
+    "SharedMemory",
+    "SharedPart",
+    "available_memory",
+    "keep_from_forks",
+    "pack_parts",
+    "unpack_parts",
+]
 
 UNIT = 1 << 16
 """Bytes whose multiples are where parts begin: a multiple of any page's size."""
 
 _MAP_FIXED = 0x10
+
+_ARRAYS = (
+    "the arrays shared with the workers need {:,} bytes of shared memory, {}. "
+    "Fewer environments, or smaller observations, need less"
+)
 
 
 class SharedMemory:
@@ -47,8 +63,13 @@ class SharedMemory:
                     f"to be had: {error.strerror}"
                 ) from error
 
-    def extend(self, nbytes: int) -> int:
+    def extend(self, nbytes: int, told: str = _ARRAYS, unchecked: int = 0) -> int:
         """Adds a part of a size, zeros, and reserves it, so that using it cannot fail.
+
+        Args:
+            nbytes: the size.
+            told: what an error says, with places for the size and the reason.
+            unchecked: so many bytes are taken without a look at what memory there is.
 
         Returns:
             Where it begins.
@@ -60,28 +81,35 @@ class SharedMemory:
             size, at = min(fitting)
             self._free.remove(at)
             return self._cleared(at, size)
-        told = (
-            f"the arrays shared with the workers need {nbytes:,} bytes of shared memory, {{}}. "
-            "Fewer environments, or smaller observations, need less"
-        )
-        available = available_memory()
+        available = available_memory() if nbytes > unchecked else None
         if available is not None and nbytes > available:
-            raise MemoryError(told.format(f"and {available:,} are available"))
+            raise MemoryError(told.format(nbytes, f"and {available:,} are available"))
         start = -(-os.fstat(self.fd).st_size // UNIT) * UNIT
+        new = start if self._sizes else 0  # what it began with has not been reserved before
         try:
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self.fd, 0, start + nbytes)
+                os.posix_fallocate(self.fd, new, start + nbytes - new)
             else:
                 os.ftruncate(self.fd, start + nbytes)
         except OSError as error:
             reason = f"which are not to be had: {error.strerror}"
-            raise MemoryError(told.format(reason)) from error
+            raise MemoryError(told.format(nbytes, reason)) from error
         self._sizes[start] = nbytes
         return start
 
     def give_back(self, start: int) -> None:
         """Leaves a part that nobody uses any more to who wants one."""
         self._free.add(start)
+
+    def remove(self, start: int) -> None:
+        """Gives a part back that nobody has mapped, to the system unless others came behind it."""
+        if start not in self._sizes:
+            return  # an interrupt came when it had gone
+        if start == max(self._sizes):
+            os.ftruncate(self.fd, start)
+            del self._sizes[start]
+        else:
+            self.give_back(start)
 
     def _cleared(self, start: int, nbytes: int) -> int:
         for at in range(start, start + nbytes, UNIT):
@@ -107,6 +135,50 @@ class SharedMemory:
         elif self.fd >= 0:
             fd, self.fd = self.fd, -1
             os.close(fd)
+
+
+@dataclass(frozen=True)
+class SharedPart:
+    """Bytes in the memory that processes share.
+
+    Attributes:
+        fd: its descriptor in this process.
+        start: where they begin.
+        nbytes: how many.
+    """
+
+    fd: int
+    start: int
+    nbytes: int
+
+    def read(self) -> bytes:
+        """A copy of them."""
+        parts: list[bytes] = []
+        at = self.start
+        while (left := self.start + self.nbytes - at) and (read := os.pread(self.fd, left, at)):
+            parts.append(read)
+            at += len(read)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def write(self, data: bytes) -> None:
+        """Puts others there: as many."""
+        written = 0
+        while written < self.nbytes:
+            rest = memoryview(data)[written:]
+            written += os.pwrite(self.fd, rest, self.start + written)
+
+
+_PART = struct.Struct("<qq")
+
+
+def pack_parts(parts: Iterable[SharedPart]) -> bytes:
+    """Where parts are, for another process that has the memory."""
+    return b"".join(_PART.pack(part.start, part.nbytes) for part in parts)
+
+
+def unpack_parts(fd: int, packed: bytes) -> list[SharedPart]:
+    """The parts, given this process's descriptor of the memory."""
+    return [SharedPart(fd, start, nbytes) for start, nbytes in _PART.iter_unpack(packed)]
 
 
 def keep_from_forks(memory: mmap.mmap, fd: int, offset: int) -> None:

@@ -11,6 +11,7 @@ import select
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,7 +24,12 @@ from xuance_envs.engine.group.requests import Reply, Request
 from xuance_envs.engine.process.black_box import recorder_in
 from xuance_envs.engine.process.doorbell import Inbox, PeerGoneError, frame, write_all
 from xuance_envs.engine.process.settings import WorkerSettings
-from xuance_envs.engine.process.shared_memory import SharedMemory, keep_from_forks
+from xuance_envs.engine.process.shared_memory import (
+    SharedMemory,
+    SharedPart,
+    keep_from_forks,
+    unpack_parts,
+)
 
 __all__ = ["run"]
 
@@ -79,11 +85,15 @@ class Worker:
         """
         group = self._settings.index
         host = self._hosts[group]
+        lent: Sequence[SharedPart] = ()
         while True:
             code, payload = requests.receive()
             requests.clear()
             if code in _FOR_GROUP:
-                write_all(replies, frame(*host.answer(code, payload)))
+                write_all(replies, frame(*host.answer(code, payload, lent)))
+                lent = ()
+            elif code == Request.LENT:
+                lent = unpack_parts(self._memory.fd, payload)
             elif code == Request.GROUP:
                 group = int(payload)
                 host = self._hosted(group)

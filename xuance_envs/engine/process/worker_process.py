@@ -51,7 +51,8 @@ def _disown() -> None:
     """Makes a forked process one that has no workers.
 
     It inherits the callers' ends of their pipes, and as long as it held them, nobody would
-    notice the end of this process. And multiprocessing would end the workers when it exits.
+    notice the end of this process. And multiprocessing would end the workers when it exits, unless
+    they are taken out of a set for which it has no public name.
     """
     global _changing
     _changing = threading.RLock()

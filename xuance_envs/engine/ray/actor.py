@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,8 +82,13 @@ class HostedGroup(ABC):
         self.lock = threading.Lock()
 
     @abstractmethod
-    def ask(self, ask: Ask) -> None:
-        """Starts what it is asked for."""
+    def ask(self, ask: Ask, lent: Sequence[Any]) -> None:
+        """Starts what it is asked for.
+
+        Args:
+            ask: what.
+            lent: what it is lent.
+        """
 
     @abstractmethod
     def answer(self) -> Answer:
@@ -115,21 +120,26 @@ class GroupsActor(ABC):
         """
         self._wire = ActorWire(self._allocated(loads(spaces)), self._plan.split)
 
-    def answer(self, request: bytes) -> bytes:
+    def answer(self, request: bytes, *states: bytes) -> bytes:
         """Has groups do what they are asked; the same request again is not executed again.
 
         So a caller that was interrupted may ask again. Several may be made at the same time.
+
+        Args:
+            request: what they are asked.
+            states: what some of them are lent.
         """
         asks, start = unpack_asks(request)
         groups = [self._groups[ask.group] for ask in asks]
         with ExitStack() as stack:
             for group in groups:
                 stack.enter_context(group.lock)
+            lent = stack.enter_context(self._lent(states))
             if stepping := [ask.group for ask in asks if ask.code == Request.STEP]:
                 self._wire.take_actions(request, start, stepping)
             for group, ask in zip(groups, asks, strict=True):
                 if group.asked != ask:
-                    group.ask(ask)
+                    group.ask(ask, [lent[k] for k in ask.lent])
                     group.asked = ask
             answers = [group.answer() for group in groups]
             extents = {
@@ -138,6 +148,11 @@ class GroupsActor(ABC):
                 if answer.is_outcome
             }
             return pack_answers(answers, self._wire.results(extents) if extents else b"")
+
+    @contextmanager
+    def _lent(self, states: Sequence[bytes]) -> Iterator[Sequence[Any]]:
+        """Brings its groups states; they may be at them until all have answered."""
+        yield states
 
     @abstractmethod
     def _start(self, plan: ActorPlan) -> Sequence[HostedGroup]:
@@ -176,18 +191,20 @@ class _GroupHere(HostedGroup):
         super().__init__()
         self._host = host
         self._ask: Ask
+        self._lent: Sequence[Any] = ()
         self._answer: Answer | None = None
 
-    def ask(self, ask: Ask) -> None:
+    def ask(self, ask: Ask, lent: Sequence[Any]) -> None:
         """See :class:`HostedGroup`."""
-        self._ask, self._answer = ask, None
+        self._ask, self._lent, self._answer = ask, lent, None
 
     def answer(self) -> Answer:
         """See :class:`HostedGroup`."""
         if self._answer is None:
             # A step whose actions are objects, too, has them in a call.
             request = Request.CALL if self._ask.payload else self._ask.code
-            code, payload = self._host.answer(request, self._ask.payload)
+            code, payload = self._host.answer(request, self._ask.payload, self._lent)
+            self._lent = ()
             answer = Answer(code, NOTHING, NO_NEWS, payload)
             if answer.is_outcome:
                 group = self._host.group

@@ -17,6 +17,7 @@ from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.ray.actor import ActorPlan
 from xuance_envs.engine.ray.cluster import LostError, RayCluster
 from xuance_envs.engine.ray.driver import ActorDriver
+from xuance_envs.engine.ray.ref_lender import RefLender
 from xuance_envs.engine.ray.shares import ActorShare
 from xuance_envs.engine.ray.worker_actor import ActorSettings, WorkerActor
 from xuance_envs.engine.serialization import dumps_for_worker
@@ -59,6 +60,7 @@ class Actors(Backend[ActorDriver]):
         super().__init__(split, env_fns, keywords, autoreset, info_bytes)
         self.actors: list[WorkerActor] = []
         self.asked = self.flush
+        self.lender = RefLender(settings.cluster)
         self._settings = settings
         self._plan = plan
         self._shares = shares

@@ -8,12 +8,12 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-from xuance_envs.engine.backend import WorkerDriver, shown
+from xuance_envs.engine.backend import STARTING, Packed, WorkerDriver, shown
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.requests import PLAIN, Request
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, take_news
@@ -91,18 +91,18 @@ class ActorDriver(WorkerDriver):
         self._command = "step"
         self._ask(self._settings.timeout, Ask(self._group, tag, Request.STEP, "", actions or b""))
 
-    def ask(self, tag: int, packed: tuple[str, bytes]) -> None:
+    def ask(self, tag: int, packed: Packed) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
-        command, payload = packed
+        command, payload, lent = packed
         self._command = command
-        starts = command in ("build", "rebuild")
-        limit = self._settings.start_timeout if starts else self._settings.timeout
-        self._ask(limit, Ask(self._group, tag, Request.CALL, command, payload))
+        settings = self._settings
+        limit = settings.start_timeout if command in STARTING else settings.timeout
+        self._ask(limit, Ask(self._group, tag, Request.CALL, command, payload), lent)
 
-    def _ask(self, limit: float | None, ask: Ask) -> None:
+    def _ask(self, limit: float | None, ask: Ask, lent: Sequence[Any] = ()) -> None:
         self._limit = limit
         self.due = None if limit is None else monotonic() + limit + self._grace
-        self.actor.ask(ask)
+        self.actor.ask(ask, lent)
         self.tag = ask.tag
 
     def result(self, deadline: float | None = None) -> Any:

@@ -8,9 +8,12 @@ through it as it is.
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from xuance_envs.engine.backend import Packed
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import Outcome
 from xuance_envs.engine.group.requests import Reply, Request
@@ -46,6 +49,7 @@ class MachineActor(GroupsActor):
         self._processes = Processes(
             settings, plan.split, (), (), pin=True, info_bytes=plan.info_bytes
         )
+        self._lending = threading.Lock()
         self._end = self._processes.ends_with(self)
         self._processes.start()
         if plan.restarts:
@@ -78,6 +82,17 @@ class MachineActor(GroupsActor):
         worker = self._processes.restart(index)
         worker.attach(self._arrays_of(worker))
 
+    @contextmanager
+    def _lent(self, states: Sequence[bytes]) -> Iterator[Sequence[Any]]:
+        if not states:
+            yield states
+            return
+        with self._lending:  # one call at a time: others may be about other groups
+            try:
+                yield self._processes.lender.lend(states)
+            finally:
+                self._processes.lender.take_back()
+
     def close(self) -> None:
         """See :class:`~xuance_envs.engine.ray.actor.GroupsActor`."""
         self._processes.end()
@@ -99,7 +114,7 @@ class _GroupInProcess(HostedGroup):
         self._extents = NOTHING
         self._failure: BaseException | None = None
 
-    def ask(self, ask: Ask) -> None:
+    def ask(self, ask: Ask, lent: Sequence[Any]) -> None:
         """See :class:`~xuance_envs.engine.ray.actor.HostedGroup`."""
         self._failure = None
         if ask.command == "rebuild":
@@ -113,7 +128,7 @@ class _GroupInProcess(HostedGroup):
             self._machine.before_step(self._index)
             worker.ask_step(ask.tag, frame(Request.CALL, ask.payload) if ask.payload else None)
         else:
-            worker.ask(ask.tag, (ask.command, ask.payload))
+            worker.ask(ask.tag, Packed(ask.command, ask.payload, lent))
 
     def _begin_anew(self) -> None:
         self._extents = NOTHING

@@ -30,7 +30,8 @@ HOW_CODE_COMES = (
 """What to do where an actor lacks the code of what it is sent."""
 
 _COUNT = struct.Struct("<H")
-_ASK = struct.Struct("<HqBBI")
+_ASK = struct.Struct("<HqBBHI")
+_LENT = struct.Struct("<H")
 _ANSWER = struct.Struct(f"<BBIBI?I{NEWS_BYTES}s")
 
 _OUTCOMES = frozenset({*PLAIN, Reply.OUTCOME})
@@ -46,6 +47,7 @@ class Ask(NamedTuple):
         command: its name, for a call.
         payload: what belongs to it; of a step, a call to make in its place where some actions are
             no arrays.
+        lent: what it is lent, by the places among all that the call brings besides the request.
     """
 
     group: int
@@ -53,6 +55,7 @@ class Ask(NamedTuple):
     code: int
     command: str
     payload: bytes
+    lent: tuple[int, ...] = ()
 
 
 class Answer(NamedTuple):
@@ -79,9 +82,14 @@ class Answer(NamedTuple):
 def pack_asks(asks: Sequence[Ask], actions: bytes) -> bytes:
     """A request, with the actions of those that are asked for a step."""
     lines = [
-        _ASK.pack(ask.group, ask.tag, ask.code, len(ask.command), len(ask.payload)) for ask in asks
+        _ASK.pack(ask.group, ask.tag, ask.code, len(ask.command), len(ask.lent), len(ask.payload))
+        for ask in asks
     ]
-    besides = [ask.command.encode() + ask.payload for ask in asks if ask.command or ask.payload]
+    besides = [
+        b"".join([ask.command.encode(), *map(_LENT.pack, ask.lent), ask.payload])
+        for ask in asks
+        if ask.command or ask.payload
+    ]
     return b"".join([_COUNT.pack(len(asks)), *lines, actions, *besides])
 
 
@@ -90,11 +98,13 @@ def unpack_asks(request: bytes) -> tuple[list[Ask], int]:
     (count,) = _COUNT.unpack_from(request)
     start = _COUNT.size + count * _ASK.size
     lines = list(_ASK.iter_unpack(memoryview(request)[_COUNT.size : start]))
-    at = len(request) - sum(name + size for *_, name, size in lines)
+    at = len(request) - sum(name + count * _LENT.size + size for *_, name, count, size in lines)
     asks = []
-    for group, tag, code, name, size in lines:
+    for group, tag, code, name, count, size in lines:
         command, at = request[at : at + name].decode(), at + name
-        asks.append(Ask(group, tag, code, command, request[at : at + size]))
+        lent = tuple(_LENT.unpack_from(request, at + k * _LENT.size)[0] for k in range(count))
+        at += count * _LENT.size
+        asks.append(Ask(group, tag, code, command, request[at : at + size], lent))
         at += size
     return asks, start
 

@@ -6,6 +6,7 @@ until somebody says that this is all, or wants an answer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -105,7 +106,7 @@ class WorkerActor:
         self._handle = start_actor(settings, options, plan)
         self._place: tuple[int, str] | None = None
         self._wire: ActorWire
-        self._asks: dict[int, Ask] = {}
+        self._asks: dict[int, tuple[Ask, Sequence[Any]]] = {}
         self._calls: dict[int, Call] = {}
         # Answered before anything else is, and so it tells whether the actor has started.
         self._whereabouts = self._cluster.call(self._handle.whereabouts)
@@ -125,9 +126,14 @@ class WorkerActor:
         """
         return self._cluster.call(self._handle.attach, spaces)
 
-    def ask(self, ask: Ask) -> None:
-        """Has a group asked, together with others, when :meth:`flush` is called."""
-        self._asks[ask.group] = ask
+    def ask(self, ask: Ask, lent: Sequence[Any] = ()) -> None:
+        """Has a group asked, together with others, when :meth:`flush` is called.
+
+        Args:
+            ask: what.
+            lent: what Ray knows objects by that it is lent.
+        """
+        self._asks[ask.group] = ask, lent
 
     def flush(self) -> None:
         """Makes a call of what there is to ask.
@@ -136,10 +142,15 @@ class WorkerActor:
         """
         if not self._asks:
             return
-        asks = list(self._asks.values())
+        lent = list(dict.fromkeys(ref for _, refs in self._asks.values() for ref in refs))
+        asks = [
+            ask._replace(lent=tuple(map(lent.index, refs))) if refs else ask
+            for ask, refs in self._asks.values()
+        ]
         stepping = [ask.group for ask in asks if ask.code == Request.STEP]
         request = pack_asks(asks, self._wire.actions(stepping) if stepping else b"")
-        call = Call(self._cluster.call(self._handle.answer, request), [ask.group for ask in asks])
+        ref = self._cluster.call(self._handle.answer, request, *lent)
+        call = Call(ref, [ask.group for ask in asks])
         self._calls.update(dict.fromkeys(call.groups, call))
         self._asks = {}
 

@@ -1,0 +1,173 @@
+"""Large states, which worker processes are lent in the memory they share: none stays there."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comparing import assert_same
+from interrupts import Instant
+from stateful_envs import Collector, Heavy, scaled_by
+
+import xuance_envs
+from xuance_envs import StateError, StateMismatchError, SubprocVecEnv, WorkerDiedError
+from xuance_envs.engine.process.doorbell import Channel
+from xuance_envs.engine.process.memory_lender import LARGE
+from xuance_envs.engine.process.shared_memory import UNIT
+
+PACKAGE = Path(xuance_envs.__file__).parent
+N = 6
+
+
+def subproc(fns: list[Any], **options: Any) -> SubprocVecEnv:
+    return SubprocVecEnv(fns, in_series=2, context="forkserver", **options)
+
+
+def shared_bytes(envs: SubprocVecEnv) -> int:
+    """Bytes of shared memory, where the next part would begin."""
+    return -(-os.fstat(envs._groups.backend.settings.memory.fd).st_size // UNIT) * UNIT
+
+
+@pytest.fixture
+def in_pipes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the bytes that go through pipes, in requests and in replies."""
+    counted: list[int] = []
+    ask, answer = Channel.ask, Channel.answer
+
+    def counting_ask(self: Channel, message: bytes, *rest: Any) -> None:
+        counted.append(len(message))
+        ask(self, message, *rest)
+
+    def counting_answer(self: Channel, *rest: Any) -> Any:
+        found = answer(self, *rest)
+        counted.append(len(found[1]))
+        return found
+
+    monkeypatch.setattr(Channel, "ask", counting_ask)
+    monkeypatch.setattr(Channel, "answer", counting_answer)
+    return counted
+
+
+@pytest.mark.parametrize("caller_steps", [False, True])
+def test_they_do_not_go_through_pipes_and_leave_nothing(
+    in_pipes: list[int], caller_steps: bool
+) -> None:
+    with subproc([Heavy] * N, caller_steps=caller_steps) as envs:
+        envs.reset(seed=1)
+        before = shared_bytes(envs)
+        del in_pipes[:]
+        obs, _ = envs.clone_state(3, range(N))
+        assert_same(list(obs), [obs[3]] * N)
+        envs.clone_state([5, 4, 3, 2, 1, 0], range(N))
+        envs.load_state(envs.save_state())
+        assert sum(in_pipes) < LARGE
+        assert shared_bytes(envs) == before
+
+
+def test_small_ones_go_with_their_command() -> None:
+    with subproc([Collector] * N) as envs:
+        envs.reset(seed=1)
+        lender = envs._groups.lender
+        lender.lend_room = lender.lend = None  # type: ignore[assignment]  # so that it would fail
+        envs.clone_state(3, range(N))
+        envs.load_state(envs.save_state())
+
+
+def test_each_is_written_once_for_all_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    pwrite = os.pwrite
+    with subproc([Heavy] * N) as envs:
+        envs.reset(seed=1)
+        state = envs.save_state([2])
+
+        def counting(fd: int, data: Any, at: int) -> int:
+            written.append(len(data))
+            return pwrite(fd, data, at)
+
+        monkeypatch.setattr(os, "pwrite", counting)
+        envs.load_state(state[[0] * N])
+        assert sum(written) == len(state.envs[0].env)
+
+
+def test_one_that_does_not_fit_an_environment_leaves_nothing() -> None:
+    fns = [partial(wrapped, 2)] * 5 + [partial(wrapped, 3)]
+    with subproc(fns) as envs:
+        envs.reset(seed=1)
+        before = shared_bytes(envs)
+        with pytest.raises(StateMismatchError, match="environment 5"):
+            envs.clone_state(0, range(N))
+        assert shared_bytes(envs) == before
+        envs.clone_state(0, range(5))
+
+
+def wrapped(factor: int) -> Any:
+    env = scaled_by(factor)
+    env.unwrapped.ballast = list(range(1 << 16))
+    return env
+
+
+def test_too_little_memory_for_them_is_said_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with subproc([Heavy] * N) as envs:
+        envs.reset(seed=1)
+        state = envs.save_state()
+        module = "xuance_envs.engine.process.shared_memory.available_memory"
+        monkeypatch.setattr(module, lambda: 1000)
+        monkeypatch.setattr("xuance_envs.engine.process.memory_lender.UNCHECKED", 100_000)
+        with pytest.raises(MemoryError, match=r"states .* need 5\d\d,\d{3} bytes .* 1,000 are"):
+            envs.clone_state(0, 5)
+        monkeypatch.undo()
+        assert envs.save_state() == state
+
+
+@pytest.mark.parametrize("command", ["save_states", "hand_over", "prepare_states", "load_states"])
+@pytest.mark.parametrize("mode", ["raise", "restart", "resume"])
+def test_a_worker_that_is_killed_in_between_leaves_nothing(command: str, mode: str) -> None:
+    how: dict[str, Any] = {} if mode == "raise" else {"on_worker_failure": mode}
+    envs = subproc([Heavy] * N, **how)
+    envs.reset(seed=1)
+    before = shared_bytes(envs)
+    driver = envs._groups.drivers[1]
+    pack = driver.pack
+
+    def killing(name: str, *arguments: Any) -> Any:
+        packed = pack(name, *arguments)
+        if name == command:
+            os.kill(envs.pids[1], signal.SIGKILL)
+        return packed
+
+    driver.pack = killing  # type: ignore[method-assign]
+    try:
+        if mode == "raise":
+            with pytest.raises(WorkerDiedError):
+                envs.clone_state(3, range(N))
+        else:
+            with suppress(WorkerDiedError, StateError):  # unless it was lost before it was asked
+                envs.clone_state(3, range(N))
+            del driver.pack
+            assert shared_bytes(envs) == before
+            obs, _ = envs.clone_state(3, range(N))
+            assert_same(list(obs), [obs[3]] * N)
+            assert shared_bytes(envs) == before
+    finally:
+        envs.close()
+
+
+def test_an_interrupt_leaves_nothing_for_long() -> None:
+    with subproc([Heavy] * N) as envs:
+        envs.reset(seed=1)
+        before = shared_bytes(envs)
+        number, came = 0, True
+        while came:
+            with Instant(number, [str(PACKAGE / "engine")]) as instant:
+                envs.clone_state(3, range(N))
+            came, number = instant.came, number + number // 4 + 3
+            obs, _ = envs.clone_state(0, range(N))
+            assert_same(list(obs), [obs[0]] * N)
+            assert shared_bytes(envs) == before
