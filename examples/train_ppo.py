@@ -94,11 +94,43 @@ def image_body(channels: int) -> nn.Module:
     )
 
 
-class Agent(nn.Module):
-    """A policy and a value function: for images with one body, for vectors with one each."""
+class Scale(nn.Module):
+    """The mean and the variance of the states so far; being buffers, they travel with weights."""
 
-    def __init__(self, state_shape: tuple[int, ...], action_space: gymnasium.Space[Any]) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("variance", torch.ones(size))
+        self.register_buffer("count", torch.tensor(0.0, dtype=torch.float64))
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """The states in this scale."""
+        return ((states - self.mean) / (self.variance + 1e-8).sqrt()).clamp(-10, 10)
+
+    def learn(self, states: torch.Tensor) -> None:
+        """Takes in more states, by rows."""
+        variance, mean = torch.var_mean(states, 0, correction=0)
+        share = len(states) / (self.count + len(states))
+        apart = mean - self.mean
+        self.variance += ((variance - self.variance) + apart.square() * (1 - share)) * share
+        self.mean += apart * share
+        self.count += len(states)
+
+
+class Agent(nn.Module):
+    """A policy and a value function: for images with one body, for vectors with one each.
+
+    With ``scales`` it learns the scale of vectors itself, for environments that do not.
+    """
+
+    def __init__(
+        self,
+        state_shape: tuple[int, ...],
+        action_space: gymnasium.Space[Any],
+        scales: bool = False,
+    ) -> None:
+        super().__init__()
+        self.scale = Scale(*state_shape) if scales else None
         self.is_discrete = isinstance(action_space, gymnasium.spaces.Discrete)
         self.first = int(action_space.start) if self.is_discrete else 0
         actions = int(action_space.n) if self.is_discrete else action_space.shape[0]
@@ -118,6 +150,8 @@ class Agent(nn.Module):
         """Actions, new or those given, with their log-probabilities; values; the entropy."""
         if self.sees_images:
             states = states / 255
+        elif self.scale is not None:
+            states = self.scale(states)
         features = self.policy_body(states)
         policy = self.policy_head(features)
         if masks is not None:
@@ -171,6 +205,8 @@ def train(
         if isinstance(collector, RayRolloutCollector) and not pauses(number):
             collector.collect_async()  # the next one is played while this one is learned from
         update(collector, agent, optimizer, settings)
+        if agent.scale is not None:
+            agent.scale.learn(collector.states.detach().flatten(0, 1))
         if isinstance(collector, RayRolloutCollector):
             collector.update_agent()
         yield
@@ -288,14 +324,15 @@ def prepared(envs: VecEnv, gamma: float) -> VecEnv:
 
 
 def make_prepared_env(env_id: str, gamma: float) -> gymnasium.Env[Any, Any]:
-    """One environment that is prepared likewise, by itself, for a collector elsewhere."""
+    """One environment that is prepared likewise, by itself, for a collector elsewhere.
+
+    Its observations are left to the agent, for all environments are to be seen in one scale.
+    """
     env = make_env(env_id)
-    if not has_scale(env.observation_space):
-        return env
-    if isinstance(env.action_space, gymnasium.spaces.Box):
+    if has_scale(env.observation_space) and isinstance(env.action_space, gymnasium.spaces.Box):
         env = wrappers.ClipAction(wrappers.RescaleAction(env, -1.0, 1.0))
         env = wrappers.NormalizeReward(env, gamma)
-    return wrappers.NormalizeObservation(env)
+    return env
 
 
 def has_scale(space: gymnasium.Space[Any]) -> bool:
@@ -326,10 +363,7 @@ def main() -> None:
     parser.add_argument("--save", metavar="FILE", help="where the trained agent goes")
     parser.add_argument("--play", metavar="FILE", help="an agent that is to play, and not to learn")
     parser.add_argument(
-        "--checkpoint",
-        type=Path,
-        metavar="DIR",
-        help="where to write checkpoints, also at the end",
+        "--checkpoint", type=Path, metavar="DIR", help="where checkpoints go, also at the end"
     )
     add("--every", type=int, default=10, metavar="N", help="updates between two checkpoints")
     parser.add_argument(
@@ -348,7 +382,8 @@ def main() -> None:
     else:
         envs = first = make_envs(args.env, args.num_envs, args.backend, settings.gamma)
     *height_and_width, last = first.observation_space.shape
-    agent = Agent((last, *height_and_width), first.action_space)
+    scales = bool(args.collectors) and has_scale(first.observation_space)
+    agent = Agent((last, *height_and_width), first.action_space, scales)
     if agent.sees_images and torch.cuda.is_available():
         agent.cuda()
     if not agent.sees_images:
@@ -368,6 +403,9 @@ def main() -> None:
         optimizer = optimizer_for(agent, settings)
         if args.resume is not None and (args.resume / CHECKPOINT).exists():
             load_checkpoint(args.resume, collector, agent, optimizer)
+            print(f"{collector.global_steps:>10,} steps  as in {args.resume}", flush=True)
+        elif args.resume is not None:
+            print(f"from the beginning: {args.resume} has no checkpoint", flush=True)
         start, begun = time.perf_counter(), collector.global_steps
         shown = start
         playing = iter(collector.rollout, "learned")  # play for ever, and learn nothing

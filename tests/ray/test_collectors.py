@@ -139,7 +139,18 @@ def test_a_second_life_draws_something_else() -> None:
         torch.set_rng_state(state)
 
 
-def test_weights_go_to_all_and_rows_say_how_far_behind_they_are() -> None:
+def test_weights_go_to_all_and_rows_say_how_far_behind_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[Any] = []  # Ray brings what is put once to each node
+    put, call = RayCluster.put, RayCluster.call
+
+    def counted_call(cluster: RayCluster, method: Any, *arguments: Any) -> Any:
+        assert not any(isinstance(argument, bytes) for argument in arguments)
+        return call(cluster, method, *arguments)
+
+    monkeypatch.setattr(RayCluster, "put", lambda *given: sent.append(1) or put(*given))
+    monkeypatch.setattr(RayCluster, "call", counted_call)
     functions = env_fns(SPACES["vector"])
     agent = Weighing()
     with RayRolloutCollector(functions, agent, 2, 3, processes=1) as collector:
@@ -158,6 +169,7 @@ def test_weights_go_to_all_and_rows_say_how_far_behind_they_are() -> None:
         collector.rollout()
         assert collector.values.eq(3).all()
         assert not collector.policy_lag.any()
+    assert len(sent) == 3
 
 
 @pytest.mark.parametrize(
@@ -577,14 +589,14 @@ with RayRolloutCollector(OwnEnv, OwnAgent(), 1, 3, num_envs=4, processes=2) as c
 """
 
 
-def run_script(path: Path, *arguments: str) -> str:
+def run_script(path: Path, *arguments: str, seconds: float = 110) -> str:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     result = subprocess.run(
         [sys.executable, str(path), *arguments],
         env={**environ, **VARIABLES, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=seconds,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
@@ -609,6 +621,14 @@ def test_the_example_of_ppo_trains_with_collectors(env_id: str) -> None:
     last = told.splitlines()[-1]
     assert int(last.split()[0].replace(",", "")) >= 600
     assert "mean return" in last
+
+
+@pytest.mark.long
+def test_the_example_learns_with_collectors() -> None:
+    path = ROOT / "examples" / "train_ppo.py"
+    options = ("--collectors", "2", "--steps", "300000", "--seed", "4")
+    told = run_script(path, *options, seconds=1000)
+    assert float(told.split()[-1]) >= 475
 
 
 @pytest.mark.long

@@ -21,6 +21,14 @@ def pytest_pycollect_makemodule() -> None:
     need_remote()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Has no client read the certificates of authorities: it takes longer than a request does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("authorities")))
+        yield
+
+
 @pytest.fixture
 def serve() -> Iterator[ServerMaker]:
     """Makes servers, and closes them when the test is over."""

@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import httpx
 import pytest
 from serving import ServedProcess, wait_until
 
+from xuance_envs.errors import RemoteLimitError
 from xuance_envs.remote.cli import ServeError, add_serve_arguments, server_of
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 
@@ -65,27 +67,27 @@ def workers_of(pid: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (["--env", "NoSuchEnv-v0", "--port", "0"], "NoSuchEnv"),
-        (["--env", "CartPole-v1", "--host", "0.0.0.0"], "without tokens anybody could use"),
-        (["--env", "CartPole-v1", "--tokens", "/no/such/file"], "/no/such/file"),
-        (["--env", "CartPole-v1", "--max-envs", "0"], "at least 1"),
-        (["--env", "CartPole-v1", "--idle-timeout", "inf"], "at least 1"),
-        ([], "--env"),
-    ],
-)
-def test_what_the_user_got_wrong_is_said_in_a_line(args: list[str], said: str) -> None:
-    answer = run(*args)
+def test_what_the_user_got_wrong_is_said_in_a_line() -> None:
+    answer = run("--env", "NoSuchEnv-v0", "--port", "0")
     assert answer.returncode == 2
-    assert said in answer.stderr
+    assert "NoSuchEnv" in answer.stderr
     assert "Traceback" not in answer.stderr
 
 
+def options_of(*args: str) -> argparse.Namespace:
+    """What the command line makes of arguments, in this process."""
+    parser = argparse.ArgumentParser()
+    add_serve_arguments(parser)
+    return parser.parse_args(args)
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
+        (["--host", "0.0.0.0"], "without tokens anybody could use"),
+        (["--tokens", "/no/such/file"], "/no/such/file"),
+        (["--max-envs", "0"], "at least 1"),
+        (["--idle-timeout", "inf"], "at least 1"),
         (["--port", "99999"], "expected a port from 0 to 65535"),
         (["--root-path", "envs"], "expected a path such as /envs"),
         (["--trusted-proxy", "x"], "does not appear to be an IP"),
@@ -97,10 +99,8 @@ def test_what_the_user_got_wrong_is_said_in_a_line(args: list[str], said: str) -
 def test_so_is_an_option_that_cannot_be(
     args: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    parser = argparse.ArgumentParser()
-    add_serve_arguments(parser)
     try:
-        options = parser.parse_args(["--env", "CartPole-v1", *args])
+        options = options_of("--env", "CartPole-v1", *args)
     except SystemExit:
         assert said in capsys.readouterr().err
         return
@@ -108,22 +108,35 @@ def test_so_is_an_option_that_cannot_be(
         server_of(options)
 
 
+def test_something_to_serve_has_to_be_said() -> None:
+    with pytest.raises(ServeError, match="--env"):
+        server_of(options_of())
+
+
 def test_a_port_that_is_taken_is_said() -> None:
-    served = ServedProcess("--env", "CartPole-v1")
-    answer = run("--env", "CartPole-v1", "--port", str(served.port))
-    assert answer.returncode == 2
-    assert "in use" in answer.stderr
-    served.close()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with pytest.raises(ServeError, match="in use"):
+            server_of(options_of("--env", "CartPole-v1", "--port", port))
 
 
-def test_tokens_from_the_variable_allow_other_addresses() -> None:
-    served = ServedProcess("--env", "CartPole-v1", XUANCE_ENVS_TOKENS="a,b")
-    assert httpx.post(f"{served.url}/api/v1/session/create", json={}).status_code == 401
-    served.close()
+def test_tokens_from_the_variable_allow_other_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XUANCE_ENVS_TOKENS", "a,b")
+    options = options_of("--env", "CartPole-v1", "--host", "0.0.0.0", "--port", "0")
+    with server_of(options) as server:
+        port = server.url.rpartition(":")[2]
+        answer = httpx.post(f"http://127.0.0.1:{port}/api/v1/session/create", json={})
+        assert answer.status_code == 401
+
+
+def help_text() -> str:
+    parser = argparse.ArgumentParser()
+    add_serve_arguments(parser)
+    return parser.format_help()
 
 
 def test_help_explains_every_option() -> None:
-    text = run("--help").stdout
+    text = help_text()
     for option in (
         *(
             "--env",
@@ -144,20 +157,23 @@ def test_help_explains_every_option() -> None:
 
 def test_every_option_is_found_in_the_documentation() -> None:
     page = (ROOT / "docs" / "remote.md").read_text(encoding="utf-8")
-    options = set(re.findall(r"--[a-z][a-z-]+", run("--help").stdout)) - {"--help"}
+    options = set(re.findall(r"--[a-z][a-z-]+", help_text())) - {"--help"}
     assert len(options) > 40
     assert [each for each in sorted(options) if not re.search(rf"`{each}[` ]", page)] == []
 
 
 def test_limits_and_names_reach_the_server() -> None:
-    served = ServedProcess(
+    options = options_of(
         *("--env", "CartPole-v1", "--allow-kwarg", "render_mode", "--allow-get", "gravity"),
         *("--max-envs-per-session", "3", "--max-repeats", "7", "--worker-memory", "0"),
+        *("--port", "0"),
     )
     settings: dict[str, Any] = {"env_kwargs": {"render_mode": "rgb_array"}}
-    with RemoteVecEnv(served.url, "CartPole-v1", 3, **settings) as envs:
-        envs.reset()
-        assert envs.render_mode == "rgb_array"
-        assert envs.get_attr("gravity") == (9.8,) * 3
-        assert envs.render()[0].shape == (400, 600, 3)
-    served.close()
+    with server_of(options) as server:
+        with RemoteVecEnv(server.url, "CartPole-v1", 3, **settings) as envs:
+            envs.reset()
+            assert envs.render_mode == "rgb_array"
+            assert envs.get_attr("gravity") == (9.8,) * 3
+            assert envs.render()[0].shape == (400, 600, 3)
+        with pytest.raises(RemoteLimitError, match="allows 3 environments in a session"):
+            RemoteVecEnv(server.url, "CartPole-v1", 4)

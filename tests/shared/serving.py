@@ -40,6 +40,7 @@ def make_server(
     token_file: Path | None = None,
     kwargs: Any = (),
     allow: Permissions | None = None,
+    pages_need_token: bool = False,
     address: dict[str, Any] | None = None,
     **limits: Any,
 ) -> Server:
@@ -50,6 +51,7 @@ def make_server(
         Tokens(tokens, token_file, OWN_LIMITS),
         Limits(**limits),
         allow or Permissions(),
+        pages_need_token=pages_need_token,
         watch_tokens=token_file is not None,
     )
     server = Server(settings, port=0, **(address or {}))

@@ -11,8 +11,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from backends import DUMMY, WORKERS
 from gymnasium import wrappers as w
 from gymnasium.spaces import Box
+from saving_matrix import goes_on
 
 from xuance_envs import StateError, check_saving
 
@@ -108,6 +110,21 @@ def test_it_goes_on_exactly(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     monkeypatch.setenv("VIDEOS", str(tmp_path))
     check_saving(EXACT[name], steps=30)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore:the state of one environment has")  # it has the pictures
+@pytest.mark.parametrize("name", EXACT)
+def test_it_goes_on_in_workers_and_back(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for library in ["pygame", *NEEDED.get(name, [])]:
+        pytest.importorskip(library)
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.setenv("VIDEOS", str(tmp_path))
+    goes_on(EXACT[name], DUMMY, WORKERS)
+    goes_on(EXACT[name], WORKERS, DUMMY)
 
 
 def test_statistics_go_on_but_for_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,8 +104,7 @@ def clone(
         The targets' infos; their observations are in the arrays.
     """
     source_of = dict(zip(targets, sources, strict=True))
-    driver_of = {env: driver for driver in groups.drivers for env in range(driver.lo, driver.hi)}
-    stays = {t: driver_of[s] is driver_of[t] for t, s in source_of.items()}
+    stays = {t: groups.group_of[s] == groups.group_of[t] for t, s in source_of.items()}
     wanted = {source for target, source in source_of.items() if not stays[target]}
     kept = {source for target, source in source_of.items() if stays[target]}
 
@@ -295,11 +294,10 @@ def _take_seeds(groups: Groups, seeds: Mapping[int, Seeding | None]) -> None:
 
 
 def _shares(groups: Groups, ids: Sequence[int]) -> list[tuple[int, Driver, list[int]]]:
-    return [
-        (k, driver, mine)
-        for k, driver in enumerate(groups.drivers)
-        if (mine := [env for env in ids if driver.lo <= env < driver.hi])
-    ]
+    shares: dict[int, list[int]] = {}
+    for env in ids:
+        shares.setdefault(groups.group_of[env], []).append(env)
+    return [(k, groups.drivers[k], shares[k]) for k in sorted(shares)]
 
 
 def _registry(local: bool) -> bytes | None:

@@ -15,6 +15,7 @@ import torch
 from gymnasium import Space
 
 from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.engine.ray.messages import HOW_CODE_COMES
 from xuance_envs.engine.serialization import loads, pack_error
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 from xuance_envs.rollout.collector import RolloutCollector
@@ -156,10 +157,10 @@ class CollectingActor:
     def _built(self) -> tuple[Any, Any, list[Any]]:
         if self._collector is None:
             plan = self._plan
-            self._agent = loads(plan.agent)
+            self._agent = self._here(plan.agent, "the agent")
             if plan.weights is not None:
                 self._agent.load_state_dict(loads(plan.weights))
-            vec_env = self._made(loads(plan.env_fns))
+            vec_env = self._made(self._here(plan.env_fns, "what makes the environments"))
             try:
                 self._collector = RolloutCollector(
                     vec_env, self._agent, seed=plan.seeds, device="cpu", **plan.options
@@ -171,6 +172,21 @@ class CollectingActor:
         collector = self._collector
         states = _parts(collector.state_space, collector.t_states)
         return collector.state_space, collector.action_space, states
+
+    def _here(self, packed: bytes, what: str) -> Any:
+        """What was sent.
+
+        Raises:
+            ImportError: its code is not here.
+        """
+        try:
+            return loads(packed)
+        except (ImportError, AttributeError) as error:
+            raise ImportError(
+                f"{type(error).__name__}: {error}. {what[0].upper()}{what[1:]} could not be loaded "
+                f"in collector {self._plan.number} on {self._where()}: the code has to be there, "
+                f"{HOW_CODE_COMES}"
+            ) from error
 
     def _made(self, functions: Sequence[Callable[..., Any]]) -> VecEnv:
         plan = self._plan

@@ -18,7 +18,7 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.requests import PLAIN, Request
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, take_news
 from xuance_envs.engine.ray.cluster import LostError
-from xuance_envs.engine.ray.messages import Answer, Ask
+from xuance_envs.engine.ray.messages import HOW_CODE_COMES, Answer, Ask
 from xuance_envs.engine.ray.worker_actor import LOOK, ActorSettings, Call, WorkerActor
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
@@ -207,8 +207,7 @@ class ActorDriver(WorkerDriver):
             self.lo,
             "construct",
             f"{type(error).__name__}: {error}. What makes the environments could not be loaded "
-            f"on {self.actor.where}: their code has to be there, installed, or brought by Ray with "
-            "runtime_env={'working_dir': ...} or {'py_modules': [...]}",
+            f"on {self.actor.where}: their code has to be there, {HOW_CODE_COMES}",
         )
         failure.__cause__ = error
         return failure

@@ -14,7 +14,20 @@ from xuance_envs.engine.group.requests import PLAIN, Reply
 from xuance_envs.engine.group.step_clock import NEWS_BYTES
 from xuance_envs.engine.ray.wire import Extents
 
-__all__ = ["Answer", "Ask", "pack_answers", "pack_asks", "unpack_answers", "unpack_asks"]
+__all__ = [
+    "HOW_CODE_COMES",
+    "Answer",
+    "Ask",
+    "pack_answers",
+    "pack_asks",
+    "unpack_answers",
+    "unpack_asks",
+]
+
+HOW_CODE_COMES = (
+    "installed, or brought by Ray with runtime_env={'working_dir': ...} or {'py_modules': [...]}"
+)
+"""What to do where an actor lacks the code of what it is sent."""
 
 _COUNT = struct.Struct("<H")
 _ASK = struct.Struct("<HqBBHI")
