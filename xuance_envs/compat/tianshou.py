@@ -136,8 +136,8 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         if action is None:
             raise ValueError("action must be not-None for non-async")
         if envs is self._every or (len(envs) == self.env_num and (envs == self._every).all()):
-            return self._joined([originally(stepper.step_all, action)])
-        return self._joined([originally(stepper.step, envs, action)])
+            return self._result(originally(stepper.step_all, action))
+        return self._result(originally(stepper.step, envs, action))
 
     def _step_async(self, action: Any, envs: NDArray[np.intp]) -> StepResult:
         if action is not None:

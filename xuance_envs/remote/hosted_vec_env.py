@@ -115,7 +115,7 @@ class HostedVecEnv(GroupedVecEnv):
         return self._driver.times()
 
     def finish_step(self) -> tuple[Any, NDArray[np.float64], NDArray[Any], NDArray[Any], StepInfos]:
-        """The same as :meth:`step_wait`, with nothing copied and the rewards in full.
+        """The same as ``step_wait``, with nothing copied and the rewards in full.
 
         Returns:
             Observations, rewards as the environments gave them, terminated, truncated and infos;
