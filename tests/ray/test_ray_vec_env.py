@@ -161,7 +161,7 @@ class TestSteps:
         assert len(steps) == len(replies) == 10 * 2
         # Beside what comes once per actor, 8 bytes of action there, and back an observation of 16,
         # reward, two flags, and one column of infos.
-        assert {len(request) - 4 * 8 for (request,) in steps} == {2 + 16}
+        assert {len(request) - 4 * 8 for (request,) in steps} == {2 + 18}
         assert {len(reply) - 4 * (16 + 8 + 2 + 9) for reply in replies} == {16 + 7 * 8}
 
     def test_an_actor_works_in_its_main_thread_with_one_thread_for_numeric_libraries(self) -> None:
