@@ -26,6 +26,8 @@ __all__ = [
     "shares",
 ]
 
+_BOOLS = bool, np.bool_
+
 
 def checked_functions(
     env_fns: Iterable[Callable[..., Any]], env_seed: int | None
@@ -66,7 +68,7 @@ def checked_env_ids(
         return list(range(num_envs))
     try:
         # First: NumPy 1 takes bools of its own for indices.
-        if any(isinstance(env, bool | np.bool_) for env in env_ids):
+        if any(isinstance(env, _BOOLS) for env in env_ids):
             raise TypeError
         ids = [operator.index(env) for env in env_ids]
     except TypeError:

@@ -16,6 +16,8 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["SEEN", "Seen", "checked_clones", "checked_seen", "put_in"]
 
+_INTEGERS = int, np.integer
+
 SEEN = "seen"
 """The name under which it is kept."""
 
@@ -100,7 +102,7 @@ def checked_clones(
 
 
 def _is_index(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return isinstance(value, _INTEGERS) and not isinstance(value, bool)
 
 
 def put_in(vec_env: VecEnv, ids: Sequence[int], seen: Sequence[Seen]) -> None:
