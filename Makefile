@@ -72,7 +72,9 @@ test-long: $(DEV) ## run the tests that take minutes
 test-libraries: $(LIBRARIES) ## run the tests with XuanCe, Tianshou and TorchRL, each in an environment of its own
 	@for library in xuance tianshou torchrl; do \
 	  .venv-$$library/bin/python -m pytest -q tests/compat/test_$$library.py || failed=1; \
-	done; [ -z "$$failed" ]
+	done; \
+	$(XUANCE)/bin/python -m pytest -q -m long tests/multi_agent/test_xuance_agents.py || failed=1; \
+	[ -z "$$failed" ]
 
 test-oldest: $(FLOORS) ## run the tests with the oldest releases that setup.py allows, without torch
 	@$(OLDEST)/bin/python -m pytest $(SIDE_BY_SIDE)

@@ -112,6 +112,7 @@ PARTS = {
     ),
     "transforms": Part("transforms", "--rounds 5 --seconds 0.3"),
     "multi_agent": Part("multi_agent", "--peers --rounds 5 --seconds 0.15", "many agents table"),
+    "mappo": Part("mappo", "--seeds 1 2"),
     "state": Part("state", "--rounds 7 --seconds 0.3"),
     "rollout": Part("rollout", "--rounds 5"),
     "remote": Part("remote", "--rounds 5 --seconds 0.5"),

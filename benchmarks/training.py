@@ -8,15 +8,10 @@ With --peers xuance it is XuanCe's own PPO, with its configurations, on its Subp
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import takewhile
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import gymnasium
@@ -25,6 +20,7 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from tqdm import tqdm
 
+from benchmarks.peers.elsewhere import in_xuance
 from benchmarks.shared.question import add_outputs, begin, finish, make_parser
 from xuance_envs.compat.native import from_gymnasium
 from xuance_envs.demo import load_example
@@ -34,7 +30,7 @@ from xuance_envs.report import markdown_table
 from xuance_envs.rollout.collector import RolloutCollector
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-ROOT = Path(__file__).parents[1]
+MODULE = "benchmarks.peers.xuance_training"
 
 
 def theirs(make: Callable[..., Any], env_id: str, num_envs: int) -> VecEnv:
@@ -157,15 +153,15 @@ def compare_in_xuance(args: argparse.Namespace, run: Any) -> None:
     What is stepped by nobody tells how fast it could be: all that is left is the agent.
     """
     cases = [(args.env, args.steps), (args.game, args.game_steps)]
-    taken: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    taken: dict[tuple[str, str], list[Sequence[float]]] = {}
     order = list(XUANCES)
     with tqdm(total=len(cases) * len(order) * args.rounds, unit="training") as bar:
         for env_id, steps in cases:
             for _ in range(args.rounds):
                 for title in order:
                     bar.set_description(f"{env_id}, {title}")
-                    took = train_in_xuance(XUANCES[title], env_id, args.num_envs, steps)
-                    taken.setdefault((env_id, title), []).append(took)
+                    told = in_xuance(MODULE, XUANCES[title], env_id, args.num_envs, steps)
+                    taken.setdefault((env_id, title), []).append(told)
                     bar.update()
                 order.reverse()
     rows, found = [], []
@@ -197,29 +193,6 @@ def compare_in_xuance(args: argparse.Namespace, run: Any) -> None:
     text = markdown_table(header, rows)
     print(f"\nXuanCe's PPO in {args.num_envs} environments\n\n{text}")
     finish(args, __doc__, run, text, results=found)
-
-
-def train_in_xuance(whose: str, env_id: str, num_envs: int, steps: int) -> tuple[float, float]:
-    """The seconds that so many steps of XuanCe's PPO take, and how many of CPU in its process."""
-    python = ROOT / ".venv-xuance" / "bin" / "python"
-    if not python.exists():
-        raise SystemExit("XuanCe is not installed: make test-libraries makes .venv-xuance")
-    module = "benchmarks.peers.xuance_training"
-    command = [str(python), "-m", module, whose, env_id, str(num_envs), str(steps)]
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    with TemporaryDirectory() as folder:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if done.returncode:
-        raise SystemExit(f"XuanCe's training failed:\n{done.stderr[-3000:]}")
-    seconds, busy = json.loads(done.stdout)
-    return seconds, busy
 
 
 def record(name: str, trainings: dict[str, list[tuple[float, float, float]]]) -> dict[str, Any]:

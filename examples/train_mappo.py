@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 
 from xuance_envs import MultiAgentRolloutCollector, make_multi_agent_vec
 
-EPOCHS, BATCH, CLIP = 10, 2400, 0.2
-GAMMA, GAE_LAMBDA = 0.99, 0.95
+STEPS_PER_ENV, BATCH, EPOCHS, LEARNING_RATE = 50, 800, 10, 7e-4  # a batch of environment steps
+GAMMA, GAE_LAMBDA, CLIP = 0.99, 0.95, 0.2
 ENTROPY_WEIGHT, MAX_GRADIENT = 0.01, 10.0
 
 
@@ -33,12 +33,12 @@ def network(size: int, outputs: int, gain: float) -> nn.Sequential:
 
 
 class Agent(nn.Module):
-    """One policy for all agents, who are told which they are, and one critic of all they see."""
+    """A policy that all agents share, told which they are, and a critic of all they see."""
 
     def __init__(self, obs_size: int, num_agents: int, num_actions: int) -> None:
         super().__init__()
         self.policy = network(obs_size + num_agents, num_actions, 0.01)
-        self.critic = network((obs_size + 1) * num_agents, 1, 1.0)
+        self.critic = network(obs_size * num_agents, num_agents, 1.0)
         self.register_buffer("who", torch.eye(num_agents))
         # Values are those of rewards brought to a variance of 1.
         self.register_buffer("mean", torch.zeros(()))
@@ -53,19 +53,8 @@ class Agent(nn.Module):
         chances = torch.distributions.Categorical(logits=logits, validate_args=False)
         if actions is None:
             actions = chances.sample()
-        values = self.normalized_values(obs) * self.scale + self.mean
+        values = self.critic(obs.flatten(1)) * self.scale + self.mean
         return actions, chances.log_prob(actions), values, chances.entropy()
-
-    def normalized_values(self, obs: torch.Tensor) -> torch.Tensor:
-        """What the critic says of it for each agent, before it is scaled."""
-        who = self.who.expand(len(obs), -1, -1)
-        seen = obs.flatten(1).unsqueeze(1).expand(-1, obs.shape[1], -1)
-        return self.critic(torch.cat([seen, who], dim=-1)).squeeze(-1)
-
-
-def batches(count: int, size: int) -> Iterator[torch.Tensor]:
-    """Which environment steps each batch has, in an order of chance."""
-    yield from torch.randperm(count).split(max(size, 1))
 
 
 def improve(
@@ -76,28 +65,29 @@ def improve(
     returns = advantages + play.values
     agent.mean += 0.1 * (returns[play.acted].mean() - agent.mean)
     agent.scale += 0.1 * (returns[play.acted].std() - agent.scale)
-    targets = (returns - agent.mean) / agent.scale
     counts = advantages[play.acted]
     advantages = (advantages - counts.mean()) / (counts.std() + 1e-8)
     flat = [
         None if tensor is None else tensor.flatten(0, 1)
         for tensor in (
             *(play.obs, play.action_masks, play.actions),
-            *(play.log_probs, advantages, targets, play.acted),
+            *(play.log_probs, advantages, returns, play.acted),
         )
     ]
     for _ in range(EPOCHS):
-        for rows in batches(len(flat[0]), BATCH // advantages.shape[-1]):
+        for rows in torch.randperm(len(flat[0])).split(BATCH):
             obs, masks, actions, old, gained, wanted, acted = (
                 None if tensor is None else tensor[rows] for tensor in flat
             )
-            _, log_probs, _, entropy = agent.get_actions_and_values(obs, None, masks, actions)
+            _, log_probs, values, entropy = agent.get_actions_and_values(obs, None, masks, actions)
             ratio = (log_probs - old).exp()
             gain = torch.minimum(ratio * gained, ratio.clamp(1 - CLIP, 1 + CLIP) * gained)
-            misses = nn.functional.huber_loss(
-                agent.normalized_values(obs), wanted, reduction="none"
+            missed = nn.functional.huber_loss(
+                (values - agent.mean) / agent.scale,
+                (wanted - agent.mean) / agent.scale,
+                reduction="none",
             )
-            loss = (misses - gain - ENTROPY_WEIGHT * entropy)[acted].mean()
+            loss = (missed - gain - ENTROPY_WEIGHT * entropy)[acted].mean()
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(agent.parameters(), MAX_GRADIENT)
@@ -116,29 +106,23 @@ def plot(path: str, curve: Sequence[tuple[int, float]], title: str) -> None:
     figure.savefig(path, dpi=120)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Trains, and tells how it goes."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--env", default="mpe2:simple_spread_v3")
-    parser.add_argument("--num-envs", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=120_000, help="environment steps")
-    parser.add_argument("--backend", default="subproc", choices=["auto", "dummy", "subproc"])
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--plot", metavar="FILE")
-    args = parser.parse_args(argv)
-    torch.manual_seed(args.seed)
+def train(
+    env_id: str, num_envs: int, steps: int, backend: str = "subproc", seed: int = 1
+) -> tuple[float, list[tuple[int, float]]]:
+    """Trains, and tells how it goes: the seconds it took, and the learning curve."""
+    torch.manual_seed(seed)
     torch.set_num_threads(1)
-    envs = make_multi_agent_vec(args.env, args.num_envs, backend=args.backend, state=False)
+    envs = make_multi_agent_vec(env_id, num_envs, backend=backend, state=False)
     first = envs.agents[0]
     agent = Agent(
         envs.observation_space[first].shape[0],
         envs.num_agents,
         int(envs.action_space[first].n),
     )
-    optimizer = torch.optim.Adam(agent.parameters(), 7e-4, eps=1e-5)
+    optimizer = torch.optim.Adam(agent.parameters(), LEARNING_RATE, eps=1e-5)
     began, curve = time.perf_counter(), []
-    with MultiAgentRolloutCollector(envs, agent, 50, seed=args.seed) as play:
-        while play.global_steps < args.steps:
+    with MultiAgentRolloutCollector(envs, agent, STEPS_PER_ENV, seed=seed) as play:
+        while play.global_steps < steps:
             play.rollout()
             improve(agent, optimizer, play)
             if play.mean_ep_return == play.mean_ep_return:  # there has been an episode
@@ -148,8 +132,22 @@ def main(argv: Sequence[str] | None = None) -> None:
                     f"{play.global_steps:>8,} steps: mean return {play.mean_ep_return:.1f}",
                     flush=True,
                 )
-    seconds = time.perf_counter() - began
-    print(f"{play.global_steps:,} steps in {seconds:.0f} s: mean return {play.mean_ep_return:.1f}")
+        seconds = time.perf_counter() - began
+        print(f"{play.global_steps:,} steps in {seconds:.0f} s: mean return {curve[-1][1]:.1f}")
+    return seconds, curve
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Trains with what the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--env", default="mpe2:simple_spread_v3")
+    parser.add_argument("--num-envs", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=120_000, help="environment steps")
+    parser.add_argument("--backend", default="subproc", choices=["auto", "dummy", "subproc"])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--plot", metavar="FILE")
+    args = parser.parse_args(argv)
+    seconds, curve = train(args.env, args.num_envs, args.steps, args.backend, args.seed)
     if args.plot:
         plot(args.plot, curve, f"{args.env}, {args.num_envs} environments, {seconds:.0f} s")
 

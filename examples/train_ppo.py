@@ -326,10 +326,7 @@ def main() -> None:
     parser.add_argument("--save", metavar="FILE", help="where the trained agent goes")
     parser.add_argument("--play", metavar="FILE", help="an agent that is to play, and not to learn")
     parser.add_argument(
-        "--checkpoint",
-        type=Path,
-        metavar="DIR",
-        help="where to write checkpoints, also at the end",
+        "--checkpoint", type=Path, metavar="DIR", help="where checkpoints go, also at the end"
     )
     add("--every", type=int, default=10, metavar="N", help="updates between two checkpoints")
     parser.add_argument(
@@ -368,6 +365,9 @@ def main() -> None:
         optimizer = optimizer_for(agent, settings)
         if args.resume is not None and (args.resume / CHECKPOINT).exists():
             load_checkpoint(args.resume, collector, agent, optimizer)
+            print(f"{collector.global_steps:>10,} steps  as in {args.resume}", flush=True)
+        elif args.resume is not None:
+            print(f"from the beginning: {args.resume} has no checkpoint", flush=True)
         start, begun = time.perf_counter(), collector.global_steps
         shown = start
         playing = iter(collector.rollout, "learned")  # play for ever, and learn nothing

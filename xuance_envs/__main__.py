@@ -192,6 +192,7 @@ def run_demo(args: argparse.Namespace) -> None:
     header = ("backend", "envs", "steps/s", "spread", "× Dummy", "episodes", "score", "length")
     print(f"\n{markdown_table(header, rows)}\n")
     print("steps/s: environment steps per second, the median of", DEMO_ROUNDS, "interleaved rounds")
+    print("spread: of the middle half of these; above 10% others were at work: ratios say little")
     print("episodes, score, length: finished while watched, before the timing, and their means\n")
     picture = args.out / f"{demo.env_id.replace('/', '-')}.png"
     plot_throughput(panels, picture, title=f"{demo.env_id}, random actions")

@@ -12,6 +12,8 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from benchmarks.peers.entry import Entry, LeftOut
 
@@ -116,3 +118,33 @@ def pufferlib_serial(entry: Entry) -> OtherPython:
 
 def pufferlib(entry: Entry) -> OtherPython:
     return _in_own_environment("pufferlib", "pufferlib", entry)
+
+
+def in_xuance(module: str, *arguments: object, given: str = "") -> Any:
+    """What a module that uses XuanCe answers, as JSON, in XuanCe's environment.
+
+    Args:
+        module: its name; ours is importable there, too.
+        *arguments: what it is run with.
+        given: its stdin.
+
+    Raises:
+        SystemExit: there is no such environment, or the module failed.
+    """
+    python = ROOT / ".venv-xuance" / "bin" / "python"
+    if not python.exists():
+        raise SystemExit("XuanCe is not installed: make test-libraries makes .venv-xuance")
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    with TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [str(python), "-m", module, *map(str, arguments)],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            input=given,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        raise SystemExit(f"{module} failed:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout)

@@ -138,6 +138,33 @@ def test_a_training_with_each_vector_environment(tmp_path: Path) -> None:
     assert rows[0]["times_the_first"] == 1
 
 
+def test_many_agents_beside_bare_loops(tmp_path: Path) -> None:
+    answer = run_script("multi_agent", tmp_path, *SHORT, "--worlds", "dying")
+    rows = answer.record["results"]
+    assert [row["contender"] for row in rows] == [
+        "limit of the cores",
+        "Dummy",
+        "Subproc",
+        "Subproc, caller_steps",
+        "SubprocVecMultiAgentEnv",
+    ]
+    assert all(row["steps_per_second"] > 0 for row in rows)
+    assert [row["of_limit"] == 1 for row in rows] == [True, False, False, False, False]
+
+
+def test_a_training_of_many_agents(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("mpe2")
+    short = ("--num-envs", "2", "--steps", "150", "--seeds", "1", "2")
+    learner = ("--learners", "examples/train_mappo.py")
+    answer = run_script("mappo", tmp_path, *short, *learner)
+    (row,) = answer.record["results"]
+    assert all(busy > 0 for busy in row["busy"])
+    assert len(row["seconds"]) == len(set(row["returns"])) == 2
+    assert all(each < 0 for each in row["returns"]), "a distance from what is to be covered"
+    assert "examples/train_mappo.py" in answer.page
+
+
 # --- peers --------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ def test_the_model_is_made_checked_and_read_out(tmp_path: Path) -> None:
     sizes = ("--num-envs", "2", "--work", "0.1", "--cartpoles", "2", "--model-envs", "1")
     sizes += ("--collected", "2", "--rollout-steps", "4")
     short = ("--actors", "1", "2", "--rounds", "1", "--seconds", "0.02")
-    answer = run_script("ray_scaling", tmp_path, *sizes, *short)
+    answer = run_script("ray_scaling", tmp_path, *sizes, *short, seconds=1200)
     found = answer.record["results"]
     assert [row["what"] for row in found["comparisons"]] == [
         "2 × 0.1 ms",

@@ -6,6 +6,7 @@ They run where XuanCe is: in an environment of its own, with ``make test-librari
 from __future__ import annotations
 
 import copy
+import importlib
 import importlib.util
 import json
 import os
@@ -302,6 +303,29 @@ def test_the_benchmark_trains(whose, tmp_path):
     seconds, busy = json.loads(done.stdout)
     assert seconds > 0
     assert busy > 0
+
+
+@pytest.mark.parametrize("whose", ["xuance", "ours"])
+def test_the_benchmark_of_many_agents_trains(whose, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    settings = importlib.import_module("benchmarks.mappo").settings
+    example = runpy.run_path(str(ROOT / "examples" / "train_mappo.py"))
+    command = [sys.executable, "-m", "benchmarks.peers.xuance_mappo"]
+    done = subprocess.run(
+        [*command, whose, "2", "100", "1"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        input=json.dumps(settings(example, 2)),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    seconds, busy, mean_return = json.loads(done.stdout)
+    assert seconds > 0
+    assert busy > 0
+    assert -100 < mean_return < 0, "a distance from what is to be covered"
 
 
 # --- what is put in place -----------------------------------------------------------------------

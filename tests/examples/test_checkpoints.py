@@ -24,15 +24,16 @@ def training(env_id: str, *arguments: str | Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*command, *sizes, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
-def ended(process: subprocess.Popen[str]) -> None:
-    _, errors = process.communicate(timeout=100)
+def ended(process: subprocess.Popen[str]) -> str:
+    said, errors = process.communicate(timeout=100)
     assert process.returncode == 0, errors
+    return said
 
 
 def checkpoint(folder: Path) -> Any:
@@ -52,17 +53,20 @@ def test_a_killed_training_ends_with_the_same_weights(
     before = "subproc" if after == "dummy" else "dummy"
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     uninterrupted = training(env_id, "--backend", before, "--steps", steps, "--checkpoint", whole)
-    killed = training(env_id, "--backend", before, "--steps", "10000000", "--checkpoint", parts)
+    endless = ["--backend", before, "--steps", "10000000", "--checkpoint", parts, "--resume", parts]
+    killed = training(env_id, *endless)
     while not (parts / "checkpoint.pt").exists():
         assert killed.poll() is None
         time.sleep(0.002)
     time.sleep(random.random() * 0.05)
     killed.send_signal(signal.SIGKILL)
-    killed.communicate()
+    assert f"from the beginning: {parts} has no checkpoint" in killed.communicate()[0]
     ended(uninterrupted)
-    assert checkpoint(parts)["collector"]["global_steps"] < int(steps)
+    reached = checkpoint(parts)["collector"]["global_steps"]
+    assert reached < int(steps)
     where = ["--checkpoint", parts, "--resume", parts]
-    ended(training(env_id, "--backend", after, "--steps", steps, *where))
+    said = ended(training(env_id, "--backend", after, "--steps", steps, *where))
+    assert f"{reached:,} steps  as in {parts}" in said
     one, other = checkpoint(whole), checkpoint(parts)
     assert one["collector"]["global_steps"] == other["collector"]["global_steps"]
     for name, weights in one["agent"].items():

@@ -1,4 +1,7 @@
-"""XuanCe's own algorithms learn the same on our classes as on XuanCe's, bit for bit."""
+"""XuanCe's own algorithms learn the same on our classes as on XuanCe's, bit for bit.
+
+They run where XuanCe is: in an environment of its own, with ``make test-libraries``.
+"""
 
 from __future__ import annotations
 

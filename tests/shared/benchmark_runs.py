@@ -28,7 +28,9 @@ class Answer:
     page: str
 
 
-def run_script(module: str, folder: Path, *args: str, table: str | None = None) -> Answer:
+def run_script(
+    module: str, folder: Path, *args: str, table: str | None = None, seconds: float = 110
+) -> Answer:
     """Runs a script in a process of its own.
 
     Args:
@@ -36,6 +38,7 @@ def run_script(module: str, folder: Path, *args: str, table: str | None = None) 
         folder: for the files it writes.
         *args: what it is given besides.
         table: the name of the page's markers, where it is not that of the script.
+        seconds: it may take.
     """
     table = table or f"{module} table"
     page, file = folder / "page.md", folder / "out.json"
@@ -48,7 +51,7 @@ def run_script(module: str, folder: Path, *args: str, table: str | None = None) 
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=seconds,
         check=False,
     )
     assert done.returncode == 0, done.stderr

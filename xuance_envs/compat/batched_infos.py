@@ -75,8 +75,9 @@ class InfoBatcher:
             if key not in infos:
                 infos[key] = np.zeros((len(self._every), *kind.shape), kind.dtype)
                 infos[f"_{key}"] = np.zeros(len(self._every), np.bool_)
-            infos[key][envs[mask]] = values[mask]
-            infos[f"_{key}"][envs[mask]] = True
+            at = slice(None) if mask is None else mask
+            infos[key][envs[at]] = values[at]
+            infos[f"_{key}"][envs[at]] = True
         last = np.full(len(self._every), None, dtype=object)
         for env, observation in zip(envs.tolist(), final_obs, strict=True):
             last[env] = observation
@@ -130,7 +131,8 @@ def _mix(columns: Columns, reset_columns: Columns) -> bool:
 def _with_masks(columns: Columns, wanted: NDArray[np.bool_] | None) -> dict[str, Any]:
     """Arrays and masks for Gymnasium, of the environments that are wanted; None for all."""
     infos: dict[str, Any] = {}
-    for key, (kind, values, mask) in columns.items():
+    for key, (kind, values, there) in columns.items():
+        mask = np.ones(len(values), np.bool_) if there is None else there
         if wanted is not None:
             mask = mask & wanted
             if not mask.any():

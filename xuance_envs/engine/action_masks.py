@@ -54,7 +54,7 @@ class ActionMasks:
         self._every = np.arange(len(arrays.rewards))
         # Environments whose groups ask them, and have what they said in the arrays.
         self._watched = np.zeros(len(arrays.rewards), np.bool_)
-        self._all_watched = False
+        self._all_watched = self._any_watched = False
 
     def now(self, ask: Ask) -> Any:
         """The masks of all environments, in arrays of their own.
@@ -145,17 +145,18 @@ class ActionMasks:
             self._watched[env] = parts is not None
             for mine, part in zip(self._by_method.parts, parts or (), strict=False):
                 mine[env] = part
-        self._all_watched = bool(self._watched.all())
+        self._all_watched, self._any_watched = bool(self._watched.all()), bool(self._watched.any())
         return answers
 
     @property
     def watched_rows(self) -> SpaceRows | None:
         """What environments said by their method, if any is asked; valid until the next step."""
-        return self._by_method if self._watched.any() else None
+        return self._by_method if self._any_watched else None
 
     def forget(self, envs: Sequence[int]) -> None:
         """Takes note that something was done to environments that may change what they say."""
         self._watched[list(envs)] = self._all_watched = False
+        self._any_watched = bool(self._watched.any())
 
     def check(self, envs: NDArray[np.intp] | None = None) -> None:
         """Checks the actions of some environments, or of all, as far as their masks are known.

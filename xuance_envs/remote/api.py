@@ -7,7 +7,6 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -190,8 +189,8 @@ class Api:
                 )
             self._settings.permissions.check_options(message.options)
             reset = partial(commands.reset, envs=envs, seed=message.seed, options=message.options)
-            async with self._room_for_reply(host, len(envs), form):
-                return await host.run(reset, form, begins=envs)
+            run = partial(host.run, reset, form, begins=envs)
+            return await self._with_room(host, len(envs), form, run)
 
         return await self._in_session(request, account, messages.Reset, act)
 
@@ -208,10 +207,9 @@ class Api:
                     f"this server takes at most {account.limits.repeats} steps a request, "
                     f"got {steps}",
                 )
-            room = self._room_for_reply(host, len(envs) * steps, form)
             if not host.auto_reset:
-                async with room:
-                    return await host.repeat(envs, actions, steps, form)
+                repeat = partial(host.repeat, envs, actions, steps, form)
+                return await self._with_room(host, len(envs) * steps, form, repeat)
             if steps != 1 or list(envs) != list(range(host.num_envs)):
                 raise RefusedError(
                     422,
@@ -220,8 +218,8 @@ class Api:
                     f"them: expected steps 1 and {host.num_envs} episodes in order, got steps "
                     f"{steps} and {len(envs)}",
                 )
-            async with room:
-                return await host.step(actions, form, large=not request.is_small)
+            step = partial(host.step, actions, form, large=not request.is_small)
+            return await self._with_room(host, len(envs), form, step)
 
         return await self._in_session(request, account, messages.Step, act)
 
@@ -273,11 +271,9 @@ class Api:
                     dst_ids=envs,
                     fork_rng=message.fork_rng,
                 )
-            async with self._room_for_reply(host, len(envs), form):
-                put_in = partial(
-                    commands.loaded, envs=envs, repeating=not host.auto_reset, load=load
-                )
-                return await host.run(put_in, form, begins=envs)
+            put_in = partial(commands.loaded, envs=envs, repeating=not host.auto_reset, load=load)
+            run = partial(host.run, put_in, form, begins=envs)
+            return await self._with_room(host, len(envs), form, run)
 
         return await self._in_session(request, account, messages.States, act)
 
@@ -362,7 +358,8 @@ class Api:
         most = min(limits.body, SMALL) if request.is_small else limits.body
         body = await request.read(most, limits.upload)
         message, digest = await self._by_thread(request, _decoded, model, form, limits.nodes, body)
-        return message, request.reply_form, digest + f"{request.path} {request.reply_form}".encode()
+        asked = f"{request.path} {request.reply_form.content_type}"
+        return message, request.reply_form, digest + asked.encode()
 
     async def _by_thread(self, request: Request, decode: Callable[..., T], *args: Any) -> T:
         """Decodes something of a request, by a thread if it can take a while."""
@@ -371,10 +368,10 @@ class Api:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._decoders, partial(decode, *args))
 
-    def _room_for_reply(
-        self, host: Host, observations: int, form: Form
-    ) -> AbstractAsyncContextManager[None]:
-        """Holds what the answer with so many observations may take, where that is much.
+    async def _with_room(
+        self, host: Host, observations: int, form: Form, act: Callable[[], Awaitable[bytes]]
+    ) -> bytes:
+        """Makes an answer with so many observations; holds what it may take, where that is much.
 
         Raises:
             RefusedError: it could be too large.
@@ -388,8 +385,9 @@ class Api:
                 f"allows {self._limits.reply}: ask for fewer steps or fewer episodes at a time",
             )
         if size <= LARGE:
-            return nullcontext()
-        return self.replies.made.hold(size, self._limits.request)
+            return await act()
+        async with self.replies.made.hold(size, self._limits.request):
+            return await act()
 
 
 def _from_clients(values: dict[str, Any]) -> dict[str, Any]:
@@ -408,7 +406,7 @@ def _decoded(model: type[M], form: Form, nodes: int, body: bytes) -> tuple[M, by
 
 
 def _done(body: bytes, form: Form) -> Reply:
-    return Reply(200, form.value, body)
+    return Reply(200, form.content_type, body)
 
 
 def _failure(path: str, error: Exception, form: Form) -> Reply:

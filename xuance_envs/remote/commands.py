@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from gymnasium import Space
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
-from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import EnvError
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv
@@ -24,9 +22,9 @@ from xuance_envs.remote.wire.spaces import space_to_wire
 from xuance_envs.remote.wire.values import from_client, to_wire
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.actions import check_in_space
-from xuance_envs.vector_envs.vector_env import StepResult, VecEnv
+from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = ["describe", "loaded", "masks_of", "reach", "repeat", "reset", "saved", "step_answer"]
+__all__ = ["describe", "loaded", "masks_of", "reach", "repeat", "reset", "saved", "step"]
 
 Answer = dict[str, Any]
 
@@ -71,36 +69,27 @@ def masks_of(vec_env: HostedVecEnv) -> Answer:
     return {} if masks is None else {"masks": masks}
 
 
-def step_answer(
-    space: Space[Any],
-    result: StepResult,
-    rewards: NDArray[np.float64],
-    first_observations: Callable[[NDArray[np.intp]], Any],
-) -> Answer:
-    """What a step gave.
-
-    Args:
-        space: of one observation.
-        result: what the step returned.
-        rewards: its rewards in full.
-        first_observations: gives those of the next episodes of environments whose episode ended.
-    """
-    observations, _, terminated, truncated, infos = result
-    assert isinstance(infos, StepInfos)
+def step(vec_env: HostedVecEnv) -> Answer:
+    """What the step gave that is pending; valid until the next one."""
+    space = vec_env.observation_space
+    observations, rewards, terminated, truncated, infos = vec_env.finish_step()
     batch, ends = infos.parts
-    envs, reset_batch = (np.arange(0), batch) if ends is None else ends.taken()
-    first = batch_to_wire(space, first_observations(envs)) if len(envs) else None
+    resets: Answer = {"environments": [], "observations": None, "infos": []}
+    if ends is not None:
+        envs, reset_batch = ends.taken()
+        resets = {
+            "environments": envs.tolist(),
+            "observations": batch_to_wire(space, vec_env.first_observations(envs)),
+            "infos": _batch_to_wire(reset_batch, envs),
+        }
     return {
         "observations": batch_to_wire(space, observations),
         "rewards": rewards,
         "terminated": terminated,
         "truncated": truncated,
-        "infos": _batch_to_wire(batch, np.arange(len(infos))),
-        "resets": {
-            "environments": envs.tolist(),
-            "observations": first,
-            "infos": _batch_to_wire(reset_batch, envs) if len(envs) else [],
-        },
+        "infos": _batch_to_wire(batch, infos.envs),
+        "resets": resets,
+        **masks_of(vec_env),
     }
 
 

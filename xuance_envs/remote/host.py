@@ -96,6 +96,7 @@ class Host:
         self._wanted = wanted
         self._metrics = metrics
         self._tallies = tallies
+        self._rates = [tally.steps for tally in tallies if tally.steps.is_limited]
         self._counted = 0
         self._count(self.num_envs)
         process.enter(self.num_envs)
@@ -261,10 +262,7 @@ class Host:
             return batch_from_wire(vec_env.action_space, actions, self.num_envs, from_client)
 
         def written() -> bytes:
-            result = vec_env.step_wait()
-            space, rewards = vec_env.observation_space, vec_env.full_rewards
-            answer = commands.step_answer(space, result, rewards, vec_env.first_observations)
-            return self._written(answer | commands.masks_of(vec_env), form)
+            return self._written(commands.step(vec_env), form)
 
         process = self.process
         with self._command():
@@ -354,8 +352,8 @@ class Host:
     def _step_took(self, steps: int, seconds: float) -> None:
         self.steps += steps
         self._metrics.count_steps(steps, seconds)
-        for tally in self._tallies:
-            tally.steps.charge(steps)
+        for rate in self._rates:
+            rate.charge(steps)
 
     # -- waiting ----------------------------------------------------------------------
 

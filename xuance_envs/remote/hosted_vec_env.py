@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.engine.data.step_arrays import as_float32
+from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.groups import WorkerGroups
 from xuance_envs.engine.process.processes import Lodger, Processes
@@ -111,10 +113,20 @@ class HostedVecEnv(GroupedVecEnv):
         """How long its steps take."""
         return self._driver.times()
 
-    @property
-    def full_rewards(self) -> NDArray[np.float64]:
-        """The last step's rewards as the environments gave them; valid until the next step."""
-        return self._arrays.rewards
+    def finish_step(self) -> tuple[Any, NDArray[np.float64], NDArray[Any], NDArray[Any], StepInfos]:
+        """The same as :meth:`step_wait`, with nothing copied and the rewards in full.
+
+        Returns:
+            Observations, rewards as the environments gave them, terminated, truncated and infos;
+            all but the infos valid until the next step.
+        """
+        infos, arrays = self._finish_step(), self._arrays
+        observations = arrays.observations.as_batch()
+        self._last.renew(observations)
+        self.buf_rews, self.buf_infos = as_float32(arrays.rewards), infos
+        self.buf_dones, self.buf_truncations = arrays.terminated, arrays.truncated
+        self._ledger.stepping = False
+        return observations, arrays.rewards, arrays.terminated, arrays.truncated, infos
 
     def first_observations(self, envs: NDArray[np.intp]) -> Any:
         """A batch of those that began the next episodes where some ended in the last step."""

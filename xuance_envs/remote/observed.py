@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from time import perf_counter
@@ -57,15 +56,6 @@ class Observer:
             status: of the answer.
             start: when it began, as :func:`time.perf_counter` counts.
         """
-        seconds = perf_counter() - start
-        # Soon: what was sent leaves when this turn of the event loop ends.
-        asyncio.get_running_loop().call_soon(
-            self._note, client, owner, method, path, status, seconds
-        )
-
-    def _note(
-        self, client: Any, owner: str, method: str, path: str, status: int, seconds: float
-    ) -> None:
         if method not in METHODS:
             method = "other"
         self._metrics.count_request(method, status)
@@ -79,7 +69,7 @@ class Observer:
                 method,
                 quote(path.encode(errors="replace"))[:200],
                 status,
-                seconds * 1e3,
+                (perf_counter() - start) * 1e3,
             )
 
 

@@ -100,7 +100,7 @@ class Session:
         self._rates = [rate for rate in rates if rate.is_limited]
         self._waiting = 0
         self._may_wait = limits.requests_per_session
-        self._turn = asyncio.Lock()
+        self._turn = Turnstile(1)
         self._sequence = 0
         self._digest = b""
         self._reply: Reply | None = None  # unless it is large
@@ -139,7 +139,9 @@ class Session:
             )
         self._waiting += 1
         try:
-            async with self._turn:
+            if not self._turn.enter_at_once():
+                await self._turn.enter()
+            try:
                 if self.closed:
                     raise no_session()
                 if self.over is not None:
@@ -155,12 +157,14 @@ class Session:
                     )
                 if self._rates:
                     await slowed(self._rates)
-                self.tally.requests.charge()
+                    self.tally.requests.charge()
                 reply = await act()
                 if sequence is not None:
                     self._sequence, self._digest = sequence, digest
                     self._keep(reply)
                 return reply
+            finally:
+                self._turn.leave()
         finally:
             self._waiting -= 1
             self.used = monotonic()

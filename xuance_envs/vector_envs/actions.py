@@ -16,6 +16,9 @@ from xuance_envs.engine.driver import Driver
 
 __all__ = ["ActionIntake", "are_all_inside", "check_in_space"]
 
+FEW = 32
+"""Numbers up to which Python finds the largest one before NumPy has begun to."""
+
 _NONE: Mapping[int, Any] = {}
 
 
@@ -62,12 +65,17 @@ class ActionIntake:
             and type(actions) is np.ndarray
             and actions.dtype == flat.dtype
             and actions.shape == (flat.shape if envs is None else (len(envs), *flat.shape[1:]))
-            and self._masks is None
+            and (self._masks is None or self._are_allowed(actions))
         ):
             flat[... if envs is None else envs] = actions
             return _NONE
         self._put_any(actions, envs)
         return self.packed(groups)
+
+    def _are_allowed(self, actions: NDArray[Any]) -> bool:
+        """Whether actions are known to be in their space, and nothing else is asked of them."""
+        assert self._masks is not None
+        return not self._masks.wanted and are_all_inside(self._rows.layout.space, actions)
 
     def _put_any(self, actions: Any, envs: NDArray[np.intp] | None) -> None:
         rows = self._rows
@@ -139,6 +147,9 @@ def are_all_inside(space: Space[Any], batch: NDArray[Any] | None) -> bool:
         return False
     if type(space) is spaces.Discrete:
         first = int(space.start)
+        if batch.size <= FEW:
+            values = batch.ravel().tolist()
+            return not values or (first <= min(values) and max(values) < first + int(space.n))
         return bool(first <= int(batch.min()) and int(batch.max()) < first + int(space.n))
     if type(space) is spaces.Box:
         return bool(((batch >= space.low) & (batch <= space.high)).all())

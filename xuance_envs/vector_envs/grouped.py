@@ -160,16 +160,7 @@ class GroupedVecEnv(VecEnv):
 
     def step_wait(self) -> StepResult:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_wait`."""
-        ledger, arrays = self._ledger, self._arrays
-        if not ledger.stepping:
-            self._groups.check_open()
-            raise NotSteppingError("step_wait was called without a step_async before it")
-        try:
-            outcomes = ledger.finish_step()
-        except Exception:
-            self.close()
-            raise
-        infos = self._groups.results.infos(outcomes)
+        infos, arrays = self._finish_step(), self._arrays
         if self._copy:
             obs = self._copy_observations()
             rewards = as_float32(arrays.rewards)
@@ -183,8 +174,25 @@ class GroupedVecEnv(VecEnv):
         self.buf_dones = terminated
         self.buf_truncations = truncated
         self.buf_infos = infos
-        ledger.stepping = False
+        self._ledger.stepping = False
         return obs, rewards, terminated, truncated, infos
+
+    def _finish_step(self) -> StepInfos:
+        """Waits for the step, whose results are in the arrays then; it stays pending.
+
+        Returns:
+            Its infos.
+        """
+        ledger = self._ledger
+        if not ledger.stepping:
+            self._groups.check_open()
+            raise NotSteppingError("step_wait was called without a step_async before it")
+        try:
+            outcomes = ledger.finish_step()
+        except Exception:
+            self.close()
+            raise
+        return self._groups.results.infos(outcomes)
 
     # -- some at a time ---------------------------------------------------------------
 

@@ -143,7 +143,7 @@ class InfoBatch:
         if self._groups_are_alike():
             found, _ = self._common_columns()
             return found
-        columns: dict[str, tuple[Kind, NDArray[Any], NDArray[np.bool_]]] = {}
+        columns: dict[str, tuple[Kind, NDArray[Any], NDArray[np.bool_] | None]] = {}
         for key in dict.fromkeys(key for layout in self.layouts for key in layout.keys):
             kinds = {kind for kind, _, _ in self._parts(key, envs)}
             if len(kinds) > 1 or NUMBERS[type(None)] in kinds:
@@ -154,25 +154,32 @@ class InfoBatch:
 
     def _common_columns(self) -> tuple[Columns | None, bool]:
         """The same where all groups have the same columns, and whether all infos have all keys."""
-        columns: dict[str, tuple[Kind, NDArray[Any], NDArray[np.bool_]]] = {}
+        columns: dict[str, tuple[Kind, NDArray[Any], NDArray[np.bool_] | None]] = {}
         arrays, layout = self.arrays, self.layouts[0]
-        codes = np.maximum.reduce(arrays.kinds, axis=1, initial=0)
-        masks = arrays.kinds == codes[:, np.newaxis]
-        are_full = np.logical_and.reduce(masks, axis=1).tolist()
-        for slot, (key, code) in enumerate(zip(layout.keys, codes.tolist(), strict=False)):
+        count = arrays.kinds.shape[1]
+        every_code = arrays.kinds.tobytes()  # for few environments quicker to look at than arrays
+        all_full = True
+        for slot, key in enumerate(layout.keys[: len(arrays.kinds)]):
+            codes = every_code[slot * count : (slot + 1) * count]
+            code = codes[0] if codes else 0
+            is_full = codes.count(code) == count
+            if not is_full:
+                all_full = False
+                code = max(codes)
             if not code:
                 continue
-            kind, mask = layout.kind(code), masks[slot]
+            kind, mask = layout.kind(code), None
             if kind is NUMBERS[type(None)]:
                 return None, False
             values = kind.stored(arrays, slot, layout.starts[slot])
-            if not are_full[slot]:
+            if not is_full:
+                mask = arrays.kinds[slot] == code
                 if arrays.kinds[slot, ~mask].any():
                     return None, False
                 values = values.copy("K")
                 values[~mask] = np.zeros((), values.dtype)
             columns[key] = kind, kind.values(values), mask
-        return columns, all(are_full)
+        return columns, all_full
 
     def _groups_are_alike(self) -> bool:
         first = self.layouts[0]

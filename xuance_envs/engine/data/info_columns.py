@@ -258,8 +258,8 @@ class InfoArrays:
         )
 
 
-Columns = Mapping[str, tuple[Kind, NDArray[Any], NDArray[np.bool_]]]
-"""By key, what some infos' values are, the values, and where there are any."""
+Columns = Mapping[str, tuple[Kind, NDArray[Any], NDArray[np.bool_] | None]]
+"""By key, what some infos' values are, the values, and where there are any; None for everywhere."""
 
 Frozen = tuple[Callable[[Any], Any], Any]
 """How to thaw what does not fit the columns of an info, and that, frozen."""

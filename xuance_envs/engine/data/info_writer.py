@@ -300,10 +300,11 @@ class InfoWriter:
             slots, codes, columns.items(), strict=True
         ):
             if not code:
-                for position in mask.nonzero()[0].tolist():
+                there = range(len(places)) if mask is None else mask.nonzero()[0].tolist()
+                for position in there:
                     (value,) = kind.each(values[position : position + 1])
                     rests.setdefault(places[position], {})[key] = value
                 continue
             kind.stored(self._arrays, slot, table.start(key))[at] = values
-            self._arrays.kinds[slot, at] = mask * np.uint8(code)
+            self._arrays.kinds[slot, at] = code if mask is None else mask * np.uint8(code)
         self.rest.update((i, self._freeze(rest)) for i, rest in rests.items())

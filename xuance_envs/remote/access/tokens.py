@@ -79,7 +79,7 @@ class Tokens:
         file: Path | None = None,
         limits: Mapping[str, ParseLimit] | None = None,
     ) -> None:
-        self._given = [(token, Owner(*_unnamed(token))) for token in tokens]
+        self._given = [(token, _unnamed(token)) for token in tokens]
         for number, (token, _) in enumerate(self._given, start=1):
             if not _is_token(token):
                 raise ValueError(
@@ -150,7 +150,7 @@ class Tokens:
         scheme, _, token = (authorization or b"").strip().partition(b" ")
         given = token.strip() if scheme.lower() == b"bearer" else b""
         if not self._owners:
-            return Owner(*_unnamed(given.decode("latin-1")))
+            return _unnamed(given.decode("latin-1"))
         digest = _digest(given)
         owner = self._owners.get(digest)
         if owner is None:
@@ -191,7 +191,7 @@ class Tokens:
         if not _is_token(token):
             raise ValueError("expected a token of visible ASCII characters only")
         if len(words) == 1:
-            return token, Owner(*_unnamed(token))
+            return token, _unnamed(token)
         name, _, *rest = words
         if not _NAME.fullmatch(name):
             raise ValueError("expected a name of letters, digits and any of . @ + - _")
@@ -215,7 +215,7 @@ def _digest(token: bytes) -> bytes:
 
 
 @lru_cache(256)
-def _unnamed(token: str) -> tuple[bytes, str]:
-    """The key of a token's owner, and a name that tells nothing of the token."""
+def _unnamed(token: str) -> Owner:
+    """A token's owner, with a name that tells nothing of the token."""
     digest = _digest(token.encode())
-    return b"token " + digest, f"token-{digest[:3].hex()}" if token else "anybody"
+    return Owner(b"token " + digest, f"token-{digest[:3].hex()}" if token else "anybody")

@@ -62,6 +62,7 @@ class SessionProcess:
         self._turnstile = turnstile
         self._inside: Turnstile | None = None
         self._late: asyncio.TimerHandle
+        self._loop = asyncio.get_running_loop()  # which asks the system for a process id each time
         self._thread = ThreadPoolExecutor(1, "xuance_envs-host")
         self._running: Future[Any] | None = None
         self._listening: tuple[int, ...] = ()
@@ -151,7 +152,7 @@ class SessionProcess:
 
     async def idle(self, seconds: float) -> None:
         """Waits until no command is being done, at most so long."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         until = loop.time() + seconds
         while self.busy and loop.time() < until:
             await asyncio.sleep(LOOK)
@@ -229,7 +230,7 @@ class SessionProcess:
         Returns:
             Whether there is something to read.
         """
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         woken = self._woken = loop.create_future()
         if not self._listening:
             self._listening = wakers
@@ -245,8 +246,7 @@ class SessionProcess:
     def _take_long(self) -> None:
         """Whoever takes long may be waiting, and keeps nobody else from stepping."""
         self.dismiss()
-        loop = asyncio.get_running_loop()
-        self._late = loop.call_later(self._seconds - LONG, self._wake, False)
+        self._late = self._loop.call_later(self._seconds - LONG, self._wake, False)
 
     def _wake(self, answered: bool) -> None:
         woken = self._woken
@@ -257,7 +257,6 @@ class SessionProcess:
 
     def stop_listening(self) -> None:
         """Leaves what it says to a thread, or to nobody."""
-        loop = asyncio.get_running_loop()
         for fd in self._listening:
-            loop.remove_reader(fd)
+            self._loop.remove_reader(fd)
         self._listening = ()

@@ -28,7 +28,13 @@ from xuance_envs.remote.access.proxies import Proxies
 from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.observed import Observer
 from xuance_envs.remote.serving.replies import Replies
-from xuance_envs.remote.serving.requests import Reply, Request, head_of, refused
+from xuance_envs.remote.serving.requests import (
+    Reply,
+    Request,
+    foreign_host,
+    head_of,
+    refused,
+)
 from xuance_envs.remote.settings import Limits
 
 __all__ = ["Connection", "Guard"]
@@ -260,7 +266,7 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A head begins."""
         self._in_head = True
-        super().on_message_begin()
+        self.url, self.headers, self.expect_100_continue = b"", [], False
 
     def on_headers_complete(self) -> None:
         """A head has come."""
@@ -271,7 +277,7 @@ class Connection(HttpToolsProtocol):
             self._refusal = _large_head()
             raise self._refusal
         if guard.hosts is not None:
-            self._refusal = _foreign(self.headers, guard.hosts)
+            self._refusal = foreign_host(self.headers, guard.hosts)
             if self._refusal is not None:
                 raise self._refusal
         method, answer = self.parser.get_method(), guard.answer
@@ -283,7 +289,7 @@ class Connection(HttpToolsProtocol):
         else:
             path = None
         if path is None or self.parser.should_upgrade():
-            super().on_headers_complete()
+            self._leave_to_application()
             return
         kept = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         idle = self.is_idle
@@ -299,6 +305,14 @@ class Connection(HttpToolsProtocol):
         else:  # in its turn
             self.flow.pause_reading()
             self.pipeline.appendleft((exchange, self.app))
+
+    def _leave_to_application(self) -> None:
+        """Has the application answer, with all that uvicorn makes of a head for one."""
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers += headers
+        super().on_headers_complete()
 
     def on_response_complete(self) -> None:
         """An answer has been given to the connection."""
@@ -473,22 +487,3 @@ def _large_head() -> RefusedError:
     return RefusedError(
         431, "head", f"expected a head of less than {HEAD} bytes and {MAX_HEADERS} headers"
     )
-
-
-def _foreign(
-    headers: Iterable[tuple[bytes, bytes]], hosts: frozenset[bytes]
-) -> RefusedError | None:
-    """What is said to a request for another host, or from a page of another one."""
-    for name, value in headers:
-        if name == b"host" or name == b"origin":
-            host = value.lower().rpartition(b"://")[2]
-            end = host.find(b"]") + 1 if host.startswith(b"[") else host.find(b":")
-            if (host[:end] if end > 0 else host) not in hosts:
-                return RefusedError(
-                    421 if name == b"host" else 403,
-                    name.decode(),
-                    f"this server has no tokens, and is asked by its own address only, got "
-                    f"{value[:100].decode('latin-1')!a}; its operator allows another name "
-                    "with --allow-host NAME",
-                )
-    return None

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.wire.forms import Form, dumps
 
-__all__ = ["FORMS", "SMALL", "Reply", "Request", "head_of", "refused"]
+__all__ = ["FORMS", "SMALL", "Reply", "Request", "foreign_host", "head_of", "refused"]
 
 FORMS = {
     Form.JSON.value: Form.JSON,
@@ -90,7 +90,26 @@ def refused(refusal: RefusedError, form: Form = Form.JSON) -> Reply:
         headers = (("www-authenticate", "Bearer"),)
     elif refusal.status in (429, 503):
         headers = (("retry-after", "1"),)
-    return Reply(refusal.status, form.value, dumps(refusal.message(), form), headers)
+    return Reply(refusal.status, form.content_type, dumps(refusal.message(), form), headers)
+
+
+def foreign_host(
+    headers: Iterable[tuple[bytes, bytes]], hosts: frozenset[bytes]
+) -> RefusedError | None:
+    """What is said to a request for another host, or from a page of another one."""
+    for name, value in headers:
+        if name == b"host" or name == b"origin":
+            host = value.lower().rpartition(b"://")[2]
+            end = host.find(b"]") + 1 if host.startswith(b"[") else host.find(b":")
+            if (host[:end] if end > 0 else host) not in hosts:
+                return RefusedError(
+                    421 if name == b"host" else 403,
+                    name.decode(),
+                    f"this server has no tokens, and is asked by its own address only, got "
+                    f"{value[:100].decode('latin-1')!a}; its operator allows another name "
+                    "with --allow-host NAME",
+                )
+    return None
 
 
 def head_of(reply: Reply, kept: bool) -> bytes:
@@ -106,10 +125,10 @@ def head_of(reply: Reply, kept: bool) -> bytes:
         phrase = HTTPStatus(reply.status).phrase
         text = f"HTTP/1.1 {reply.status} {phrase}\r\ncontent-type: {reply.content_type}\r\n"
         start = _STARTS[key] = text.encode()
-    more = "".join(f"{name}: {value}\r\n" for name, value in reply.headers)
-    if not kept:
-        more += "connection: close\r\n"
-    return b"%bcontent-length: %d\r\n%b\r\n" % (start, len(reply.body), more.encode())
+    more = b"" if kept else b"connection: close\r\n"
+    for name, value in reply.headers:
+        more += f"{name}: {value}\r\n".encode()
+    return b"%bcontent-length: %d\r\n%b\r\n" % (start, len(reply.body), more)
 
 
 _STARTS: dict[tuple[int, str], bytes] = {}

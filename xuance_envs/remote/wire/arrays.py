@@ -119,13 +119,15 @@ def array_from_wire(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> 
     """
     if not isinstance(node, dict):
         return _from_nested_list(node, dtype, shape)
-    array = tagged_array_from_wire(node)
-    if array.dtype != dtype or array.shape != shape:
+    check_fields(node, "array")
+    given = node["dtype"], shape_from_wire(node["shape"])
+    if given != (_DTYPE_NAMES.get(dtype), shape):
+        array = tagged_array_from_wire(node)  # which may not even be one
         raise WireError(
             f"expected an array of dtype {dtype} and shape {shape}, "
             f"got dtype {array.dtype} and shape {array.shape}"
         )
-    return array
+    return _from_data(node["data"], dtype, shape)
 
 
 def shape_from_wire(node: Any) -> tuple[int, ...]:
@@ -152,7 +154,10 @@ def tagged_array_from_wire(node: Any) -> NDArray[Any]:
     """
     check_fields(node, "array")
     dtype, shape = dtype_from_wire(node["dtype"]), shape_from_wire(node["shape"])
-    data = node["data"]
+    return _from_data(node["data"], dtype, shape)
+
+
+def _from_data(data: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     if not isinstance(data, bytes):
         return _from_nested_list(data, dtype, shape)
     size = math.prod(shape) * dtype.itemsize
@@ -164,7 +169,7 @@ def tagged_array_from_wire(node: Any) -> NDArray[Any]:
         raise WireError("expected bytes 0 and 1 in an array of bools")
     if not size:
         return _empty(dtype, shape)
-    array = np.frombuffer(data, _LITTLE_ENDIAN[node["dtype"]]).reshape(shape)
+    array: NDArray[Any] = np.ndarray(shape, _LITTLE_ENDIAN[_DTYPE_NAMES[dtype]], data)
     return array.astype(dtype)  # of its own memory, which can be written to
 
 

@@ -51,7 +51,7 @@ class InfoTable:
     """Infos that are of one kind by key: a list of dicts in JSON, columns in msgpack.
 
     Args:
-        columns: by key, what the values are, the values, and where there are any.
+        columns: by key, what the values are, the values, and where there are any; None for all.
         count: how many infos they are.
     """
 
@@ -64,8 +64,7 @@ class InfoTable:
     def as_columns(self) -> dict[str, Any]:
         """As msgpack has them: by column its key, its type, its values, and where there are any."""
         columns = [
-            [key, name_of(kind), values, None if mask.all() else mask]
-            for key, (kind, values, mask) in self.columns.items()
+            [key, name_of(kind), values, mask] for key, (kind, values, mask) in self.columns.items()
         ]
         return {TAG: "infos", "count": self.count, "columns": columns}
 
@@ -74,7 +73,7 @@ class InfoTable:
         infos: list[dict[str, Any]] = [{} for _ in range(self.count)]
         for key, (kind, values, mask) in self.columns.items():
             each = kind.each(values)
-            for position in mask.nonzero()[0].tolist():
+            for position in range(self.count) if mask is None else mask.nonzero()[0].tolist():
                 infos[position][key] = each[position]
         return infos
 
@@ -95,10 +94,9 @@ def info_table_from_wire(node: Any, count: int) -> InfoTable | None:
         if not isinstance(column, list) or len(column) != 4 or not isinstance(column[0], str):
             raise WireError("expected a key, a type, values and a mask for each column of infos")
         key, name, values, mask = column
-        present = np.ones(count, np.bool_)
         if mask is not None:
-            present = array_from_wire(mask, np.dtype(np.bool_), (count,))
-        columns[key] = *_column_from_wire(name, values, count), present
+            mask = array_from_wire(mask, np.dtype(np.bool_), (count,))
+        columns[key] = *_column_from_wire(name, values, count), mask
     return InfoTable(columns, count)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ LARGE = 2**20
 """Bytes of a message for which memory is not kept."""
 
 
+@cache
 def msgpack_library() -> Any:
     """The package of that name.
 
@@ -133,7 +135,7 @@ class _Writer:
                 self._keep(column, head)
             pieces.append(head)
             self._array(values)
-            if mask.all():
+            if mask is None:
                 pieces.append(_NONE)
             else:
                 self._array(mask)

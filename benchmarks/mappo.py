@@ -1,0 +1,119 @@
+"""How long does MAPPO take, and how well does it learn, beside XuanCe's?
+
+examples/train_mappo.py and XuanCe's MAPPO play simple_spread for the same number of environment
+steps. XuanCe's has the settings of the example, as far as it knows them, on its own Subproc and on
+ours.
+"""
+
+from __future__ import annotations
+
+import json
+import runpy
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from benchmarks.peers.elsewhere import ROOT, in_xuance
+from benchmarks.shared.question import add_outputs, begin, finish, make_parser
+from xuance_envs.report import markdown_table
+
+ENV_ID = "mpe2:simple_spread_v3"
+EXAMPLE = "examples/train_mappo.py"
+LEARNERS = {
+    EXAMPLE: None,
+    "XuanCe's MAPPO on our SubprocVecMultiAgentEnv": "ours",
+    "XuanCe's MAPPO": "xuance",
+}
+"""By name, whose environments XuanCe's steps; None for what is not XuanCe's."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = make_parser("mappo", __doc__)
+    add = parser.add_argument
+    add("--num-envs", type=int, default=32, metavar="N", help="default: %(default)s")
+    add("--steps", type=int, default=60_000, help="environment steps (default: %(default)s)")
+    add(
+        "--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="SEED", help="of a training each"
+    )
+    add("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS), metavar="LEARNER")
+    add_outputs(parser, "mappo table")
+    args = parser.parse_args(argv)
+    run = begin()
+    example = runpy.run_path(str(ROOT / EXAMPLE))
+    trainings: dict[str, list[Sequence[float]]] = {name: [] for name in args.learners}
+    order = list(trainings)
+    with tqdm(total=len(order) * len(args.seeds), unit="training", dynamic_ncols=True) as bar:
+        for seed in args.seeds:
+            for name in order:
+                bar.set_description(name)
+                training = train(LEARNERS[name], example, args.num_envs, args.steps, seed)
+                trainings[name].append(training)
+                bar.update()
+            order.reverse()
+    found = []
+    for name, each in trainings.items():
+        seconds, busy, returns = np.transpose(each).tolist()
+        found.append({"learner": name, "seconds": seconds, "busy": busy, "returns": returns})
+    last = np.array(found[-1]["seconds"])
+    header = ("learner", "seconds", "range", "of CPU in the calling process", "faster", "returns")
+    rows = [
+        [
+            row["learner"],
+            f"{np.median(row['seconds']):.1f}",
+            f"{min(row['seconds']):.1f}-{max(row['seconds']):.1f}",
+            f"{np.median(row['busy']):.1f}",
+            f"{np.median(last / row['seconds']):.2f}",
+            ", ".join(f"{each:.1f}" for each in row["returns"]),
+        ]
+        for row in found
+    ]
+    text = markdown_table(header, rows)
+    print(f"\n{args.num_envs} × {ENV_ID}, {args.steps:,} environment steps of MAPPO\n\n{text}")
+    finish(args, __doc__, run, text, results=found)
+
+
+def train(
+    whose: str | None, example: dict[str, Any], num_envs: int, steps: int, seed: int
+) -> Sequence[float]:
+    """Seconds, those of CPU in the calling process, and the mean return of the last episodes."""
+    if whose is not None:
+        given = json.dumps(settings(example, num_envs))
+        told: list[float] = in_xuance(
+            "benchmarks.peers.xuance_mappo", whose, num_envs, steps, seed, given=given
+        )
+        return told
+    busy = time.process_time()
+    seconds, curve = example["train"](ENV_ID, num_envs, steps, seed=seed)
+    return seconds, time.process_time() - busy, curve[-1][1]
+
+
+def settings(example: dict[str, Any], num_envs: int) -> dict[str, Any]:
+    """The example's settings, by the names that XuanCe has for them."""
+    rollout = num_envs * example["STEPS_PER_ENV"]
+    return {
+        "policy": "Categorical_MAAC_Policy",
+        "continuous_action": False,
+        "representation_hidden_size": [64],
+        "actor_hidden_size": [64],
+        "critic_hidden_size": [64],
+        "activation": "tanh",
+        "buffer_size": rollout,
+        "n_epochs": example["EPOCHS"],
+        "n_minibatch": max(rollout // example["BATCH"], 1),
+        "learning_rate": example["LEARNING_RATE"],
+        "gamma": example["GAMMA"],
+        "gae_lambda": example["GAE_LAMBDA"],
+        "clip_range": example["CLIP"],
+        "ent_coef": example["ENTROPY_WEIGHT"],
+        "grad_clip_norm": example["MAX_GRADIENT"],
+        "vf_coef": 1.0,
+        "huber_delta": 1.0,
+        "use_value_clip": False,
+    }
+
+
+if __name__ == "__main__":
+    main()
