@@ -24,6 +24,7 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import is_interrupt
 from xuance_envs.engine.group.env_group import EnvGroup
 from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.errors import EnvError
 
 FIRST = 10
@@ -41,11 +42,8 @@ class Group:
 
     def __init__(self, *env_fns, freeze=copy.deepcopy, autoreset=Autoreset.SAME_STEP):
         self.group = EnvGroup(
-            env_fns,
-            [{}] * len(env_fns),
-            FIRST,
+            Recipe(env_fns, [{}] * len(env_fns), FIRST, autoreset),
             freeze,
-            autoreset=autoreset,
             is_interrupt=is_interrupt,
         )
         self.number = 0

@@ -21,7 +21,7 @@ from xuance_envs.engine.serialization import dumps_for_worker, loads
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.settings import Catalogue, Permissions, Settings
-from xuance_envs.vector_envs.arguments import checked_functions
+from xuance_envs.vector_envs.arguments import checked_recipe
 
 _OWN_CLASS = "an exception of a class of somebody's own stays with the server: its text arrives"
 _INFOS = "infos are numbers of up to 64 bits, strings, and collections and arrays of them"
@@ -143,7 +143,7 @@ def remote_vec_env(
     env_fns: Iterable[Callable[..., Any]], env_seed: int | None = None, **options: Any
 ) -> RemoteVecEnv:
     """A vector environment over HTTP whose environments these functions make."""
-    functions, _ = checked_functions(env_fns, None)
+    functions = checked_recipe(env_fns, None).env_fns
     server = server_process()
     env_id = server.register(functions)
     return RemoteVecEnv(server.url, env_id, len(functions), seed=env_seed, **options)

@@ -24,7 +24,7 @@ from xuance_envs.engine.groups import Groups, LocalGroups
 from xuance_envs.errors import EnvError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.actions import ActionIntake
-from xuance_envs.vector_envs.arguments import checked_functions
+from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
 
 __all__ = [
@@ -266,7 +266,7 @@ class SerialStepper(Stepper):
     """
 
     def __init__(self, env_fns: Iterable[Callable[..., Any]], autoreset: Autoreset) -> None:
-        self._local = LocalGroups(*checked_functions(env_fns, None), autoreset, _first_of)
+        self._local = LocalGroups(checked_recipe(env_fns, None, autoreset), _first_of)
         super().__init__(self._local)
 
     @property
@@ -291,8 +291,8 @@ class ProcessStepper(Stepper):
     def __init__(
         self, env_fns: Iterable[Callable[..., Any]], autoreset: Autoreset, **options: Any
     ) -> None:
-        functions = checked_functions(env_fns, None)
-        groups = start_processes(*functions, autoreset=autoreset, describe=_first_of, **options)
+        recipe = checked_recipe(env_fns, None, autoreset)
+        groups = start_processes(recipe, describe=_first_of, **options)
         self._workers = groups.backend.workers
         super().__init__(groups)
 

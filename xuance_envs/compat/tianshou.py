@@ -7,6 +7,7 @@ documentation, under "Tianshou".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,9 +29,10 @@ from xuance_envs.compat.stepping import originally
 from xuance_envs.compat.subsets import Part, SubsetStepper
 from xuance_envs.compat.vector_arguments import start_method
 from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups, LocalGroups
-from xuance_envs.vector_envs.arguments import checked_functions, env_indices
+from xuance_envs.vector_envs.arguments import checked_recipe, env_indices
 from xuance_envs.vector_envs.ray_vec_env import start_actors
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
 
@@ -54,7 +56,7 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
     """What :meth:`get_env_attr` gives for what an environment has not; empty for an error."""
 
     _groups_of: Callable[..., Groups]
-    """Starts what they live in, of functions, keywords for each, and the options of the class."""
+    """Starts what they live in, of what they are made from and the options of the class."""
 
     def __init__(
         self,
@@ -65,8 +67,8 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         as_objects: bool = False,
         **options: Any,
     ) -> None:
-        functions, keywords = checked_functions(env_fns, None)
-        count = len(functions)
+        recipe = checked_recipe(env_fns, None, Autoreset.DISABLED)
+        count = len(recipe)
         if wait_num is not None and not 1 <= wait_num <= count:
             raise ValueError(f"wait_num: expected from 1 to {count} or None, got {wait_num}")
         if timeout is not None and not timeout > 0:
@@ -78,8 +80,9 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         self.waiting_id: list[int] = []
         self.ready_id = list(range(count))
         self._every = np.arange(count)
-        made = [in_tianshou_process.TianshouFunction(each, as_objects) for each in functions]
-        groups = originally(lambda: self._groups_of(made, keywords, **options))
+        made = [in_tianshou_process.TianshouFunction(each, as_objects) for each in recipe.env_fns]
+        recipe = replace(recipe, env_fns=made)
+        groups = originally(lambda: self._groups_of(recipe, **options))
         self._stepper = SubsetStepper(groups)
         self._any = in_tianshou_process.is_any(groups.description.observation_space)
         self.is_closed = False
@@ -279,10 +282,8 @@ class DummyVectorEnv(_VectorEnv, tianshou.DummyVectorEnv):  # type: ignore[misc]
 
     _default = ()
 
-    def _groups_of(
-        self, functions: Sequence[Callable[[], Any]], keywords: Sequence[Any]
-    ) -> LocalGroups:
-        return LocalGroups(functions, keywords, Autoreset.DISABLED, _common)
+    def _groups_of(self, recipe: Recipe) -> LocalGroups:
+        return LocalGroups(recipe, _common)
 
 
 class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[misc]  # as above
@@ -334,8 +335,7 @@ class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[m
 
     def _groups_of(
         self,
-        functions: Sequence[Callable[[], Any]],
-        keywords: Sequence[Any],
+        recipe: Recipe,
         context: Any,
         in_series: int | str | None = None,
         **ours: Any,
@@ -343,12 +343,11 @@ class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[m
         if not (context is None or isinstance(context, str)):
             context = context.get_start_method()
         specs = own_registrations(gymnasium.registry.values())
+        prepared = [PreparedFunction(function, specs) for function in recipe.env_fns]
         return start_processes(
-            [PreparedFunction(function, specs) for function in functions],
-            keywords,
+            replace(recipe, env_fns=prepared),
             in_series=self._share(in_series),
             context=start_method(context),
-            autoreset=Autoreset.DISABLED,
             describe=_common,
             caller_works=self.is_async,
             **ours,
@@ -397,8 +396,7 @@ class RayVectorEnv(_VectorEnv, tianshou.RayVectorEnv):  # type: ignore[misc]  # 
 
     def _groups_of(
         self,
-        functions: Sequence[Callable[[], Any]],
-        keywords: Sequence[Any],
+        recipe: Recipe,
         in_series: int | str | None = None,
         num_cpus_per_worker: float | None = None,
         **ours: Any,
@@ -410,10 +408,8 @@ class RayVectorEnv(_VectorEnv, tianshou.RayVectorEnv):  # type: ignore[misc]  # 
         # Workers of one actor that were asked together also answer together.
         given = {"in_series": shares, "actors": "core" if shares == 1 else "auto", **ours}
         return start_actors(
-            functions,
-            keywords,
+            recipe,
             num_cpus_per_worker=cpus,
-            autoreset=Autoreset.DISABLED,
             describe=_common,
             **given,
         )

@@ -14,6 +14,7 @@ from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver, Lender
 from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.requests import Reply
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
@@ -124,33 +125,25 @@ class Backend(ABC, Generic[_W]):
 
     Args:
         split: index of the first environment and index after the last, of each.
-        env_fns: makes an environment each; those of all workers.
-        keywords: keyword arguments for each function.
-        autoreset: when an environment whose episode ended is reset.
+        recipe: what the environments of all are made from.
         info_bytes: room for the arrays in each environment's info.
 
     Attributes:
         workers (list): those that have been started.
-        env_fns: as given.
-        keywords: as given.
-        autoreset: as given.
+        recipe: as given.
         info_bytes: as given.
     """
 
     def __init__(
         self,
         split: Sequence[tuple[int, int]],
-        env_fns: Sequence[Callable[..., Any]],
-        keywords: Sequence[Mapping[str, Any]],
-        autoreset: Autoreset = Autoreset.SAME_STEP,
+        recipe: Recipe,
         info_bytes: int = INFO_BYTES,
     ) -> None:
         self.workers: list[_W] = []
-        self.autoreset = autoreset
+        self.recipe = recipe
         self.info_bytes = info_bytes
         self._split = split
-        self.env_fns = env_fns
-        self.keywords = keywords
         self._spaces: tuple[Any, Any] = (None, None)
         self._arrays: StepArrays
 
@@ -169,7 +162,8 @@ class Backend(ABC, Generic[_W]):
         """
         for worker in self.workers:
             lo, hi = worker.lo, worker.hi
-            worker.ask(0, worker.pack("build", *self._recipe(lo, hi, self.keywords[lo:hi])))
+            keywords = self.recipe.keywords[lo:hi]
+            worker.ask(0, worker.pack("build", *self._made_from(lo, hi, keywords)))
         if self.asked is not None:
             self.asked()
 
@@ -217,7 +211,7 @@ class Backend(ABC, Generic[_W]):
         worker = self.restart(index)
         lo, hi = worker.lo, worker.hi
         worker.attach(self._arrays.slice(lo, hi))
-        build, attach = self._recipe(lo, hi, keywords), self._place(lo, hi)
+        build, attach = self._made_from(lo, hi, keywords), self._place(lo, hi)
         worker.ask(tag, worker.pack("rebuild", build, attach, attributes, watched, then))
 
     def restart(self, index: int) -> _W:
@@ -281,7 +275,7 @@ class Backend(ABC, Generic[_W]):
 
     def _functions(self, lo: int, hi: int) -> bytes | None:
         """The functions of some environments, pickled; None where the worker has them."""
-        functions = self.env_fns[lo:hi]
+        functions = self.recipe.env_fns[lo:hi]
         try:
             return dumps_for_worker(functions)
         except Exception as error:
@@ -298,8 +292,8 @@ class Backend(ABC, Generic[_W]):
     without_pickling = ""
     """What an error about a function that cannot be pickled adds, if there is another way."""
 
-    def _recipe(
+    def _made_from(
         self, lo: int, hi: int, keywords: Sequence[Mapping[str, Any]]
     ) -> tuple[bytes | None, Sequence[Mapping[str, Any]], int, Autoreset]:
         """What a worker makes its environments from."""
-        return self._functions(lo, hi), keywords, lo, self.autoreset
+        return self._functions(lo, hi), keywords, lo, self.recipe.autoreset

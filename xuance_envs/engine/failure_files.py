@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.serialization import dumps_for_worker, loads
 from xuance_envs.errors import StateError
 from xuance_envs.state.env_states import EnvStates
@@ -61,21 +62,13 @@ class FailureFiles:
 
     Args:
         folder: where to; made when the first one is written.
-        functions: what makes the environments.
-        keywords: keyword arguments for these.
-        first: the index of the first one.
+        recipe: what the environments are made from.
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        functions: Sequence[Any],
-        keywords: Sequence[Mapping[str, Any]],
-        first: int,
-    ) -> None:
+    def __init__(self, folder: str | Path, recipe: Recipe) -> None:
         self._folder = Path(folder)
-        self._recipe = list(functions), [dict(each) for each in keywords]
-        self._first = first
+        self._recipe = list(recipe.env_fns), [dict(each) for each in recipe.keywords]
+        self._first = recipe.first
         self._count = 0
 
     def write(self, states: Any, actions: Sequence[Sequence[Any]], what: str) -> Path | None:

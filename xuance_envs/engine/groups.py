@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver, GroupDriver, Lender, is_interrupt
 from xuance_envs.engine.failure_files import FailureFiles
 from xuance_envs.engine.forks import Elsewhere, stays_behind
-from xuance_envs.engine.group.outcome import Autoreset, Reset
+from xuance_envs.engine.group.outcome import Reset
+from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.single_env import EnvDescription, common_description
 from xuance_envs.engine.ledger import Ledger
@@ -187,9 +188,7 @@ class LocalGroups(Groups):
     """One group, in this process.
 
     Args:
-        env_fns: makes an environment each.
-        keywords: keyword arguments for each function.
-        autoreset: when an environment whose episode ended is reset.
+        recipe: what its environments are made from.
         describe: makes one description of the environments'.
         info_bytes: room for the arrays in each environment's info.
         record_failures: the folder to record failures in; None if they are not.
@@ -197,23 +196,21 @@ class LocalGroups(Groups):
 
     def __init__(
         self,
-        env_fns: Sequence[Callable[..., Any]],
-        keywords: Sequence[Mapping[str, Any]],
-        autoreset: Autoreset = Autoreset.SAME_STEP,
+        recipe: Recipe,
         describe: Describe = common_description,
         info_bytes: int = INFO_BYTES,
         record_failures: str | Path | None = None,
     ) -> None:
-        self._group = _group_here(env_fns, keywords, 0, autoreset)
+        self._group = _group_here(recipe)
         try:
             description = describe(self._group.describe())
             spaces = description.observation_space, description.action_space
-            arrays = StepArrays.allocate(*spaces, len(env_fns), info_bytes=info_bytes)
+            arrays = StepArrays.allocate(*spaces, len(recipe), info_bytes=info_bytes)
             self._group.attach(arrays)
         except BaseException:
             _close(self._group)
             raise
-        files = _files(record_failures, env_fns, keywords, 0)
+        files = _files(record_failures, recipe)
         super().__init__([_driver_here(self._group, 0, arrays, files)], description, arrays)
 
     @property
@@ -248,7 +245,7 @@ class WorkerGroups(Groups):
         if restarts is None and record_failures is not None:
             restarts = Restarts(0, raises=True)
         self.backend = backend
-        env_fns, keywords = backend.env_fns, backend.keywords
+        recipe = backend.recipe
         self._end = backend.ends_with(self)
         self._own: RestorableGroup | None = None
         try:
@@ -256,12 +253,11 @@ class WorkerGroups(Groups):
             backend.build()  # all at the same time, also with those of this process
             described: list[tuple[int, EnvDescription]] = []
             if own is not None:
-                mine = slice(*own)
-                self._own = _group_here(env_fns[mine], keywords[mine], own[0], backend.autoreset)
+                self._own = _group_here(recipe.part(*own))
                 described = self._own.describe()
             description = describe(backend.descriptions() + described)
             spaces = description.observation_space, description.action_space
-            arrays = backend.allocate(spaces, len(env_fns))
+            arrays = backend.allocate(spaces, len(recipe))
             backend.attach(spaces, arrays)
             if self._own is not None and own is not None:
                 self._own.attach(arrays.slice(*own))
@@ -277,8 +273,7 @@ class WorkerGroups(Groups):
                 for k in range(len(backend.workers))
             ]
         if self._own is not None and own is not None:
-            mine = slice(*own)
-            files = _files(record_failures, env_fns[mine], keywords[mine], own[0])
+            files = _files(record_failures, recipe.part(*own))
             drivers.append(_driver_here(self._own, own[0], arrays.slice(*own), files))
         waiter = backend.waiter(drivers)
         super().__init__(
@@ -310,12 +305,12 @@ def _replaced_driver(
     record_failures: str | Path | None,
 ) -> RestartingDriver:
     """The driver of a worker that is replaced when it is lost, or whose failures are recorded."""
-    mine = slice(backend.workers[k].lo, backend.workers[k].hi)
-    keywords = backend.keywords[mine]
-    given = backend, k, keywords, arrays.slice(mine.start, mine.stop), restarts
+    mine = backend.workers[k].lo, backend.workers[k].hi
+    recipe = backend.recipe.part(*mine)
+    given = backend, k, recipe.keywords, arrays.slice(*mine), restarts
     if record_failures is None and not restarts.resumes:
         return RestartingDriver(*given)
-    files = _files(record_failures, backend.env_fns[mine], keywords, mine.start)
+    files = _files(record_failures, recipe)
     return ResumingDriver(*given, files=files)
 
 
@@ -326,25 +321,13 @@ def _driver_here(
     return GroupDriver(group, lo) if files is None else RecordingDriver(group, lo, arrays, files)
 
 
-def _files(
-    folder: str | Path | None,
-    env_fns: Sequence[Callable[..., Any]],
-    keywords: Sequence[Mapping[str, Any]],
-    first: int,
-) -> FailureFiles | None:
+def _files(folder: str | Path | None, recipe: Recipe) -> FailureFiles | None:
     """Where the failures of a group are recorded, if they are."""
-    return None if folder is None else FailureFiles(folder, env_fns, keywords, first)
+    return None if folder is None else FailureFiles(folder, recipe)
 
 
-def _group_here(
-    env_fns: Sequence[Callable[..., Any]],
-    keywords: Sequence[Mapping[str, Any]],
-    first: int,
-    autoreset: Autoreset,
-) -> RestorableGroup:
-    return RestorableGroup(
-        env_fns, keywords, first, copy_of, autoreset=autoreset, is_interrupt=is_interrupt
-    )
+def _group_here(recipe: Recipe) -> RestorableGroup:
+    return RestorableGroup(recipe, copy_of, is_interrupt=is_interrupt)
 
 
 def _close(group: RestorableGroup) -> None:

@@ -17,7 +17,7 @@ from xuance_envs.multi_agent.step import MultiAgentStep, StepReader
 from xuance_envs.multi_agent.team import Groups, Team
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.tuning import autotune, backend_class
-from xuance_envs.vector_envs.arguments import checked_env_ids, checked_functions, env_indices
+from xuance_envs.vector_envs.arguments import checked_env_ids, checked_recipe, env_indices
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 from xuance_envs.vector_envs.wrapper import AroundVecEnv
@@ -112,10 +112,10 @@ class MultiAgentVecEnv(AroundVecEnv):
                 f"backend: expected one of {expected}, got {backend!r}; environments on a server "
                 "have their functions there: MultiAgentVecEnv.of(RemoteVecEnv(...))"
             )
-        functions, keywords = checked_functions(env_fns, env_seed)
+        recipe = checked_recipe(env_fns, env_seed)
         if groups is not None:
             groups = {name: tuple(agents) for name, agents in groups.items()}
-        makers = [partial(agents_env, fn, groups, state, action_mask) for fn in functions]
+        makers = [partial(agents_env, fn, groups, state, action_mask) for fn in recipe.env_fns]
         tuned = None
         if backend == "auto":
             if backend_kwargs:
@@ -123,7 +123,7 @@ class MultiAgentVecEnv(AroundVecEnv):
                     "expected no options with backend='auto', which finds them out itself, got "
                     f"{backend_kwargs}"
                 )
-            tuned = autotune(partial(makers[0], **keywords[0]), len(makers))
+            tuned = autotune(partial(makers[0], **recipe.keywords[0]), len(makers))
             backend, backend_kwargs = tuned.choice.backend, dict(tuned.choice.options)
         vec_env = backend_class(backend)(makers, env_seed=env_seed, **backend_kwargs)
         vec_env.autotuned = tuned

@@ -14,7 +14,7 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.groups import WorkerGroups
 from xuance_envs.engine.process.processes import Lodger, Processes
-from xuance_envs.vector_envs.arguments import checked_functions
+from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
 
@@ -76,12 +76,11 @@ class HostedVecEnv(GroupedVecEnv):
         prepared: Callable[[Processes], None] | None = None,
         beside: Processes | None = None,
     ) -> None:
-        functions, keywords = checked_functions(functions, env_seed)
+        recipe = checked_recipe(functions, env_seed)
         if beside is None:
             groups = start_processes(
-                functions,
-                keywords,
-                in_series=len(functions),
+                recipe,
+                in_series=len(recipe),
                 context=context,
                 step_timeout=step_timeout,
                 start_timeout=start_timeout,
@@ -91,7 +90,7 @@ class HostedVecEnv(GroupedVecEnv):
                 guarded=True,
             )
         else:
-            lodger = Lodger(beside, functions, keywords)
+            lodger = Lodger(beside, recipe)
             if prepared is not None:
                 prepared(lodger)
             groups = WorkerGroups(lodger)

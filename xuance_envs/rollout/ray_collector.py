@@ -34,8 +34,8 @@ from xuance_envs.rollout.saved import SavedLoop, generators, set_generators
 from xuance_envs.rollout.states import StateLayout
 from xuance_envs.rollout.transfer import Transfer
 from xuance_envs.vector_envs.arguments import (
-    checked_functions,
     checked_positive,
+    checked_recipe,
     seeds_of,
     shares,
 )
@@ -143,7 +143,8 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
         start_timeout: float | None = 120.0,
         max_restarts: int | None = 100,
     ) -> None:
-        functions, keywords = checked_functions(_functions(env_fns, num_envs), env_seed)
+        recipe = checked_recipe(_functions(env_fns, num_envs), env_seed)
+        functions, keywords = recipe.env_fns, recipe.keywords
         if not 1 <= num_collectors <= len(functions):
             raise ValueError(
                 f"num_collectors: expected from 1 to {len(functions)}, for so many environments "

@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.restarts import Restarts
 from xuance_envs.state.env_states import EnvStates
 
 __all__ = [
     "checked_env_ids",
-    "checked_functions",
     "checked_info_bytes",
     "checked_positive",
+    "checked_recipe",
     "checked_restarts",
     "checked_seed",
     "env_indices",
@@ -29,14 +31,17 @@ __all__ = [
 _BOOLS = bool, np.bool_
 
 
-def checked_functions(
-    env_fns: Iterable[Callable[..., Any]], env_seed: int | None
-) -> tuple[list[Callable[..., Any]], list[Mapping[str, Any]]]:
-    """The functions that make the environments, and the keyword arguments of each.
+def checked_recipe(
+    env_fns: Iterable[Callable[..., Any]],
+    env_seed: int | None,
+    autoreset: Autoreset = Autoreset.SAME_STEP,
+) -> Recipe:
+    """What environments are made from.
 
     Args:
         env_fns: any iterable of callables.
         env_seed: if given, function i is called with ``env_seed=env_seed + i``.
+        autoreset: when an environment whose episode ended is reset.
 
     Raises:
         TypeError: something in it is not callable.
@@ -51,9 +56,11 @@ def checked_functions(
                 f"env_fns[{i}]: expected a callable that makes an environment, got {function!r}"
             )
     if env_seed is None:
-        return functions, [{}] * len(functions)
-    first = checked_seed("env_seed", env_seed)
-    return functions, [{"env_seed": first + i} for i in range(len(functions))]
+        keywords: list[Mapping[str, Any]] = [{}] * len(functions)
+    else:
+        seed = checked_seed("env_seed", env_seed)
+        keywords = [{"env_seed": seed + i} for i in range(len(functions))]
+    return Recipe(functions, keywords, autoreset=autoreset)
 
 
 def checked_env_ids(

@@ -8,7 +8,7 @@ from typing import Any
 
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.groups import LocalGroups
-from xuance_envs.vector_envs.arguments import checked_functions, checked_info_bytes
+from xuance_envs.vector_envs.arguments import checked_info_bytes, checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 
 __all__ = ["DummyVecEnv"]
@@ -62,11 +62,9 @@ class DummyVecEnv(GroupedVecEnv):
         info_bytes: int = INFO_BYTES,
         record_failures: str | Path | None = None,
     ) -> None:
-        functions, keywords = checked_functions(env_fns, env_seed)
-        room = checked_info_bytes(info_bytes)
-        groups = self._local = LocalGroups(
-            functions, keywords, info_bytes=room, record_failures=record_failures
-        )
+        recipe, room = checked_recipe(env_fns, env_seed), checked_info_bytes(info_bytes)
+        groups = LocalGroups(recipe, info_bytes=room, record_failures=record_failures)
+        self._local = groups
         super().__init__(groups, copy=copy, check_actions=check_actions)
 
     @property

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from xuance_envs.engine.data.info_columns import INFO_BYTES
-from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import common_description
 from xuance_envs.engine.groups import Describe, WorkerGroups
 from xuance_envs.engine.ray.actor import ActorPlan
@@ -17,9 +17,9 @@ from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 from xuance_envs.engine.ray.shares import ActorShare, shares_of_cores, shares_of_machines
 from xuance_envs.engine.ray.worker_actor import ActorSettings
 from xuance_envs.vector_envs.arguments import (
-    checked_functions,
     checked_info_bytes,
     checked_positive,
+    checked_recipe,
     checked_restarts,
     shares,
 )
@@ -128,10 +128,8 @@ class RayVecEnv_Gym(GroupedVecEnv):
         check_actions: bool = False,
         info_bytes: int = INFO_BYTES,
     ) -> None:
-        functions, keywords = checked_functions(env_fns, env_seed)
         groups = start_actors(
-            functions,
-            keywords,
+            checked_recipe(env_fns, env_seed),
             in_series=in_series,
             actors=actors,
             num_cpus_per_worker=num_cpus_per_worker,
@@ -151,8 +149,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
 
 
 def start_actors(  # noqa: D417  # the class says what the others are
-    functions: Sequence[Callable[..., Any]],
-    keywords: Sequence[Mapping[str, Any]],
+    recipe: Recipe,
     *,
     in_series: int | str = "auto",
     actors: str = "auto",
@@ -168,7 +165,6 @@ def start_actors(  # noqa: D417  # the class says what the others are
     restart_on_exception: bool = False,
     worker_threads: int | None = 1,
     info_bytes: int = INFO_BYTES,
-    autoreset: Autoreset = Autoreset.SAME_STEP,
     describe: Describe = common_description,
 ) -> WorkerGroups:
     """Starts actors, which make their environments.
@@ -176,9 +172,7 @@ def start_actors(  # noqa: D417  # the class says what the others are
     What is not said here is as for :class:`RayVecEnv_Gym`.
 
     Args:
-        functions: makes an environment each.
-        keywords: keyword arguments for each function.
-        autoreset: when an environment whose episode ended is reset.
+        recipe: what they are made from, and when they are reset.
         describe: makes one description of the environments'.
     """
     checked_positive(
@@ -193,7 +187,7 @@ def start_actors(  # noqa: D417  # the class says what the others are
     if actors not in ("auto", "machine", "core"):
         raise ValueError(f"actors: expected 'auto', 'machine' or 'core', got {actors!r}")
     if in_series != "auto":
-        shares(len(functions), in_series, 1)  # a wrong one is told before Ray is started
+        shares(len(recipe), in_series, 1)  # a wrong one is told before Ray is started
     options = ActorOptions(
         num_cpus_per_worker, dict(resources or {}), runtime_env, scheduling_strategy
     )
@@ -203,7 +197,7 @@ def start_actors(  # noqa: D417  # the class says what the others are
         if in_series == "auto" or not by_core:
             cluster.settle(options)
         free = cluster.free_workers(options) if in_series == "auto" else 1
-        split = shares(len(functions), in_series, free)
+        split = shares(len(recipe), in_series, free)
         placed = None if by_core else _placed(cluster, options, len(split), actors)
     except BaseException:
         cluster.release()
@@ -223,16 +217,14 @@ def start_actors(  # noqa: D417  # the class says what the others are
         plan,
         placed or shares_of_cores(len(split)),
         split,
-        functions,
-        keywords,
-        autoreset,
+        recipe,
         info_bytes,
     )
     groups = WorkerGroups(backend, None, describe, restarts)
     places = [actor.place for actor in backend.actors]
     logger.info(
         "%d environments in %d workers of %d Ray actors on %d nodes",
-        len(functions),
+        len(recipe),
         len(split),
         len(places),
         len({node for _, node in filter(None, places)}),

@@ -8,13 +8,13 @@ import select
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.data.info_columns import INFO_BYTES
-from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import common_description
 from xuance_envs.engine.groups import Describe, WorkerGroups
 from xuance_envs.engine.library_threads import threads_beside_python
@@ -23,9 +23,9 @@ from xuance_envs.engine.process.processes import Processes
 from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.process.worker_process import StartSettings
 from xuance_envs.vector_envs.arguments import (
-    checked_functions,
     checked_info_bytes,
     checked_positive,
+    checked_recipe,
     checked_restarts,
     shares,
 )
@@ -136,10 +136,8 @@ class SubprocVecEnv(GroupedVecEnv):
         record_failures: str | Path | None = None,
         info_bytes: int = INFO_BYTES,
     ) -> None:
-        functions, keywords = checked_functions(env_fns, env_seed)
         groups = start_processes(
-            functions,
-            keywords,
+            checked_recipe(env_fns, env_seed),
             in_series=in_series,
             context=context,
             caller_steps=caller_steps,
@@ -165,8 +163,7 @@ class SubprocVecEnv(GroupedVecEnv):
 
 
 def start_processes(  # noqa: D417  # the class says what the others are
-    functions: Sequence[Callable[..., Any]],
-    keywords: Sequence[Mapping[str, Any]],
+    recipe: Recipe,
     *,
     in_series: int | str = "auto",
     context: str = "spawn",
@@ -181,7 +178,6 @@ def start_processes(  # noqa: D417  # the class says what the others are
     record_failures: str | Path | None = None,
     info_bytes: int = INFO_BYTES,
     spin: float = SPIN,
-    autoreset: Autoreset = Autoreset.SAME_STEP,
     describe: Describe = common_description,
     prepared: Callable[[Processes], None] | None = None,
     guarded: bool = False,
@@ -192,10 +188,8 @@ def start_processes(  # noqa: D417  # the class says what the others are
     What is not said here is as for :class:`SubprocVecEnv`.
 
     Args:
-        functions: makes an environment each.
-        keywords: keyword arguments for each function.
+        recipe: what they are made from, and when they are reset.
         spin: the longest a worker spins before it blocks, in seconds, where there are CPUs for it.
-        autoreset: when an environment whose episode ended is reset.
         describe: makes one description of the environments'.
         prepared: is given the workers' backend before it starts them.
         guarded: whether all that the environments start ends with them, where the system can.
@@ -216,7 +210,7 @@ def start_processes(  # noqa: D417  # the class says what the others are
             "a daemonic process may not start processes: use DummyVecEnv in it, or make it "
             "with daemon=False"
         )
-    split = shares(len(functions), in_series, available_cpus())
+    split = shares(len(recipe), in_series, available_cpus())
     own = split.pop() if caller_steps else None
     settings = StartSettings(
         multiprocessing.get_context(context),
@@ -227,10 +221,9 @@ def start_processes(  # noqa: D417  # the class says what the others are
         own_spin=SPIN if len(split) + 1 <= available_cpus() else 0.0,
         timeout=step_timeout,
         start_timeout=start_timeout,
-        autoreset=autoreset,
         guarded=guarded,
     )
-    backend = Processes(settings, split, functions, keywords, pin_workers, caller_steps, info_bytes)
+    backend = Processes(settings, split, recipe, pin_workers, caller_steps, info_bytes)
     if prepared is not None:
         prepared(backend)
     groups = WorkerGroups(backend, own, describe, restarts, record_failures)
@@ -238,7 +231,7 @@ def start_processes(  # noqa: D417  # the class says what the others are
     pids = [driver.worker.pid for driver in backend.workers]
     logger.info(
         "%d environments in %d workers (%s)%s: pids %s",
-        len(functions),
+        len(recipe),
         len(pids),
         context,
         where,

@@ -27,6 +27,7 @@ from xuance_envs.engine.group.outcome import (
     OutcomeMaker,
     Reset,
 )
+from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.recorder import NOWHERE, Recorder
 from xuance_envs.engine.group.single_env import ResetInstead, scalar_of
 from xuance_envs.engine.group.step_clock import StepClock
@@ -48,13 +49,10 @@ class EnvGroup(Envs):
     """Environments stepped in series into their slice of the step's arrays.
 
     Args:
-        env_fns: makes an environment each.
-        keywords: keyword arguments for each function.
-        first: the index in the vector environment of the first one.
+        recipe: what they are made from, and when they are reset.
         freeze: makes a copy of an object, such that its environment cannot change it any more.
         recorder: where to say how long steps take and, outside a plain step, which environment
             is at work. In a plain step the rewards tell.
-        autoreset: when an environment whose episode ended is reset.
         is_interrupt: as for :class:`~xuance_envs.engine.group.envs.Envs`.
         thaw: an object that was frozen, as it was.
         freeze_info: the same as ``freeze`` for what does not fit the columns of an info; None for
@@ -67,21 +65,18 @@ class EnvGroup(Envs):
 
     def __init__(
         self,
-        env_fns: Sequence[Callable[..., Any]],
-        keywords: Sequence[Mapping[str, Any]],
-        first: int,
+        recipe: Recipe,
         freeze: Callable[[Any], Any],
         recorder: Recorder | None = None,
-        autoreset: Autoreset = Autoreset.SAME_STEP,
         is_interrupt: Callable[[BaseException], bool] = never,
         thaw: Callable[[Any], Any] = copy_of,
         freeze_info: Callable[[Any], Any] | None = None,
     ) -> None:
-        super().__init__(env_fns, keywords, first, recorder or Recorder(), is_interrupt)
+        super().__init__(recipe, recorder or Recorder(), is_interrupt)
         self._freeze = freeze
         self._freeze_info = freeze_info or freeze
         self._thaw = thaw
-        self._autoreset = autoreset
+        self._autoreset = recipe.autoreset
 
     def attach(self, arrays: StepArrays) -> None:
         """Gives the group the arrays it works on: its slice of them."""

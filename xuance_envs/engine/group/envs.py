@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from xuance_envs.engine.group.failures import failure_of
+from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.recorder import NOWHERE, Recorder
 from xuance_envs.engine.group.single_env import (
     EnvDescription,
@@ -37,9 +38,7 @@ class Envs:
     """Environments that are asked single things.
 
     Args:
-        env_fns: makes an environment each.
-        keywords: keyword arguments for each function.
-        first: the index in the vector environment of the first one.
+        recipe: what they are made from.
         recorder: where to say which environment is at work.
         is_interrupt: whether what came out of an environment is not its own, but was raised for
             the process it is in, as by Ctrl-C. It is then passed on as it is; anything else is an
@@ -53,20 +52,19 @@ class Envs:
 
     def __init__(
         self,
-        env_fns: Sequence[Callable[..., Any]],
-        keywords: Sequence[Mapping[str, Any]],
-        first: int,
+        recipe: Recipe,
         recorder: Recorder,
         is_interrupt: Callable[[BaseException], bool] = never,
     ) -> None:
         self.envs: list[Any] = []
         self._recorder = recorder
         self._at = recorder.at
-        self._first = first
+        self._first = recipe.first
         self._is_interrupt = is_interrupt
         self._doing = "construct"
         try:
-            for i, (env_fn, kwargs) in enumerate(zip(env_fns, keywords, strict=True)):
+            made_from = zip(recipe.env_fns, recipe.keywords, strict=True)
+            for i, (env_fn, kwargs) in enumerate(made_from):
                 self._at[0] = i + 1
                 try:
                     self.envs.append(checked_env(env_fn(**kwargs)))
@@ -74,7 +72,7 @@ class Envs:
                 except BaseException as error:
                     raise self._failure(i, error) from error
             self._at[0] = NOWHERE
-            check_distinct(self.envs, first)
+            check_distinct(self.envs, recipe.first)
         except BaseException:
             with contextlib.suppress(EnvError):
                 self.close()

@@ -12,6 +12,7 @@ from typing import Any
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import Autoreset, Outcome
+from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.recorder import Recorder
 from xuance_envs.engine.group.requests import Lent, Reply, Request
 from xuance_envs.engine.group.restorable_group import RestorableGroup
@@ -116,12 +117,9 @@ class GroupHost:
         limit_threads(self._threads)
         spares = all(isinstance(function, SparingFunction) for function in functions)
         self.group = RestorableGroup(
-            functions,
-            keywords,
-            first,
+            Recipe(functions, keywords, first, autoreset),
             _freeze,
             self._recorder,
-            autoreset,
             thaw=loads,
             freeze_info=_freeze_what_can_be if spares else _freeze,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -13,6 +13,7 @@ from xuance_envs.engine.cpus import available_cpus
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.process.black_box import REGION
 from xuance_envs.engine.process.driver import ProcessDriver
 from xuance_envs.engine.process.end import PATIENCE, end_all
@@ -31,8 +32,7 @@ class Processes(Backend[ProcessDriver]):
     Args:
         settings: how they start.
         split: index of the first environment and index after the last, of each.
-        env_fns: makes an environment each; those of all workers.
-        keywords: keyword arguments for each function.
+        recipe: what the environments of all are made from.
         pin: whether they may be kept on a CPU each.
         caller_steps: whether this process steps environments, too.
         info_bytes: room for the arrays in each environment's info.
@@ -47,13 +47,12 @@ class Processes(Backend[ProcessDriver]):
         self,
         settings: StartSettings,
         split: Sequence[tuple[int, int]],
-        env_fns: Sequence[Callable[..., Any]],
-        keywords: Sequence[Mapping[str, Any]],
+        recipe: Recipe,
         pin: bool = False,
         caller_steps: bool = False,
         info_bytes: int = INFO_BYTES,
     ) -> None:
-        super().__init__(split, env_fns, keywords, settings.autoreset, info_bytes)
+        super().__init__(split, recipe, info_bytes)
         self.settings = settings
         self.lender: MemoryLender = MemoryLender(settings.memory)
         self._forked = settings.context.get_start_method() == "fork"
@@ -111,7 +110,7 @@ class Processes(Backend[ProcessDriver]):
             OSError: a limit on processes or descriptors was met; says what they need.
         """
         lo, hi = self._split[index]
-        inherited = self.env_fns[lo:hi] if self._forked else None
+        inherited = self.recipe.env_fns[lo:hi] if self._forked else None
         try:
             start_worker(
                 self.settings,
@@ -135,7 +134,7 @@ class Processes(Backend[ProcessDriver]):
         end_all([self.workers[index]], HURRY)
 
     def _place(self, lo: int, hi: int) -> tuple[Any, ...]:
-        return self._spaces, len(self.env_fns), self.info_bytes, self._arrays_at, lo, hi
+        return self._spaces, len(self.recipe), self.info_bytes, self._arrays_at, lo, hi
 
     def _functions(self, lo: int, hi: int) -> bytes | None:
         return None if self._forked else super()._functions(lo, hi)
@@ -149,8 +148,7 @@ class Lodger(Processes):
 
     Args:
         beside: the other one's processes; the group goes into the first.
-        env_fns: makes an environment each.
-        keywords: keyword arguments for each function.
+        recipe: what its environments are made from.
     """
 
     without_pickling = ""
@@ -158,11 +156,10 @@ class Lodger(Processes):
     def __init__(
         self,
         beside: Processes,
-        env_fns: Sequence[Callable[..., Any]],
-        keywords: Sequence[Mapping[str, Any]],
+        recipe: Recipe,
     ) -> None:
-        split = [(0, len(env_fns))]
-        super().__init__(beside.settings, split, env_fns, keywords, info_bytes=beside.info_bytes)
+        split = [(0, len(recipe))]
+        super().__init__(beside.settings, split, recipe, info_bytes=beside.info_bytes)
         self._beside = beside
         self._forked = False  # the process is there, and inherits nothing any more
         self._parts: list[int] = []

@@ -17,7 +17,6 @@ from multiprocessing import forkserver, process, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.library_threads import limited_in_fork
 from xuance_envs.engine.process import bootstrap, guardian
 from xuance_envs.engine.process.black_box import BlackBox
@@ -80,7 +79,6 @@ class StartSettings:
         own_spin: how long this process may spin while it waits for a reply.
         timeout: how long each may take to answer, in seconds; None for ever.
         start_timeout: how long each may take to make its environments, likewise.
-        autoreset: when an environment whose episode ended is reset.
         guarded: whether all that their environments start ends with them, where the system can.
     """
 
@@ -91,7 +89,6 @@ class StartSettings:
     own_spin: float
     timeout: float | None
     start_timeout: float | None
-    autoreset: Autoreset = Autoreset.SAME_STEP
     guarded: bool = False
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -13,7 +13,7 @@ from xuance_envs.engine.backend import HURRY, Backend
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
-from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.ray.actor import ActorPlan
 from xuance_envs.engine.ray.cluster import LostError, RayCluster
 from xuance_envs.engine.ray.driver import ActorDriver
@@ -37,9 +37,7 @@ class Actors(Backend[ActorDriver]):
         plan: what each is for, but for its share.
         shares: of the actors, in the workers' order.
         split: index of the first environment and index after the last, of each worker.
-        env_fns: makes an environment each; those of all actors.
-        keywords: keyword arguments for each function.
-        autoreset: when an environment whose episode ended is reset.
+        recipe: what the environments of all are made from.
         info_bytes: room for the arrays in each environment's info.
 
     Attributes:
@@ -52,12 +50,10 @@ class Actors(Backend[ActorDriver]):
         plan: ActorPlan,
         shares: Sequence[ActorShare],
         split: Sequence[tuple[int, int]],
-        env_fns: Sequence[Callable[..., Any]],
-        keywords: Sequence[Mapping[str, Any]],
-        autoreset: Autoreset = Autoreset.SAME_STEP,
+        recipe: Recipe,
         info_bytes: int = INFO_BYTES,
     ) -> None:
-        super().__init__(split, env_fns, keywords, autoreset, info_bytes)
+        super().__init__(split, recipe, info_bytes)
         self.actors: list[WorkerActor] = []
         self.asked = self.flush
         self.lender = RefLender(settings.cluster)

@@ -16,6 +16,7 @@ from typing import Any
 from xuance_envs.engine.backend import Packed
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import Outcome
+from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.requests import Reply, Request
 from xuance_envs.engine.process.doorbell import frame
 from xuance_envs.engine.process.processes import Processes
@@ -46,8 +47,9 @@ class MachineActor(GroupsActor):
             timeout=plan.timeout,
             start_timeout=plan.start_timeout,
         )
+        nothing = Recipe((), ())  # each group is told by the caller
         self._processes = Processes(
-            settings, plan.split, (), (), pin=True, info_bytes=plan.info_bytes
+            settings, plan.split, nothing, pin=True, info_bytes=plan.info_bytes
         )
         self._lending = threading.Lock()
         self._end = self._processes.ends_with(self)

@@ -1,0 +1,35 @@
+"""What environments are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from xuance_envs.engine.group.outcome import Autoreset
+
+__all__ = ["Recipe"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What environments are made from, and when they are reset.
+
+    Attributes:
+        env_fns: makes an environment each.
+        keywords: keyword arguments for each function.
+        first: the index in the vector environment of the first one.
+        autoreset: when an environment whose episode ended is reset.
+    """
+
+    env_fns: Sequence[Callable[..., Any]]
+    keywords: Sequence[Mapping[str, Any]]
+    first: int = 0
+    autoreset: Autoreset = Autoreset.SAME_STEP
+
+    def __len__(self) -> int:
+        return len(self.env_fns)
+
+    def part(self, lo: int, hi: int) -> Recipe:
+        """That of environments ``lo`` to ``hi - 1`` only, where this one is of all."""
+        return replace(self, env_fns=self.env_fns[lo:hi], keywords=self.keywords[lo:hi], first=lo)
