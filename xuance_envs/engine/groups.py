@@ -145,8 +145,10 @@ class Groups(ABC):
         if self.closed:
             self.check_process()
             raise ClosedVecEnvError(f"{self.name} is closed; make another one")
-        if self.ledger.owing and not self.ledger.sending:
-            self.ledger.settle(self.results.forget)
+        if not self.ledger.sending:
+            if self.ledger.owing:
+                self.ledger.settle(self.results.forget)
+            self.lender.take_back()
 
     def check_process(self) -> None:
         """Raises if they belong to another process.

@@ -146,11 +146,10 @@ def put_in(
 @contextmanager
 def _lending(groups: Groups) -> Iterator[None]:
     """Lends groups states, which are taken back when none of them can be at it any more."""
-    groups.lender.take_back()
     try:
         yield
     finally:
-        if not groups.ledger.owing:  # else an interrupt came, and the next one takes them back
+        if not groups.ledger.owing:  # else an interrupt came, and check_open does it
             groups.lender.take_back()
 
 
