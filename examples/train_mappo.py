@@ -132,8 +132,8 @@ def train(
                     f"{play.global_steps:>8,} steps: mean return {play.mean_ep_return:.1f}",
                     flush=True,
                 )
-        seconds = time.perf_counter() - began
-        print(f"{play.global_steps:,} steps in {seconds:.0f} s: mean return {curve[-1][1]:.1f}")
+        seconds, last = time.perf_counter() - began, play.mean_ep_return
+        print(f"{play.global_steps:,} steps in {seconds:.0f} s: mean return {last:.1f}")
     return seconds, curve
 
 

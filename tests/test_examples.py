@@ -45,6 +45,14 @@ def test_many_agents_learn_for_a_moment(tmp_path: Path) -> None:
     assert (tmp_path / "curve.png").stat().st_size > 1000
 
 
+def test_many_agents_may_end_before_an_episode_does() -> None:
+    need_libraries_of("train_mappo.py")
+    pytest.importorskip("mpe2")
+    result = run("train_mappo.py", "--steps", "0", "--num-envs", "1", "--backend", "dummy")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "0 steps in 0 s: mean return nan\n"
+
+
 @pytest.mark.parametrize("name", ["cleanrl_style_ppo.py", "sb3_ppo.py"])
 def test_it_learns_for_a_moment(name: str) -> None:
     need_libraries_of(name)

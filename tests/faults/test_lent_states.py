@@ -168,6 +168,8 @@ def test_an_interrupt_leaves_nothing_for_long() -> None:
             with Instant(number, [str(PACKAGE / "engine")]) as instant:
                 envs.clone_state(3, range(N))
             came, number = instant.came, number + number // 4 + 3
+            envs.get_attr("number")
+            assert shared_bytes(envs) == before
             obs, _ = envs.clone_state(0, range(N))
             assert_same(list(obs), [obs[0]] * N)
             assert shared_bytes(envs) == before

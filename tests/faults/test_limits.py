@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from xuance_envs import EnvError, SubprocVecEnv, WorkerDiedError
 from xuance_envs.engine.process import shared_memory
-from xuance_envs.engine.process.shared_memory import SharedMemory
+from xuance_envs.engine.process.shared_memory import UNIT, SharedMemory
 
 
 @contextlib.contextmanager
@@ -85,6 +85,23 @@ def test_what_files_hold_of_a_groups_memory_counts_as_available(tmp_path):
     assert shared_memory._left_v1(tmp_path) == 600_000
     (tmp_path / "memory.max").write_text("max\n")
     assert shared_memory._left_v2(tmp_path) is None
+
+
+def test_shared_memory_that_an_interrupt_came_to_is_used_again(monkeypatch):
+    memory = SharedMemory(reserved=UNIT)
+    fallocate = os.posix_fallocate
+
+    def interrupted(*how):
+        fallocate(*how)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            memory.extend(9 * UNIT)
+    memory.remove(memory.extend(UNIT))
+    assert os.fstat(memory.fd).st_size == UNIT
+    memory.close()
 
 
 def test_shared_memory_never_is_a_standard_descriptor():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from pretended_cluster import pretended_machines
 from stateful_envs import Heavy
 
 from xuance_envs import DummyVecEnv, EnvStates, RayVecEnv_Gym
+from xuance_envs.engine.ray.worker_actor import LOOK
 
 
 @pytest.fixture(autouse=True)
@@ -133,3 +135,27 @@ def test_an_environment_becomes_like_one_on_another_machine(kind: Any) -> None:
             list(steps(each, 2))
             each.clone_state([0, 6], [6, 1])
         assert_same(list(steps(envs, 5)), list(steps(here, 5)))
+
+
+class Slow(Heavy):
+    """Takes as long as it is told to."""
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def test_too_little_memory_on_one_machine_is_said_and_is_no_matter_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    envs, _ = both(Slow)
+    with envs:
+        envs.reset(seed=1)
+        state = envs.save_state()
+        process = "xuance_envs.engine.process"
+        monkeypatch.setattr(f"{process}.shared_memory.available_memory", lambda: 1000)
+        monkeypatch.setattr(f"{process}.memory_lender.UNCHECKED", 100_000)
+        with pytest.raises(MemoryError, match=r"states .* bytes of shared memory, and 1,000 are"):
+            envs.clone_state(0, 6)
+        monkeypatch.undo()
+        envs.call("wait", 1.5 * LOOK, env_ids=[0])  # so long that the others are looked at
+        assert envs.save_state() == state

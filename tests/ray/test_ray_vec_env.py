@@ -369,6 +369,20 @@ class TestTheEnd:
         assert wait_until(lambda: not is_running(pid))
 
 
+class TestWhatHasAnswered:
+    def test_all_of_it_is_received_together(self) -> None:
+        with few([PlacedEnv] * 3, 1) as envs:
+            envs.async_reset()
+
+            def received() -> int:
+                time.sleep(0.05)  # in which those that have just been sent answer
+                batch = envs.recv()
+                envs.send([GO_ON] * len(batch.env_ids), batch.env_ids)
+                return len(batch.env_ids)
+
+            assert wait_until(lambda: received() == 3)
+
+
 class ClosingEnv(PlacedEnv):
     """Writes down its process's id where it is told, and once more when it is closed."""
 

@@ -80,7 +80,7 @@ class PretendedCluster:
             left = min(max(ends - monotonic(), 0.0), HELD_FOR)
             done = undisturbed(partial(futures.wait, refs, left, when)).done
             if len(done) >= count or monotonic() >= ends:
-                return list(done)
+                return [ref for ref in refs if ref in done][:count]  # as Ray does
 
     def kill(self, handle: Any) -> None:
         handle.actor.close()

@@ -111,11 +111,10 @@ class Groups(ABC):
         """
         packed = {}
         asked: list[int] = []
-        for k, driver in enumerate(self.drivers):
-            if mine := [env for env in ids if driver.lo <= env < driver.hi]:
-                places = [env - driver.lo for env in mine]
-                packed[k] = driver.pack(command, places, *arguments(mine))
-                asked += mine
+        for k, driver, mine in self.shares(ids):
+            places = [env - driver.lo for env in mine]
+            packed[k] = driver.pack(command, places, *arguments(mine))
+            asked += mine
         self.ledger.start(packed)
         values = [value for _, answer in self.ledger.finish() for value in answer]
         result_of = dict(zip(asked, values, strict=True))
@@ -123,6 +122,13 @@ class Groups(ABC):
         if command in ("call", "apply", "set_attr"):
             self.masks.forget(ids)
         return [result_of[env] for env in ids]
+
+    def shares(self, ids: Sequence[int]) -> list[tuple[int, Driver, list[int]]]:
+        """Of some environments, those of each group that has any: its place, its driver, these."""
+        shares: dict[int, list[int]] = {}
+        for env in ids:
+            shares.setdefault(self.group_of[env], []).append(env)
+        return [(k, self.drivers[k], shares[k]) for k in sorted(shares)]
 
     def check_idle(self, what: str) -> None:
         """Raises unless they are open and nothing is pending.
@@ -145,8 +151,10 @@ class Groups(ABC):
         if self.closed:
             self.check_process()
             raise ClosedVecEnvError(f"{self.name} is closed; make another one")
-        if self.ledger.owing and not self.ledger.sending:
-            self.ledger.settle(self.results.forget)
+        if not self.ledger.sending:
+            if self.ledger.owing:
+                self.ledger.settle(self.results.forget)
+            self.lender.take_back()
 
     def check_process(self) -> None:
         """Raises if they belong to another process.

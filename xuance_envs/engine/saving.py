@@ -146,11 +146,10 @@ def put_in(
 @contextmanager
 def _lending(groups: Groups) -> Iterator[None]:
     """Lends groups states, which are taken back when none of them can be at it any more."""
-    groups.lender.take_back()
     try:
         yield
     finally:
-        if not groups.ledger.owing:  # else an interrupt came, and the next one takes them back
+        if not groups.ledger.owing:  # else an interrupt came, and check_open does it
             groups.lender.take_back()
 
 
@@ -238,7 +237,7 @@ def _prepare(
 def _put_in(groups: Groups, ids: Sequence[int], of_all: bool) -> StepInfos:
     packed = {
         k: driver.pack("load_states", _places(driver, mine))
-        for k, driver, mine in _shares(groups, ids)
+        for k, driver, mine in groups.shares(ids)
     }
     return put_in(groups, packed, ids, of_all=of_all)
 
@@ -247,7 +246,7 @@ def _ask(
     groups: Groups, ids: Sequence[int], pack: Callable[[Driver, Sequence[int]], Any]
 ) -> list[tuple[Sequence[int], Any]]:
     """Asks the groups of some environments; by group, these environments and the answer."""
-    shares = _shares(groups, ids)
+    shares = groups.shares(ids)
     groups.ledger.start({k: pack(driver, mine) for k, driver, mine in shares})
     answers = [answer for _, answer in groups.ledger.finish()]
     groups.ledger.take()
@@ -291,13 +290,6 @@ def _take_seeds(groups: Groups, seeds: Mapping[int, Seeding | None]) -> None:
         for env, seeding in seeds.items():
             if seeding is not None and driver.lo <= env < driver.hi:
                 driver.seeds[env - driver.lo] = seeding
-
-
-def _shares(groups: Groups, ids: Sequence[int]) -> list[tuple[int, Driver, list[int]]]:
-    shares: dict[int, list[int]] = {}
-    for env in ids:
-        shares.setdefault(groups.group_of[env], []).append(env)
-    return [(k, groups.drivers[k], shares[k]) for k in sorted(shares)]
 
 
 def _registry(local: bool) -> bytes | None:

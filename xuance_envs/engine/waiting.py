@@ -26,7 +26,12 @@ class Waiter(ABC):
 
     @abstractmethod
     def wait(self, at_work: Collection[int], until: float | None) -> set[int]:
-        """Waits for at least one, or until a time as :func:`time.monotonic` counts."""
+        """The same; where there are none, waits for one, or until a time.
+
+        Args:
+            at_work: the groups.
+            until: the time, as :func:`time.monotonic` counts; None for as long as it takes.
+        """
 
 
 class PolledWaiter(Waiter):

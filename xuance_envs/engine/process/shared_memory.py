@@ -84,7 +84,9 @@ class SharedMemory:
         available = available_memory() if nbytes > unchecked else None
         if available is not None and nbytes > available:
             raise MemoryError(told.format(nbytes, f"and {available:,} are available"))
-        start = -(-os.fstat(self.fd).st_size // UNIT) * UNIT
+        # Not the end of the file: an interrupt may have come before a part was noted.
+        end = max([at + size for at, size in self._sizes.items()], default=self.reserved)
+        start = -(-end // UNIT) * UNIT
         new = start if self._sizes else 0  # what it began with has not been reserved before
         try:
             if hasattr(os, "posix_fallocate"):

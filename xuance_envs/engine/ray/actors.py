@@ -170,7 +170,8 @@ class _ActorWaiter(Waiter):
     def wait(self, at_work: Collection[int], until: float | None) -> set[int]:
         """See :class:`~xuance_envs.engine.waiting.Waiter`."""
         seconds = None if until is None else max(until - monotonic(), 0.0)
-        return self._answering(at_work, 1, seconds)
+        # All that have: where one is waited for, Ray tells of one.
+        return self.now(at_work) or self._answering(at_work, 1, seconds)
 
     def _answering(
         self, at_work: Collection[int], count: int | None, seconds: float | None

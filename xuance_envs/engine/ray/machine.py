@@ -91,9 +91,17 @@ class MachineActor(GroupsActor):
             return
         with self._lending:  # one call at a time: others may be about other groups
             try:
-                yield self._processes.lender.lend(states)
+                yield states
             finally:
                 self._processes.lender.take_back()
+
+    def lend(self, states: Sequence[bytes]) -> Sequence[Any]:
+        """Lends its processes states, until the call that brought them has been answered.
+
+        Raises:
+            MemoryError: there is too little memory for them.
+        """
+        return self._processes.lender.lend(states)
 
     def close(self) -> None:
         """See :class:`~xuance_envs.engine.ray.actor.GroupsActor`."""
@@ -119,12 +127,14 @@ class _GroupInProcess(HostedGroup):
     def ask(self, ask: Ask, lent: Sequence[Any]) -> None:
         """See :class:`~xuance_envs.engine.ray.actor.HostedGroup`."""
         self._failure = None
-        if ask.command == "rebuild":
-            try:
+        try:
+            if ask.command == "rebuild":
                 self._begin_anew()
-            except OSError as error:  # of which the environments know nothing
-                self._failure = error
-                return
+            if lent:
+                lent = self._machine.lend(lent)
+        except (OSError, MemoryError) as error:  # of which the environments know nothing
+            self._failure = error
+            return
         worker = self._machine.worker(self._index)
         if ask.code == Request.STEP:
             self._machine.before_step(self._index)
@@ -144,7 +154,7 @@ class _GroupInProcess(HostedGroup):
             if self._failure is not None:
                 raise self._failure
             code, payload = worker.answer()
-        except (WorkerDiedError, WorkerTimeoutError, OSError) as error:
+        except (WorkerDiedError, WorkerTimeoutError, OSError, MemoryError) as error:
             return Answer(Reply.FAILED, NOTHING, NO_NEWS, pack_error(error))
         if code == Reply.OUTCOME:
             self._note(loads(payload))
