@@ -104,7 +104,7 @@ bench: $(DEMO) ## measure steps per second
 bench-peers: $(PEERS) ## the same beside other libraries, into docs/benchmarks.md
 	@$(RUN) -m benchmarks.page throughput
 
-bench-page: $(PEERS) ## measure all that docs/benchmarks.md shows; twenty minutes on two quiet cores
+bench-page: $(PEERS) ## measure all that docs/benchmarks.md shows; twenty-five minutes on two quiet cores
 	@$(RUN) -m benchmarks.page
 
 clean: ## remove the virtual environments and everything that was built

@@ -2,8 +2,8 @@
 
 Each part is a run of one script, which puts its table between its markers of the page and its
 picture beside it; what fails leaves the page as it was, and the other parts go on. The README's
-pictures come from the parts `throughput` and `atari`. All of it takes about twenty minutes on two
-cores that nobody else uses: before each part it looks whether that is so, and waits for a while
+pictures come from the parts `throughput` and `atari`. All of it takes about twenty-five minutes on
+two cores that nobody else uses: before each part it looks whether that is so, and waits for a while
 where it is not. Rounds that differ by more than 15 % are made again, and the page says which.
 Where only some parts are measured, the page keeps what the others were measured on, and when.
 """
@@ -34,7 +34,7 @@ from xuance_envs.report import markdown_table, plot_throughput
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 PICTURES = ROOT / "docs" / "_static" / "benchmarks"
-MINUTES = 20
+MINUTES = 25
 """What all parts take on two cores that nobody else uses."""
 
 LONGEST = 400

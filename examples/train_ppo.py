@@ -33,14 +33,7 @@ from gymnasium import wrappers
 from torch import nn
 
 import xuance_envs
-from xuance_envs import Gym_Env, RayRolloutCollector, RolloutCollector, VecEnv
-from xuance_envs.transforms import (
-    ClipActions,
-    NormalizeObservations,
-    NormalizeRewards,
-    RescaleActions,
-    Transform,
-)
+from xuance_envs import Gym_Env, RayRolloutCollector, RolloutCollector, VecEnv, transforms
 
 ATARI_IDS = "ALE/"
 
@@ -94,43 +87,16 @@ def image_body(channels: int) -> nn.Module:
     )
 
 
-class Scale(nn.Module):
-    """The mean and the variance of the states so far; being buffers, they travel with weights."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(size))
-        self.register_buffer("variance", torch.ones(size))
-        self.register_buffer("count", torch.tensor(0.0, dtype=torch.float64))
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """The states in this scale."""
-        return ((states - self.mean) / (self.variance + 1e-8).sqrt()).clamp(-10, 10)
-
-    def learn(self, states: torch.Tensor) -> None:
-        """Takes in more states, by rows."""
-        variance, mean = torch.var_mean(states, 0, correction=0)
-        share = len(states) / (self.count + len(states))
-        apart = mean - self.mean
-        self.variance += ((variance - self.variance) + apart.square() * (1 - share)) * share
-        self.mean += apart * share
-        self.count += len(states)
-
-
 class Agent(nn.Module):
-    """A policy and a value function: for images with one body, for vectors with one each.
-
-    With ``scales`` it learns the scale of vectors itself, for environments that do not.
-    """
+    """A policy and a value function: for images with one body, for vectors with one each."""
 
     def __init__(
-        self,
-        state_shape: tuple[int, ...],
-        action_space: gymnasium.Space[Any],
-        scales: bool = False,
+        self, state_shape: tuple[int, ...], action_space: gymnasium.Space[Any], scales: bool = False
     ) -> None:
         super().__init__()
-        self.scale = Scale(*state_shape) if scales else None
+        # The scale of vectors, where environments do not see to it: buffers, which travel along.
+        scale = partial(nn.BatchNorm1d, eps=1e-8, affine=False, momentum=None)
+        self.scale = scale(*state_shape).eval() if scales else None
         self.is_discrete = isinstance(action_space, gymnasium.spaces.Discrete)
         self.first = int(action_space.start) if self.is_discrete else 0
         actions = int(action_space.n) if self.is_discrete else action_space.shape[0]
@@ -151,7 +117,7 @@ class Agent(nn.Module):
         if self.sees_images:
             states = states / 255
         elif self.scale is not None:
-            states = self.scale(states)
+            states = self.scale(states).clamp(-10, 10)
         features = self.policy_body(states)
         policy = self.policy_head(features)
         if masks is not None:
@@ -206,7 +172,8 @@ def train(
             collector.collect_async()  # the next one is played while this one is learned from
         update(collector, agent, optimizer, settings)
         if agent.scale is not None:
-            agent.scale.learn(collector.states.detach().flatten(0, 1))
+            agent.scale.train()(collector.states.detach().flatten(0, 1))
+            agent.scale.eval()
         if isinstance(collector, RayRolloutCollector):
             collector.update_agent()
         yield
@@ -245,7 +212,7 @@ def update(
 
 def save(path: str, agent: Agent, envs: VecEnv) -> None:
     """Saves an agent, and the scale in which it sees, without which it is lost."""
-    scale = envs.state_dict() if isinstance(envs, Transform) else {}
+    scale = envs.state_dict() if isinstance(envs, transforms.Transform) else {}
     torch.save({"agent": agent.state_dict(), "scale": scale}, path)
 
 
@@ -253,7 +220,7 @@ def load(path: str, agent: Agent, envs: VecEnv) -> None:
     """Has an agent that was saved play in these environments, in the scale it learned in."""
     saved = torch.load(path, weights_only=True)
     agent.load_state_dict(saved["agent"])
-    if isinstance(envs, Transform):
+    if isinstance(envs, transforms.Transform):
         envs.load_state_dict(saved["scale"])
         envs.freeze()
 
@@ -308,9 +275,8 @@ def make_env(env_id: str) -> gymnasium.Env[Any, Any]:
 def make_envs(env_id: str, num_envs: int, backend: str, gamma: float) -> VecEnv:
     """Many environments, in this process (``dummy``) or in workers (``subproc``)."""
     family = "Atari" if env_id.startswith(ATARI_IDS) else "Gym"
-    kind = getattr(
-        xuance_envs, {"dummy": "DummyVecEnv_", "subproc": "SubprocVecEnv_"}[backend] + family
-    )
+    name = {"dummy": "DummyVecEnv_", "subproc": "SubprocVecEnv_"}[backend] + family
+    kind = getattr(xuance_envs, name)
     return prepared(kind([partial(make_env, env_id)] * num_envs, copy=False), gamma)
 
 
@@ -319,15 +285,13 @@ def prepared(envs: VecEnv, gamma: float) -> VecEnv:
     if not has_scale(envs.observation_space):
         return envs
     if isinstance(envs.action_space, gymnasium.spaces.Box):
-        envs = NormalizeRewards(ClipActions(RescaleActions(envs)), gamma)
-    return NormalizeObservations(envs)
+        envs = transforms.ClipActions(transforms.RescaleActions(envs))
+        envs = transforms.NormalizeRewards(envs, gamma)
+    return transforms.NormalizeObservations(envs)
 
 
 def make_prepared_env(env_id: str, gamma: float) -> gymnasium.Env[Any, Any]:
-    """One environment that is prepared likewise, by itself, for a collector elsewhere.
-
-    Its observations are left to the agent, for all environments are to be seen in one scale.
-    """
+    """One that is prepared likewise for a collector elsewhere; the agent scales what it sees."""
     env = make_env(env_id)
     if has_scale(env.observation_space) and isinstance(env.action_space, gymnasium.spaces.Box):
         env = wrappers.ClipAction(wrappers.RescaleAction(env, -1.0, 1.0))
@@ -362,13 +326,9 @@ def main() -> None:
     add("--steps", type=int, default=200_000)
     parser.add_argument("--save", metavar="FILE", help="where the trained agent goes")
     parser.add_argument("--play", metavar="FILE", help="an agent that is to play, and not to learn")
-    parser.add_argument(
-        "--checkpoint", type=Path, metavar="DIR", help="where checkpoints go, also at the end"
-    )
+    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="to write checkpoints to")
     add("--every", type=int, default=10, metavar="N", help="updates between two checkpoints")
-    parser.add_argument(
-        "--resume", type=Path, metavar="DIR", help="go on from the checkpoint in there, if any"
-    )
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="to go on from, if there is one")
     args = parser.parse_args()
     if args.collectors and (args.save is not None or args.play is not None):
         parser.error("--collectors goes with neither --save nor --play")
