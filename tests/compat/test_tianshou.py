@@ -346,6 +346,18 @@ def test_what_an_interrupt_left_of_a_step_is_thrown_away(closing, monkeypatch):
     assert envs.step([0, 0])[0].tolist() == [[2, 2], [2, 2]]
 
 
+def received(envs, steps):
+    """What came of steps, and of what is under way: by environment, its place, in their order."""
+    while envs.waiting_id:
+        steps.append(envs.step(None))
+    places = [
+        (info["env_id"], int(observation[0]))
+        for observations, *_, infos in steps
+        for observation, info in zip(observations, infos, strict=True)
+    ]
+    return sorted(places)
+
+
 def test_what_had_arrived_before_an_interrupt_arrives_once(closing, monkeypatch):
     make = partial(ours.SubprocVectorEnv, context="forkserver", wait_num=1)
     envs = closing(make([partial(Corridor, 99)] * 2))
@@ -359,16 +371,76 @@ def test_what_had_arrived_before_an_interrupt_arrives_once(closing, monkeypatch)
         patched.setattr(ledger, "receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
             envs.step([0, 0])
-    for place in (1, 2):
-        steps = [] if place == 1 else [envs.step([0, 0])]
-        while envs.waiting_id:
-            steps.append(envs.step(None))
-        arrived = [
-            (info["env_id"], observation.tolist())
-            for observations, *_, infos in steps
-            for observation, info in zip(observations, infos, strict=True)
-        ]
-        assert sorted(arrived) == [(0, [place] * 2), (1, [place] * 2)]
+    assert received(envs, []) == [(0, 1), (1, 1)]
+    assert received(envs, [envs.step([0, 0])]) == [(0, 2), (1, 2)]
+
+
+def test_an_interrupt_while_two_arrive_loses_neither(closing, monkeypatch):
+    make = partial(ours.SubprocVectorEnv, context="forkserver", wait_num=1)
+    envs = closing(make([partial(Corridor, 99)] * 2))
+    envs.reset()
+    stepper = envs._stepper
+    wait = stepper._ledger.wait
+
+    class Interrupted(dict):
+        def __setitem__(self, key, value):
+            super().__setitem__(key, value)
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stepper._ledger, "wait", lambda _, timeout: wait(2, timeout))
+        patched.setattr(stepper, "_come", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            envs.step([0, 0])
+        one_of_them = dict(stepper._come)
+    stepper._come = one_of_them
+    assert len(one_of_them) == 1
+    assert received(envs, []) == [(0, 1), (1, 1)]
+    assert received(envs, [envs.step([0, 0])]) == [(0, 2), (1, 2)]
+
+
+def test_an_error_leaves_those_in_this_process_usable(closing):
+    envs = closing(ours.DummyVectorEnv([Broken] * 2, wait_num=1))
+    envs.reset()
+    with pytest.raises(ZeroDivisionError):
+        envs.step([0, Broken.END])
+    assert (envs.waiting_id, envs.ready_id) == ([], [0, 1])
+    envs.reset([0, 1])
+    assert received(envs, [envs.step([0, 0])]) == [(0, 1), (1, 1)]
+
+
+def test_a_reset_that_was_interrupted_takes_nothing_from_the_infos_of_the_next(
+    closing, monkeypatch
+):
+    make = partial(ours.SubprocVectorEnv, context="forkserver", wait_num=1)
+    envs = closing(make([partial(Corridor, 99, seconds=seconds) for seconds in (0, 1)]))
+    envs.step([0, 0])
+    assert envs.waiting_id == [1]
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(envs._stepper._ledger, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            envs.reset(0)
+    assert received(envs, []) == [(1, 1)]
+    _, (info,) = envs.reset(0, options={"place": 7})
+    assert info["began_at"] == 7
+
+
+def test_what_waits_for_its_worker_waits_for_a_reset_in_it_too(closing):
+    make = partial(ours.SubprocVectorEnv, context="forkserver", wait_num=1, in_series=3)
+    envs = closing(make([partial(Corridor, 99, seconds=seconds) for seconds in (0, 1, 0, 0, 0, 0)]))
+    envs.reset()
+    for ids, waiting_id in (([1, 3], [1]), ([0, 3], [1, 0])):
+        *_, infos = envs.step([0, 0], ids)
+        assert Batch(infos).env_id.tolist() == [3]
+        assert envs.waiting_id == waiting_id
+    observations, infos = envs.reset([2, 4], options={"place": 7})
+    assert observations.tolist() == [[7, 7], [7, 7]]
+    assert [info["began_at"] for info in infos] == [7, 7]
+    assert received(envs, []) == [(0, 1), (1, 1)]
 
 
 # --- workers that are lost ----------------------------------------------------------------------

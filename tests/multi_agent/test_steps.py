@@ -220,10 +220,13 @@ def test_first_ready(make):
     envs.async_reset(seed=3)
     step = envs.recv(min_envs=4)
     np.testing.assert_equal(step.obs, whole.obs)
-    for _ in range(9):
-        whole = plain.step(np.ones((4, 4), int))
-        order = np.array([2, 3, 1, 0])
-        envs.send([dict.fromkeys(envs.agents, 1)] * 4, order)
+    rng, order = np.random.default_rng(0), np.array([2, 3, 1, 0])
+    for turn in range(9):
+        actions = rng.integers(3, size=(4, 4))
+        whole = plain.step(actions)
+        given = actions[order]
+        by_agent = [dict(zip(envs.agents, row, strict=True)) for row in given.tolist()]
+        envs.send([given, by_agent, given.tolist()][turn % 3], order)
         step = envs.recv(min_envs=4)
         for name in ("obs", "rewards", "acted", "alive", "episode_over", "state", "env_ids"):
             np.testing.assert_equal(getattr(step, name), getattr(whole, name))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from agents_envs import ALL_END, MIXED, Herd
 from bare_agents import assert_like_bare_loops
+from gymnasium import spaces
 from serving import ServedProcess, ServerMaker
 
 from xuance_envs import (
@@ -20,12 +21,15 @@ from xuance_envs import (
     make_multi_agent_vec,
 )
 from xuance_envs.multi_agent.adapting import agents_env
+from xuance_envs.multi_agent.record import Record
+from xuance_envs.multi_agent.team import team_of
 from xuance_envs.remote.access.permissions import Permissions
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.settings import Catalogue
 from xuance_envs.remote.wire.forms import Form, dumps, loads
 from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.protocol import PROTOCOL
 from xuance_envs.remote.wire.spaces import space_from_wire, space_to_wire
 
 HERDS: dict[str, Callable[..., Any]] = {
@@ -179,3 +183,15 @@ def test_a_space_of_records_that_is_none_is_refused(wrong: dict[str, Any]) -> No
     message = dumps(space_to_wire(HERDS["Herd"]().observation_space), Form.MSGPACK)
     with pytest.raises(WireError, match=r"ObservationRecord|expected a space's type"):
         space_from_wire(loads(message, Form.MSGPACK) | wrong)
+
+
+def test_who_lays_records_out_otherwise_counts_the_protocol_up() -> None:
+    agents = ["a", "b"]
+    box, action = spaces.Box(-1, 1, (5,), np.float64), spaces.Discrete(4)
+    state = spaces.Box(0, 1, (3,), np.float32)
+    observed, acting = dict.fromkeys(agents, box), dict.fromkeys(agents, action)
+    record = Record(team_of(agents, observed, acting, state, None, True, True)).dtype
+    # Observations, masks, state, rewards, and then the flags.
+    offsets = [offset for _, offset, *_ in (record.fields or {}).values()]
+    assert offsets == [0, 108, 96, 80, 116, 118, 120, 122, 124]
+    assert (record.itemsize, PROTOCOL) == (128, 3)

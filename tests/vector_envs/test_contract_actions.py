@@ -11,6 +11,7 @@ from comparing import assert_same
 from example_envs import PLAIN, CustomSpace, EchoEnv, HoldingEnv, ReusingEnv
 from gymnasium import spaces
 
+from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 
 DISCRETE = spaces.Discrete(100)
@@ -318,6 +319,37 @@ def test_check_actions_lets_all_others_pass(make):
     actions = {"move": np.stack(boxes(0)), "jump": np.arange(5)}
     assert_same(received(make, DICT, actions, check_actions=True), dicts())
     assert_same(received(make, TEXT, ["a", "b", "c", "d", "e"], check_actions=True), [*"abcde"])
+
+
+F32 = np.float32
+EDGES = {
+    "Discrete": (FROM_MINUS_TWO, [-3, -2, 2, 3]),
+    "Box": (
+        spaces.Box(-1, 0.1, (2,), F32),
+        [-1, np.nextafter(F32(-1), F32(-2)), F32(0.1), np.nextafter(F32(0.1), F32(1)), -0.0],
+    ),
+    "Box, no number": (BOX, [np.nan]),
+    "Box without bounds": (spaces.Box(-np.inf, np.inf, (2,), F32), [np.inf, -np.inf, np.nan]),
+    "Box of bytes": (spaces.Box(0, 200, (2,), np.uint8), [0, 200, 201]),
+    "Box of one number": (NUMBER, [1, 2, np.nan]),
+    "MultiDiscrete": (LEVERS, [2, 3, -1]),
+    "MultiBinary": (BUTTONS, [1, 2]),
+}
+
+
+@pytest.mark.parametrize("count", [2, 40])
+@pytest.mark.parametrize(("space", "values"), EDGES.values(), ids=EDGES)
+def test_check_actions_refuses_arrays_just_where_the_space_would(space, values, count):
+    with DummyVecEnv(takers(space, count), check_actions=True) as envs:
+        envs.reset(seed=0)
+        for value in values:
+            actions = np.array([space.sample()] * count, space.dtype)
+            actions[-1] = value
+            if space.contains(actions[-1, ...]):
+                envs.step(actions)
+                continue
+            with pytest.raises(ValueError, match=f"environment {count - 1}: expected"):
+                envs.step(actions)
 
 
 # --- wrong actions ------------------------------------------------------------------------------

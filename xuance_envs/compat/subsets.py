@@ -106,7 +106,9 @@ class SubsetStepper(Stepper):
         self._intake.put(actions, envs)
         by_group = self._by_group(envs)
         packed = {k: self._packed_step(k, list(mine.values())) for k, mine in by_group.items()}
-        return self._part(self._ask(envs, packed).items(), envs)
+        part = self._part(self._ask(envs, packed).items(), envs)
+        self._answers = {}
+        return part
 
     def send(self, envs: NDArray[np.intp], actions: Any) -> None:
         """Starts a step of some environments, none of which may be stepping.
@@ -166,6 +168,7 @@ class SubsetStepper(Stepper):
         self._settle()
         packed = self._groups.packed_resets(envs.tolist(), seeds, [options] * len(envs))
         infos, _ = self._groups.results.infos(self._ask(envs, packed).items(), envs).parts
+        self._answers = {}
         return self._take_observations(envs), infos
 
     def apply_to(
@@ -190,6 +193,7 @@ class SubsetStepper(Stepper):
                 if error is not None:
                     raise error
                 results[n] = value
+        self._answers = {}
         return results
 
     def _settle(self) -> None:
@@ -197,21 +201,41 @@ class SubsetStepper(Stepper):
         self._groups.check_open()
         if self._ledger.stepping:
             self.finish_step()
-        if self._come:
-            self._take_in()
+        if self._come or self._answers:
+            self._clear()
+
+    @property
+    def under_way(self) -> NDArray[np.intp]:
+        """The environments that were sent, and that nobody has received."""
+        sent = self._sent.copy()
+        for part in self._arrived:
+            sent[part.envs] = True
+        for envs, _ in self._come.values():
+            sent[envs] = True
+        return sent.nonzero()[0]
 
     def _here(self) -> int:
         """How many environments have arrived, and nobody has received."""
         here = [part.envs for part in self._arrived] + [envs for envs, _ in self._come.values()]
         return sum(map(len, here))
 
+    def _clear(self) -> None:
+        """Readies the arrays for other requests, which overwrite what has come of these."""
+        if self._come:
+            self._take_in()
+        if self._answers:  # of commands; an interrupt has kept them from being taken in
+            answers = self._answers.items()
+            outcomes = [(k, answer) for k, answer in answers if isinstance(answer, Outcome)]
+            self._groups.results.forget(outcomes)
+            self._answers = {}
+
     def _take_in(self) -> None:
-        """Takes out of the arrays what has come of steps: other requests will overwrite it."""
+        """Takes out of the arrays what has come of steps."""
+        if not self._ledger.owing.keys().isdisjoint(self._come):
+            self._collect(0.0, start=False)  # again: an interrupt came before all was taken note of
         come = self._come
         stepped = [envs for envs, _ in come.values()]
         envs = stepped[0] if len(stepped) == 1 else np.concatenate(stepped)
-        if not self._ledger.owing.keys().isdisjoint(come):  # an interrupt came before it heard
-            self._ledger.receive(envs)
         part = self._part([(k, outcome) for k, (_, outcome) in come.items()], envs)
         arrived = [*self._arrived, part]
         # No call in between, so that an interrupt finds either all of it or nothing.
@@ -228,7 +252,7 @@ class SubsetStepper(Stepper):
 
     def _ask(
         self, envs: NDArray[np.intp], packed: Mapping[int, Any], lose_all: bool = True
-    ) -> dict[int, Any]:
+    ) -> Mapping[int, Any]:
         """Asks some groups for a command, each when it has done what it is at.
 
         Args:
@@ -237,35 +261,32 @@ class SubsetStepper(Stepper):
             lose_all: whether after an error nothing can be asked any more.
 
         Returns:
-            By group, its answer.
+            By group, its answer, which is there until it is taken in or something else is asked.
         """
         ledger = self._ledger
         if not ledger.sending:
             ledger.start(packed)
             try:
-                answers = dict(ledger.finish())
+                self._answers = dict(ledger.finish())
             except Exception as error:
                 if lose_all or ends_all(error):
                     self.fail()
                 raise
             ledger.take()
-            return answers
-        while ledger.owing.keys() & packed.keys():
+            return self._answers
+        # Nor may a command be under way any more that an interrupt has ended.
+        while any([k in packed or self._asked[k] is None for k in ledger.owing]):
             self._collect(None, start=False)
-        if self._come:
-            self._take_in()
-        for k in packed:
-            self._answers.pop(k, None)
-            self._asked[k] = None
+        self._clear()
+        self._asked.update(dict.fromkeys(packed))
         ledger.send_commands(envs, packed)
         while not self._answers.keys() >= packed.keys():
-            self._collect(None)
-        return {k: self._answers.pop(k) for k in packed}
+            self._collect(None, start=False)  # what waits would overwrite the first answers
+        return self._answers
 
     def _start_waiting(self) -> None:
         """Starts the groups that have something to step, and are not at work."""
-        if self._come:
-            self._take_in()
+        self._clear()
         ledger = self._ledger
         some_wait = False
         whole: list[int] = []

@@ -143,18 +143,24 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         return self._result(originally(stepper.step, envs, action))
 
     def _step_async(self, action: Any, envs: NDArray[np.intp]) -> StepResult:
-        if action is not None:
-            self._stepper.send(envs, action)
-            sent = envs.tolist()
-            self.waiting_id += sent
-            self.ready_id = _without(sent, self.ready_id)
-        elif not self.waiting_id:
-            raise ValueError("action: expected some, since no environment is stepping, got None")
-        parts = originally(self._stepper.receive, self.wait_num, self.timeout)
-        arrived = [env for part in parts for env in part.envs.tolist()]
-        self.waiting_id = _without(arrived, self.waiting_id)
-        self.ready_id += arrived
-        return self._joined(parts)
+        stepper = self._stepper
+        try:
+            if action is not None:
+                stepper.send(envs, action)
+                sent = envs.tolist()
+                self.waiting_id += sent
+                self.ready_id = _without(sent, self.ready_id)
+            elif not self.waiting_id:
+                raise ValueError("action: expected some, as no environment is stepping, got None")
+            parts = originally(stepper.receive, self.wait_num, self.timeout)
+            arrived = [env for part in parts for env in part.envs.tolist()]
+            self.waiting_id = _without(arrived, self.waiting_id)
+            self.ready_id += arrived
+            return self._joined(parts)
+        except BaseException:  # an interrupt may have come anywhere
+            self.waiting_id = stepper.under_way.tolist()
+            self.ready_id = _without(self.waiting_id, self._every.tolist())
+            raise
 
     def get_env_attr(self, key: str, id: Ids = None) -> list[Any]:
         """An attribute of some environments, or of all, wherever in their wrappers it is."""

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, describe
-from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
+from xuance_envs.engine.data.space_rows import EVERY, Index, SpaceRows
 from xuance_envs.multi_agent.record import Record
 from xuance_envs.multi_agent.team import Group
 from xuance_envs.vector_envs.actions import are_all_inside
@@ -36,6 +36,7 @@ class AgentActions:
         self._record = record
         self._check = check
         self.records = np.zeros((num_envs, record.action_dtype.itemsize), np.uint8)
+        self._every = np.arange(num_envs)
         batch = record.structured_actions(self.records)
         self._rows = [
             SpaceRows(
@@ -53,14 +54,16 @@ class AgentActions:
         ]
         self._one_by_one = [record.action_rows(_Fields(batch, i)) for i in range(num_envs)]
 
-    def put(self, actions: Any, alive: NDArray[np.bool_], envs: NDArray[np.intp]) -> None:
+    def put(
+        self, actions: Any, alive: NDArray[np.bool_], envs: NDArray[np.intp] | None = None
+    ) -> None:
         """Stores the actions of some environments' agents, or of all.
 
         Args:
             actions: an array of those of all agents, a dict of such arrays by group, or a list with
                 a dict by agent for each environment.
             alive: ``(num_envs, A)``: whose actions are needed.
-            envs: the environments.
+            envs: the environments; None for all, in their order.
 
         Raises:
             ValueError: they do not fit, or one is missing. Nothing has been stored, unless they are
@@ -71,25 +74,25 @@ class AgentActions:
             flat is not None
             and type(actions) is np.ndarray
             and actions.dtype == flat.dtype
-            and actions.shape == flat.shape
-            and len(envs) == len(flat)
+            and actions.shape == (flat.shape if envs is None else (len(envs), *flat.shape[1:]))
             and not self._check
         ):
-            flat[...] = actions
+            flat[... if envs is None else envs] = actions
             return
+        at: Index = EVERY if envs is None else envs
+        envs = self._every if envs is None else envs
         count = len(envs)
         try:
             if _are_dicts_by_agent(actions):
-                self._put_dicts(actions, alive, envs)
+                self._put_dicts(actions, alive, envs, at)
             else:
-                self._put_arrays(actions, envs)
+                self._put_arrays(actions, envs, at)
         except BadValueError as error:
             raise ValueError(f"actions for {count} environments: {error}") from None
         if self._check:
             self._check_all(alive, envs)
 
-    def _put_arrays(self, actions: Any, envs: NDArray[np.intp]) -> None:
-        at = EVERY if len(envs) == len(self.records) else envs
+    def _put_arrays(self, actions: Any, envs: NDArray[np.intp], at: Index) -> None:
         groups = self._record.groups
         if self._record.team.is_one:
             self._rows[0].put(actions, at, len(envs))
@@ -113,7 +116,11 @@ class AgentActions:
             raise
 
     def _put_dicts(
-        self, actions: Sequence[Any], alive: NDArray[np.bool_], envs: NDArray[np.intp]
+        self,
+        actions: Sequence[Any],
+        alive: NDArray[np.bool_],
+        envs: NDArray[np.intp],
+        at: Index,
     ) -> None:
         agents = self._record.team.agents
         if len(actions) != len(envs):
@@ -122,7 +129,6 @@ class AgentActions:
             if type(given) is not dict or len(given) != len(agents):
                 self._check_dicts(actions, alive, envs)
                 break
-        at = EVERY if len(envs) == len(self.records) else envs
         before = self.records[envs]
         try:
             for k, fields in enumerate(self._record.groups):

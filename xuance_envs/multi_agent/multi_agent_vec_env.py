@@ -257,7 +257,7 @@ class MultiAgentVecEnv(AroundVecEnv):
 
     def step_async(self, actions: Any) -> None:
         """Starts a step. See :meth:`step` for the actions and the errors."""
-        self._actions.put(actions, self._reader.alive, self._reader.every)
+        self._actions.put(actions, self._reader.alive)
         self.vec_env.step_async(self._actions.records)
 
     def step_wait(self) -> MultiAgentStep:

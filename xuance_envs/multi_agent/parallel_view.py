@@ -91,7 +91,7 @@ class _ParallelView:
 
     def step(self, actions: dict[Any, Any]) -> tuple[dict[Any, Any], ...]:
         """Steps the environment with the actions of the agents that live."""
-        self._actions.put([actions], self._alive, np.arange(1))
+        self._actions.put([actions], self._alive)
         ((flat, _, _, _, info),) = self._envs.call(
             "step", self._actions.records[0], env_ids=self._at
         )

@@ -66,6 +66,10 @@ def _of_leaves(names: Sequence[str], layout: SpaceLayout, count: int) -> Iterato
 class Record:
     """How a team's records are laid out.
 
+    The largest fields come first, those of one size in the order of the dtype's names. Fields of 64
+    bytes and more begin at multiples of 64, smaller ones lie close together, at multiples of their
+    numbers' size; and a record's size is a multiple of 64.
+
     Args:
         team: the agents.
 

@@ -114,7 +114,7 @@ class HostedVecEnv(GroupedVecEnv):
         return self._driver.times()
 
     def finish_step(self) -> tuple[Any, NDArray[np.float64], NDArray[Any], NDArray[Any], StepInfos]:
-        """The same as ``step_wait``, with nothing copied and the rewards in full.
+        """The same as ``step_wait``, without copies for the caller, and with the rewards in full.
 
         Returns:
             Observations, rewards as the environments gave them, terminated, truncated and infos;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["API", "MAX_SEED", "PROTOCOL"]
 
-PROTOCOL = 2
+PROTOCOL = 3
 """The version of the protocol; both sides must speak the same."""
 
 API = "/api/v1"
