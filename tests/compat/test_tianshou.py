@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import multiprocessing
 import os
 import re
@@ -15,6 +16,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from interrupts import Instant
 from tianshou_envs import Board, Broken, Corridor, Fatal, Holding, Untyped
 
 os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # compiling takes longer than all of these tests
@@ -23,6 +25,7 @@ pytest.importorskip("tianshou")
 from tianshou import env as theirs
 from tianshou.data import Batch
 
+import xuance_envs
 from xuance_envs.compat import tianshou as ours
 from xuance_envs.errors import ClosedVecEnvError
 
@@ -407,6 +410,31 @@ def test_an_error_leaves_those_in_this_process_usable(closing):
     assert (envs.waiting_id, envs.ready_id) == ([], [0, 1])
     envs.reset([0, 1])
     assert received(envs, [envs.step([0, 0])]) == [(0, 1), (1, 1)]
+
+
+@waiting
+def test_an_interrupt_at_any_instant_loses_and_repeats_no_step(make, closing):
+    envs = closing(make([partial(Corridor, 10**6)] * 4, wait_num=1))
+    envs.reset()
+    places = [0] * 4
+    # In this process a method that was interrupted is called again.
+    most = 2 if make is ours.DummyVectorEnv else 1
+    for number in itertools.count(1, 5):
+        with Instant(number, [os.path.dirname(xuance_envs.__file__)]) as instant:
+            envs.step([0] * 4)
+        assert sorted([*envs.waiting_id, *envs.ready_id]) == [0, 1, 2, 3]
+        rest = received(envs, [])
+        before, places = places, envs.get_env_attr("place")
+        assert rest == [(env, places[env]) for env, _ in rest], instant.place
+        steps = [now - then for now, then in zip(places, before, strict=True)]
+        assert 0 <= min(steps) <= max(steps) <= most, instant.place
+        for env in range(4):
+            assert received(envs, [envs.step([0], env)]) == [(env, places[env] + 1)], instant.place
+        places = [place + 1 for place in places]
+        assert envs.get_env_attr("place") == places, instant.place
+        if not instant.came:
+            break
+    assert number > 100
 
 
 def test_a_reset_that_was_interrupted_takes_nothing_from_the_infos_of_the_next(

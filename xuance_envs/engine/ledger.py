@@ -253,10 +253,14 @@ class Ledger:
         owing, new = {**self.owing, **asks}, {**self._new, **asks}
         in_flight = self.in_flight.copy()
         in_flight[env_ids] = True
-        # No call in between, so that an interrupt finds either all of it or nothing.
+        interrupted = self._interrupted
+        # No call in between, so that an interrupt finds either all of it or nothing. One that comes
+        # while groups are asked may leave half a request, which asking for its result mends.
         self.owing, self._new, self.in_flight, self.sending = owing, new, in_flight, True
+        self._interrupted = True
         for _, ask in asks.values():
             ask()
+        self._interrupted = interrupted
         if self._asked is not None:
             self._asked()
 
