@@ -559,7 +559,7 @@ def test_a_wrong_argument_is_told(arguments: Any, said: str) -> None:
 def test_too_little_room_is_told() -> None:
     with pytest.raises(WorkerTimeoutError, match=r"2 × 20 CPU \(in the cluster 32"):
         RayRolloutCollector(
-            env_fns(SPACES["vector"]) * 8, Thinker(TWO), 2, 3, processes=20, start_timeout=0.5
+            env_fns(SPACES["vector"]) * 8, Thinker(TWO), 2, 3, processes=20, start_timeout=15
         )
 
 
