@@ -11,11 +11,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from tqdm import tqdm
 
 from benchmarks.peers import PEERS
 from benchmarks.shared.contenders import CONTENDERS, DEFAULT, join
-from benchmarks.shared.contest import Results, imports_uncollected
+from benchmarks.shared.contest import Results, imports_uncollected, in_turn
 from benchmarks.shared.ours import WRAPPERS
 from benchmarks.shared.question import (
     add_outputs,
@@ -92,17 +91,11 @@ def time_each_step(
 ) -> dict[str, list[list[float]]]:
     """By contender, the seconds of each step, round by round; those that warm up are left out."""
     seconds: dict[str, list[list[float]]] = {name: [] for name in runners}
-    order = list(runners)
-    total = args.rounds * len(order)
-    with tqdm(total=total, desc=what, unit="run", dynamic_ncols=True) as bar:
-        for _ in range(args.rounds):
-            for name in order:
-                gc.collect()
-                run = runners[name].run
-                run(max(1, args.steps // 10))
-                seconds[name].append([run(1) for _ in range(args.steps)])
-                bar.update()
-            order.reverse()
+    for _, name in in_turn(runners, range(args.rounds), "run", what):
+        gc.collect()
+        run = runners[name].run
+        run(max(1, args.steps // 10))
+        seconds[name].append([run(1) for _ in range(args.steps)])
     return seconds
 
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from benchmarks.peers.elsewhere import ROOT, in_xuance
+from benchmarks.shared.contest import in_turn
 from benchmarks.shared.question import add_outputs, begin, finish, make_parser
 from xuance_envs.report import markdown_table
 
@@ -44,15 +44,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     run = begin()
     example = runpy.run_path(str(ROOT / EXAMPLE))
     trainings: dict[str, list[Sequence[float]]] = {name: [] for name in args.learners}
-    order = list(trainings)
-    with tqdm(total=len(order) * len(args.seeds), unit="training", dynamic_ncols=True) as bar:
-        for seed in args.seeds:
-            for name in order:
-                bar.set_description(name)
-                training = train(LEARNERS[name], example, args.num_envs, args.steps, seed)
-                trainings[name].append(training)
-                bar.update()
-            order.reverse()
+    for seed, name in in_turn(trainings, args.seeds, "training"):
+        training = train(LEARNERS[name], example, args.num_envs, args.steps, seed)
+        trainings[name].append(training)
     found = []
     for name, each in trainings.items():
         seconds, busy, returns = np.transpose(each).tolist()

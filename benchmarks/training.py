@@ -18,9 +18,9 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from tqdm import tqdm
 
 from benchmarks.peers.elsewhere import in_xuance
+from benchmarks.shared.contest import in_turn
 from benchmarks.shared.question import add_outputs, begin, finish, make_parser
 from xuance_envs.compat.native import from_gymnasium
 from xuance_envs.demo import load_example
@@ -97,17 +97,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 def measure_trainings(args: argparse.Namespace) -> dict[str, list[tuple[float, float, float]]]:
     """For each contender and round: seconds, those of them in steps, mean return at the end."""
     trainings: dict[str, list[tuple[float, float, float]]] = {name: [] for name in args.contenders}
-    order = list(trainings)
-    total = len(order) * args.rounds
-    train(MAKERS[order[0]](args.env, args.num_envs), 1, 0)  # what torch does but once
-    with tqdm(total=total, unit="training", dynamic_ncols=True) as bar:
-        for seed in range(args.rounds):
-            for name in order:
-                bar.set_description(name)
-                vec_env = MAKERS[name](args.env, args.num_envs)
-                trainings[name].append(train(vec_env, args.steps, seed))
-                bar.update()
-            order.reverse()
+    train(MAKERS[args.contenders[0]](args.env, args.num_envs), 1, 0)  # what torch does but once
+    for seed, name in in_turn(trainings, range(args.rounds), "training"):
+        vec_env = MAKERS[name](args.env, args.num_envs)
+        trainings[name].append(train(vec_env, args.steps, seed))
     return trainings
 
 
@@ -154,16 +147,10 @@ def compare_in_xuance(args: argparse.Namespace, run: Any) -> None:
     """
     cases = [(args.env, args.steps), (args.game, args.game_steps)]
     taken: dict[tuple[str, str], list[Sequence[float]]] = {}
-    order = list(XUANCES)
-    with tqdm(total=len(cases) * len(order) * args.rounds, unit="training") as bar:
-        for env_id, steps in cases:
-            for _ in range(args.rounds):
-                for title in order:
-                    bar.set_description(f"{env_id}, {title}")
-                    told = in_xuance(MODULE, XUANCES[title], env_id, args.num_envs, steps)
-                    taken.setdefault((env_id, title), []).append(told)
-                    bar.update()
-                order.reverse()
+    for env_id, steps in cases:
+        for _, title in in_turn(XUANCES, range(args.rounds), "training", env_id):
+            told = in_xuance(MODULE, XUANCES[title], env_id, args.num_envs, steps)
+            taken.setdefault((env_id, title), []).append(told)
     rows, found = [], []
     for env_id, steps in cases:
         theirs = np.array(taken[env_id, "XuanCe Subproc"])[:, 0] / steps * 1e5

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from tqdm import tqdm
 
@@ -22,6 +23,9 @@ SPREAD_AGAIN = 0.15
 
 MOST_NAMES = 4
 """More contenders with such rounds than these are only counted."""
+
+
+_R = TypeVar("_R")
 
 
 @dataclass
@@ -90,6 +94,30 @@ def _joined(
         name: Throughput(name, each.num_envs, each.rates + second[name].rates)
         for name, each in first.items()
     }
+
+
+def in_turn(
+    names: Iterable[str], rounds: Iterable[_R], unit: str, what: str = ""
+) -> Iterator[tuple[_R, str]]:
+    """Rounds of contenders, every second one in reverse, with a progress bar.
+
+    Args:
+        names: of the contenders.
+        rounds: what each round goes by.
+        unit: what one contender does in a round.
+        what: is done by all of them, for the progress bar.
+
+    Yields:
+        The round, and whose turn it is.
+    """
+    order, turns = list(names), list(rounds)
+    with tqdm(total=len(order) * len(turns), unit=unit, dynamic_ncols=True) as bar:
+        for turn in turns:
+            for name in order:
+                bar.set_description(f"{what}, {name}" if what else name)
+                yield turn, name
+                bar.update()
+            order.reverse()
 
 
 @contextmanager
