@@ -90,13 +90,13 @@ class Driver(ABC):
         """
 
     def lending(self, packed: Any, lent: Sequence[Any]) -> Any:
-        """A packed command that is lent bytes; a group in this process is given them as they are.
+        """A packed command that is lent bytes, for a group in another process.
 
         Args:
             packed: the command.
             lent: what the groups' lender gave for them.
         """
-        return packed
+        raise NotImplementedError(f"{type(self).__name__} is given all it needs as it is")
 
     @abstractmethod
     def ask(self, tag: int, packed: Any) -> None:

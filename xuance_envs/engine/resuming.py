@@ -13,12 +13,10 @@ from typing import Any
 
 from xuance_envs.engine.failure_files import FailureFiles
 from xuance_envs.engine.group.outcome import Outcome, WithStates
-from xuance_envs.engine.group.states import DIFFERENT, checksum
+from xuance_envs.engine.group.states import DIFFERENT, checksum, packed_registry
 from xuance_envs.engine.restarts import READY, Loss, RestartingDriver
-from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.engine.trails import CHANGING, Trail
 from xuance_envs.errors import EnvError, StateError, WorkerDiedError
-from xuance_envs.state.handlers import registered
 
 __all__ = ["ResumingDriver"]
 
@@ -70,7 +68,7 @@ class ResumingDriver(RestartingDriver):
             super()._ask_worker()
             return
         command, arguments = self._asked
-        packed = self._worker.pack("with_states", command, arguments, _registry())
+        packed = self._worker.pack("with_states", command, arguments, packed_registry())
         # By the name that errors have for it.
         self._worker.ask(self.tag, packed._replace(command=command))
 
@@ -147,7 +145,7 @@ class ResumingDriver(RestartingDriver):
         seen = checksum(self._last_known.shown())
         states = self._trail.states
         steps = self._trail.unpacked(self._trail.steps[: self._place])
-        resume = "resume", (states, steps, seen, _registry(), then)
+        resume = "resume", (states, steps, seen, packed_registry(), then)
         self._has_tried = True
         tag = READY if then is None else self.tag
         watched = sorted(self._watched)
@@ -168,8 +166,3 @@ class ResumingDriver(RestartingDriver):
                 self._asked[0],
                 "another process took its place, but repeating its steps came to something else",
             )
-
-
-def _registry() -> bytes | None:
-    known = registered()
-    return dumps_for_worker(known) if known else None

@@ -11,12 +11,11 @@ import numpy as np
 
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.driver import Driver, Seeding
+from xuance_envs.engine.group.states import packed_registry
 from xuance_envs.engine.groups import Groups
-from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.errors import StateError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
-from xuance_envs.state.handlers import registered
 from xuance_envs.state.pickling import dumps_plain
 from xuance_envs.state.saved_env import Facts, SavedEnv
 
@@ -171,7 +170,8 @@ def _saved(
 
     def saving(driver: Driver, mine: Sequence[int]) -> Any:
         most = None if driver.is_local else lender.most
-        given = _registry(driver.is_local), *going(driver, mine), most
+        registry = None if driver.is_local else packed_registry()
+        given = registry, *going(driver, mine), most
         return driver.pack("save_states", _places(driver, mine), *given)
 
     facts: dict[bytes, Any] = {}
@@ -223,7 +223,7 @@ def _prepare(
             for is_here, source in chosen
         ]
         digests = [states[source][1] for _, source in chosen]
-        registry = _registry(driver.is_local) if registers else None
+        registry = packed_registry() if registers and not driver.is_local else None
         given = sources, digests, packed_facts, fork_rng, trusted, registry
         contents = [states[source][0] for source in brought]
         command = "prepare_states", _places(driver, mine)
@@ -290,12 +290,6 @@ def _take_seeds(groups: Groups, seeds: Mapping[int, Seeding | None]) -> None:
         for env, seeding in seeds.items():
             if seeding is not None and driver.lo <= env < driver.hi:
                 driver.seeds[env - driver.lo] = seeding
-
-
-def _registry(local: bool) -> bytes | None:
-    """What was registered for classes of others, for another process."""
-    known = registered()
-    return None if local or not known else dumps_for_worker(known)
 
 
 def _warn(answers: Sequence[Sequence[Sequence[str]]]) -> None:

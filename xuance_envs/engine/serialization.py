@@ -44,11 +44,7 @@ def dumps_for_worker(value: Any) -> bytes:
     except Exception:
         data = None  # cloudpickle takes more, and its error says what is wrong
     by_value = cloudpickle.list_registry_pickle_by_value()
-    if (
-        data is None
-        or b"__main__" in data
-        or (by_value and any(name.encode() in data for name in by_value))
-    ):
+    if data is None or any(name.encode() in data for name in ("__main__", *by_value)):
         data = _dumps_by_value(value)
     return data
 

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.group.outcome import Autoreset, Outcome, Showing, WithStates
 from xuance_envs.engine.group.requests import Lent
-from xuance_envs.engine.serialization import loads
+from xuance_envs.engine.serialization import dumps_for_worker, loads
 from xuance_envs.errors import EnvError, StateError
 from xuance_envs.state.faults import FaultError, MismatchError, as_error
-from xuance_envs.state.handlers import take_registered
+from xuance_envs.state.handlers import registered, take_registered
 from xuance_envs.state.pickling import dumps_plain, loads_plain
 from xuance_envs.state.saved_env import Facts
 from xuance_envs.state.single import Prepared, StateOfEnv
 
-__all__ = ["DIFFERENT", "GroupStates", "checksum"]
+__all__ = ["DIFFERENT", "GroupStates", "checksum", "packed_registry"]
 
 Saved = tuple[bytes | int | None, bytes, bool]
 """A state, or how many bytes it has; the digest of what it was saved from; whether it replays."""
@@ -39,6 +39,12 @@ def checksum(shown: Sequence[Sequence[Any]]) -> int:
             if isinstance(leaf, np.ndarray | np.generic):
                 total = zlib.crc32(leaf.tobytes(), total)
     return total
+
+
+def packed_registry() -> bytes | None:
+    """What was registered for classes of others, for another process; None for nothing."""
+    known = registered()
+    return dumps_for_worker(known) if known else None
 
 
 class _Group(Protocol):

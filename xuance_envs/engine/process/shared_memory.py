@@ -164,10 +164,9 @@ class SharedPart:
 
     def write(self, data: bytes) -> None:
         """Puts others there: as many."""
-        written = 0
-        while written < self.nbytes:
-            rest = memoryview(data)[written:]
-            written += os.pwrite(self.fd, rest, self.start + written)
+        rest, written = memoryview(data), 0
+        while written < len(rest):
+            written += os.pwrite(self.fd, rest[written:], self.start + written)
 
 
 _PART = struct.Struct("<qq")
