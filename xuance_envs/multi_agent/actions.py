@@ -41,7 +41,7 @@ class AgentActions:
         self._rows = [
             SpaceRows(
                 SpaceLayout(batch_space(fields.group.action_space, len(fields.group.agents))),
-                [batch[name] for name in fields.action_names()],
+                [batch[name] for name in fields.action_names],
                 num_envs,
             )
             for fields in record.groups

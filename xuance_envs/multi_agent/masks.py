@@ -122,8 +122,11 @@ class Masks:
         if not self.have_come:
             self._told[...] = self.have_come = True
 
+    def is_in_info(self, place: int) -> bool:
+        """Whether the mask of an agent, if it has one, is in its info."""
+        return place in self.rows and place not in self.in_observations
+
     def allow_all(self, place: int) -> None:
         """Allows every action to an agent whose info has no mask, if that is where it has it."""
-        row = self.rows.get(place)
-        if row is not None and place not in self.in_observations:
-            row.allow_all()
+        if self.is_in_info(place):
+            self.rows[place].allow_all()
