@@ -126,6 +126,14 @@ def test_what_is_nobodys_is_not_lost(make_here, common, without):
         assert step.infos[0] == {**{key: {} for key in AGENTS}, **said}
 
 
+@pytest.mark.parametrize("others", [{}, {"score": 1.0}])
+def test_none_is_an_empty_info(make_here, others):
+    some = {"red_0": None, "red_1": others, "blue_0": None}
+    envs = make_here([lambda: Scripted([some] * 3)])
+    for step in (envs.reset(), *(envs.step(np.zeros((1, 3), int)) for _ in range(2))):
+        assert step.infos[0] == {"red_0": {}, "red_1": others, "blue_0": {}}
+
+
 def test_masks_that_come_late_do_not_stay(make_here):
     mask = np.array([True, False, False, False])
     masked = {agent: {"action_mask": mask} for agent in AGENTS}

@@ -67,6 +67,7 @@ def modules_of_worlds(tmp_path, monkeypatch):
     ("name", "error", "told"),
     [
         ("simple_spread_v3", ValueError, "'package:name'"),
+        ("butterfly/pong-v6", ValueError, r"make, 'parallel', 'butterfly/pong-v6'\)"),
         ("turned_worlds:", ValueError, "'package:name'"),
         ("turned_worlds:nothing", ValueError, "a module with parallel_env or env"),
         ("turned_worlds:no_such", ImportError, "no_such"),

@@ -209,6 +209,8 @@ class InfoJoiner:
         if place is None:
             joined[common_name(agent)] = info
             return
+        if info is None:  # as some environments have it in place of an empty one
+            return
         if not isinstance(info, Mapping):
             raise BadValueError(
                 f"agent {agent!r}: expected an info that is a dict, got {describe(info)}"

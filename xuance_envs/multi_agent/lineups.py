@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.space_layout import BadValueError
+from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row
 from xuance_envs.multi_agent.masks import MaskRow, Masks
 from xuance_envs.multi_agent.record import Record
@@ -112,9 +112,14 @@ class Lineups:
         """The lineup of some agents.
 
         Raises:
-            BadValueError: the team has no such agent.
+            BadValueError: the team has no such agent, or one is there twice.
         """
-        key = tuple(agents)
+        try:
+            key = tuple(agents)
+        except TypeError:
+            raise BadValueError(
+                f"expected agents to be a list of those that live, got {describe(agents)}"
+            ) from None
         lineup = self._known.get(key)
         return self._made(key) if lineup is None else lineup
 
@@ -125,6 +130,8 @@ class Lineups:
                     f"agent {agent!r} is not in possible_agents: expected one of "
                     f"{list(self._team.agents)}"
                 )
+        if len(set(key)) != len(key):
+            raise BadValueError(f"expected each agent once in agents, got {list(key)}")
         places = [self._place[agent] for agent in key]
         if len(self._known) >= _MAX_LINEUPS:
             self._known.clear()

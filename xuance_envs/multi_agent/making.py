@@ -109,9 +109,11 @@ def make_agents_env(
 def _maker_of(name: str) -> Callable[..., Any]:
     package, colon, world = name.partition(":")
     if not (package and colon and world):
+        registered = f": partial(pettingzoo.make, 'parallel', {name!r})" if "/" in name else ""
         raise ValueError(
             "env: expected a function, or the module of an environment as 'package:name', such as "
-            f"'mpe2:simple_spread_v3', got {name!r}"
+            f"'mpe2:simple_spread_v3', got {name!r}; ids of PettingZoo's registry are for a "
+            f"function{registered}"
         )
     module = importlib.import_module(f"{package}.{world}")
     for function in ("parallel_env", "env"):
