@@ -87,8 +87,7 @@ class EnvRecord:
         """Readies the record for what these agents do: all else in it is that of nobody."""
         self.flat[:] = 0
         fields = self.fields
-        fields["acted"][lineup.places] = True
-        fields["alive"][lineup.places] = True
+        fields["acted"][...] = fields["alive"][...] = lineup.playing
         self.masks.begin()
         self._marked = False
         self._entered = lineup
@@ -129,9 +128,7 @@ class EnvRecord:
         following = self._lineups.of(living)
         if following is lineup:
             return
-        alive = self.fields["alive"]
-        alive[...] = False
-        alive[following.places] = True
+        self.fields["alive"][...] = following.playing
         before = set(lineup.agents)
         for k, agent in enumerate(following.agents):
             if agent not in before and agent in observations:

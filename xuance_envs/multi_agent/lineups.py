@@ -44,6 +44,7 @@ class Lineup:
 
     Attributes:
         rows (list): of each agent its id and where its observation goes.
+        playing: ``(A,)`` bool: which agents of the team they are.
         get_rewards (Callable): gets a tuple of what a dict has of each, in the team's order.
         put_rewards (Callable): writes these as the team's float64, 0 being those of others.
         none (dict): the flags of agents of whom none has one.
@@ -60,6 +61,7 @@ class Lineup:
         "masked",
         "none",
         "places",
+        "playing",
         "put_rewards",
         "rows",
     )
@@ -75,6 +77,8 @@ class Lineup:
     ) -> None:
         self.agents = agents
         self.places = places
+        self.playing = np.zeros(size, np.bool_)
+        self.playing[places] = True
         self.rows = list(zip(agents, rows, strict=True))
         self.actions = actions
         self.masked = masked

@@ -93,21 +93,24 @@ class Masks:
         self.in_observations: set[int] = set()
         self.have_come = have_come
         self._told = fields["gives_masks"]
+        self._of_groups: list[NDArray[np.bool_]] = []
         for group in team.groups:
             if group.mask is None:
                 continue
+            masks = fields[f"{group.name}.mask"]
+            self._of_groups.append(masks)
             space = group.observation_space
             has_mask = isinstance(space, spaces.Dict) and MASK in space.spaces
             for i, place in enumerate(group.places):
-                self.rows[place] = MaskRow(fields[f"{group.name}.mask"][i])
+                self.rows[place] = MaskRow(masks[i])
                 if has_mask:
                     self.in_observations.add(place)
 
     def begin(self) -> None:
         """Allows every action, in a record of zeros."""
         self._told[...] = self.have_come
-        for row in self.rows.values():
-            row.allow_all()
+        for masks in self._of_groups:
+            masks[...] = True
 
     def put(self, agent: Any, row: MaskRow, mask: Any) -> None:
         """Stores the mask of an agent.
