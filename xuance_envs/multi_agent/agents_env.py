@@ -28,6 +28,7 @@ class AgentsEnv:
         groups: the agents of each group; None for groups by equal spaces.
         state: whether the state is carried: ``"auto"`` where there is one.
         action_mask: whether masks of actions are carried: ``"auto"`` where there are any.
+        first_seed: of the first reset, where that is given none.
 
     Raises:
         BadValueError: it is no such environment, or cannot be carried.
@@ -36,11 +37,17 @@ class AgentsEnv:
     infos_by_agent = True
 
     def __init__(
-        self, env: Any, groups: Groups | None, state: bool | str, action_mask: bool | str
+        self,
+        env: Any,
+        groups: Groups | None,
+        state: bool | str,
+        action_mask: bool | str,
+        first_seed: int | None = None,
     ) -> None:
         self.adapted = env
         self.env = self._checked(env)
         self._options = groups, state, action_mask
+        self._first_seed = first_seed
         self.described = self._team(groups, state, action_mask)
         self.observation_space = ObservationRecord(self.described)
         self.action_space = ActionRecord(self.described)
@@ -63,12 +70,13 @@ class AgentsEnv:
     def __env_state__(self) -> Any:
         """What its state is besides that of the environment."""
         record = self._record
-        return record.masks.have_come, list(record.lineup.agents), record.fields["alive"].tolist()
+        agents, alive = list(record.lineup.agents), record.fields["alive"].tolist()
+        return record.masks.have_come, agents, alive, self._first_seed
 
     def __set_env_state__(self, state: Any) -> None:
         """Puts it in."""
         record = self._record
-        record.masks.have_come, agents, alive = state
+        record.masks.have_come, agents, alive, self._first_seed = state
         record.play(agents)
         record.fields["alive"][...] = alive
 
@@ -157,6 +165,9 @@ class AgentsEnv:
         Args:
             **given: ``seed`` and ``options``, where there are any.
         """
+        if self._first_seed is not None:
+            given.setdefault("seed", self._first_seed)
+            self._first_seed = None
         result = self.env.reset(**given)
         if not isinstance(result, tuple) or len(result) != 2:
             raise BadValueError(
