@@ -308,7 +308,7 @@ class RestartingDriver(Driver):
         command, arguments = self._asked
         tag = self.tag
         then: _Command
-        if self._asked is _STEP:
+        if self._asked == _STEP:
             then = self._revival()
         elif command == "reset":
             then = (
