@@ -13,7 +13,7 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.driver import Driver, Seeding
 from xuance_envs.engine.group.states import packed_registry
 from xuance_envs.engine.groups import Groups
-from xuance_envs.errors import StateError
+from xuance_envs.errors import StateError, callers_level
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
 from xuance_envs.state.pickling import dumps_plain, loads_plain
@@ -51,7 +51,7 @@ def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
             f"the state of one environment has {largest / 2**20:.0f} MiB: a wrapper that keeps "
             "what it records has that in its state, too",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=callers_level(),
         )
     about = {digest: loads_plain(fact, trusted=True) for digest, fact in facts.items()}
     state = EnvStates([saved[env] for env in ids], about)
@@ -338,4 +338,6 @@ def _take_seeds(groups: Groups, seeds: Mapping[int, Seeding | None]) -> None:
 
 def _warn(answers: Sequence[Sequence[Sequence[str]]]) -> None:
     for doubt in dict.fromkeys(doubt for doubts in answers for each in doubts for doubt in each):
-        warnings.warn(f"a state is loaded that may go on otherwise: {doubt}", stacklevel=5)
+        warnings.warn(
+            f"a state is loaded that may go on otherwise: {doubt}", stacklevel=callers_level()
+        )
