@@ -11,9 +11,15 @@ import numpy as np
 
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.driver import Driver, Seeding
-from xuance_envs.engine.group.states import packed_registry
+from xuance_envs.engine.group.states import REPLACED, packed_registry
 from xuance_envs.engine.groups import Groups
-from xuance_envs.errors import StateError, callers_level
+from xuance_envs.errors import (
+    EnvError,
+    StateError,
+    WorkerDiedError,
+    WorkerTimeoutError,
+    callers_level,
+)
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
 from xuance_envs.state.pickling import dumps_plain, loads_plain
@@ -62,7 +68,7 @@ def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
 def load(
     groups: Groups, state: EnvStates, ids: Sequence[int], *, of_all: bool = False
 ) -> StepInfos:
-    """Puts states into some environments.
+    """Puts states into some environments; once more, where a worker was replaced meanwhile.
 
     Args:
         groups: of the environments.
@@ -83,13 +89,26 @@ def load(
     source_of = {env: (False, id(one.env)) for env, one in zip(ids, state.envs, strict=True)}
     states = {id(one.env): (one.env, one.digest) for one in state.envs}
     facts = {digest: dumps_plain(fact) for digest, fact in state.facts.items()}
-    shares = groups.shares(ids)
-    with _lending(groups):
-        ways = _ways(shares, source_of)
-        _prepare(groups, ways, states, facts, trusted=state.trusted, registers=True)
-    infos = put_in(groups, _packed_loads(ways), ids, of_all=of_all)
+    ways = _ways(groups.shares(ids), source_of)
+
+    def attempt() -> StepInfos:
+        with _lending(groups):
+            _prepare(groups, ways, states, facts, trusted=state.trusted, registers=True)
+        return put_in(groups, _packed_loads(ways), ids, of_all=of_all)
+
+    try:
+        infos = attempt()
+    except (EnvError, WorkerDiedError, WorkerTimeoutError) as error:
+        if not _was_replaced(error):
+            raise
+        infos = attempt()
     _take_seeds(groups, dict(zip(ids, seeds, strict=True)))
     return infos
+
+
+def _was_replaced(error: EnvError | WorkerDiedError | WorkerTimeoutError) -> bool:
+    """Whether a state was not put in because another worker took the place of one."""
+    return error.reason == REPLACED if isinstance(error, EnvError) else error.restarted
 
 
 def clone(
@@ -152,7 +171,7 @@ def put_in(
     """
     groups.ledger.start(packed)
     envs = None if of_all else np.array(ids, dtype=np.intp)
-    infos = groups.results.infos(groups.ledger.finish(), envs)
+    infos = groups.results.infos(groups.ledger.finish(groups.results.forget), envs)
     groups.ledger.take()
     return infos
 

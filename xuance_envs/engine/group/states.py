@@ -21,11 +21,14 @@ from xuance_envs.state.handlers import registered, take_registered
 from xuance_envs.state.pickling import dumps_plain, loads_plain
 from xuance_envs.state.single import Prepared, StateOfEnv
 
-__all__ = ["DIFFERENT", "GroupStates", "checksum", "packed_registry"]
+__all__ = ["DIFFERENT", "REPLACED", "GroupStates", "checksum", "packed_registry"]
 
 Saved = tuple[bytes | int | None, bytes, bool]
 """A state, or how many bytes it has; the digest of what it was saved from; whether it replays."""
 
+
+REPLACED = "its process was replaced after the state had been read: do it again"
+"""The reason why a state that was read is not there."""
 
 DIFFERENT = "different"
 """Stands for a repetition that came to something else."""
@@ -301,7 +304,7 @@ class GroupStates:
             raise StateError(
                 self._first + i,
                 command,
-                "its process was replaced after the state had been read: do it again",
+                REPLACED,
             )
         return kept[i]
 
