@@ -143,6 +143,7 @@ def test_many_agents_beside_bare_loops(tmp_path: Path) -> None:
     rows = answer.record["results"]
     assert [row["contender"] for row in rows] == [
         "limit of the cores",
+        "as it comes",
         "Dummy",
         "Subproc",
         "Subproc, caller_steps",
