@@ -52,10 +52,15 @@ def dumps_for_worker(value: Any) -> bytes:
         data = pickle.dumps(value, _PROTOCOL)
     except Exception:
         data = None  # cloudpickle takes more, and its error says what is wrong
-    by_value = cloudpickle.list_registry_pickle_by_value()
-    if data is None or any(name.encode() in data for name in ("__main__", *by_value)):
+    if data is None or b"__main__" in data or _names_by_value(data):
         data = _dumps_by_value(value)
     return data
+
+
+def _names_by_value(data: bytes) -> bool:
+    """Whether something in a pickle may be of a module that is to travel by value."""
+    modules = cloudpickle.list_registry_pickle_by_value()
+    return bool(modules) and any(name.encode() in data for name in modules)
 
 
 def dumps_for_caller(value: Any) -> bytes:

@@ -22,6 +22,7 @@ from xuance_envs.engine.process.black_box import REGION
 from xuance_envs.engine.process.processes import Processes
 from xuance_envs.engine.process.shared_memory import SharedMemory
 from xuance_envs.engine.process.worker_process import StartSettings
+from xuance_envs.errors import callers_level
 from xuance_envs.vector_envs.arguments import (
     checked_info_bytes,
     checked_positive,
@@ -277,5 +278,5 @@ def _check_context(context: str) -> None:
         warnings.warn(
             f"context='fork' copies this process, but {danger}; 'spawn' or 'forkserver' are safe",
             RuntimeWarning,
-            stacklevel=5,
+            stacklevel=callers_level(),
         )
