@@ -287,6 +287,8 @@ class Ledger:
             WorkerTimeoutError: a process took longer than it may.
         """
         deadline = None if timeout is None else monotonic() + timeout
+        # Groups in this process work only here: one that others were quicker than comes first now.
+        passed_over = [k for k in self._local if k in self.owing and k not in self._new]
         for k, (tag, ask) in self._new.items():
             if self.drivers[k].tag != tag:  # an interrupt came before it was asked
                 ask()
@@ -296,6 +298,9 @@ class Ledger:
             self._collect(self.owing)
         self._interrupted = True
         ready, waiter = self._ready, self._waiter
+        for k in passed_over:
+            if k not in ready:
+                ready[k] = self._answer_of(k)
         if ready or self._local or deadline is not None:
             self._collect(self._or_overdue(waiter.now(self._at_work())))
         while sum([len(self._envs[k]) for k in ready]) < wanted:

@@ -17,7 +17,16 @@ import cloudpickle
 from xuance_envs.engine.by_value import ByValuePickler, ByValueUnpickler
 from xuance_envs.errors import VecEnvError
 
-__all__ = ["copy_of", "dumps_for_caller", "dumps_for_worker", "loads", "pack_error", "unpack_error"]
+__all__ = [
+    "copy_of",
+    "dumps_for_caller",
+    "dumps_for_worker",
+    "loads",
+    "pack_error",
+    "told",
+    "traceback_of",
+    "unpack_error",
+]
 
 _PROTOCOL = 5
 
@@ -83,6 +92,22 @@ def _dumps_by_value(value: Any) -> bytes:
     return file.getvalue()
 
 
+def told(error: BaseException) -> str:
+    """What an exception says, with its type."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}, whose message cannot be had"
+
+
+def traceback_of(error: BaseException) -> str:
+    """An exception's traceback; where little memory is left, Python may fail to make it."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception as failure:
+        return f"{told(error)}\n(its traceback cannot be had: {told(failure)})"
+
+
 def pack_error(error: BaseException) -> bytes:
     """Pickles an exception for the caller, with its cause if that survives the journey.
 
@@ -92,8 +117,7 @@ def pack_error(error: BaseException) -> bytes:
     is_plain = isinstance(error, Exception)
     packed = _packed(error) if is_plain else None
     if packed is None:
-        text = "".join(traceback.format_exception(error))
-        packed = _packed(VecEnvError(f"{type(error).__name__}: {error}\n\n{text}"))
+        packed = _packed(VecEnvError(f"{told(error)}\n\n{traceback_of(error)}"))
     return dumps_for_caller((packed, _packed(error.__cause__ if is_plain else error)))
 
 

@@ -44,10 +44,15 @@ def checked_recipe(
         autoreset: when an environment whose episode ended is reset.
 
     Raises:
-        TypeError: something in it is not callable.
+        TypeError: it is no iterable, or something in it is not callable.
         ValueError: it is empty, or ``env_seed`` is no seed.
     """
-    functions = list(env_fns)
+    try:
+        functions = list(env_fns)
+    except TypeError:
+        raise TypeError(
+            f"env_fns: expected a list of functions, one for each environment, got {env_fns!r}"
+        ) from None
     if not functions:
         raise ValueError("env_fns: expected at least one function, got none")
     for i, function in enumerate(functions):
