@@ -21,7 +21,7 @@ from xuance_envs.engine.ray.cluster import LostError, RayCluster
 from xuance_envs.engine.ray.driver import ActorDriver
 from xuance_envs.engine.ray.ref_lender import RefLender
 from xuance_envs.engine.ray.shares import ActorShare
-from xuance_envs.engine.ray.ways import LOOK
+from xuance_envs.engine.ray.ways import LOOK, Connection
 from xuance_envs.engine.ray.worker_actor import CONNECTING, ActorSettings, WorkerActor
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.engine.waiting import Waiter
@@ -231,15 +231,17 @@ class _ActorWaiter(Waiter):
             count = 1 if left else len(groups_of)
             ready = self._cluster.wait(list(groups_of), count, left)
             found.update(*(groups_of[ref] for ref in ready))
-        return found or self._to_be_looked_at(at_work)
+        if monotonic() >= self._next_look:
+            self._next_look = monotonic() + LOOK
+            self._look_at(connections.values())
+        return found
 
-    def _to_be_looked_at(self, at_work: Collection[int]) -> set[int]:
-        """Now and then all that are connected to: a lost machine does not say that it is lost."""
-        if monotonic() < self._next_look:
-            return set()
-        self._next_look = monotonic() + LOOK
-        workers = self._actors.workers
-        return {group for group in at_work if workers[group].connection is not None}
+    def _look_at(self, connections: Collection[Connection]) -> None:
+        """Notices which are served no longer."""
+        by_ref = {connection.served: connection for connection in connections}
+        if by_ref:
+            for ref in self._cluster.wait(list(by_ref), len(by_ref), 0.0):
+                by_ref[ref].end()
 
 
 def _poll(fds: Collection[int], seconds: float) -> list[tuple[int, int]]:

@@ -135,6 +135,9 @@ class Connection(Way):
         take: takes in replies.
         connection: to the actor; owned by this object from now on.
         served: what Ray knows the actor's serving it by, which lasts as long.
+
+    Attributes:
+        served: as given.
     """
 
     def __init__(
@@ -143,7 +146,7 @@ class Connection(Way):
         super().__init__(cluster, take)
         connection.setblocking(False)
         self._socket = connection
-        self._served = served
+        self.served = served
         self._incoming = Incoming(connection)
         self._waiting = 0
         # By number, those that have not been answered; and the last one, with how much is written.
@@ -166,7 +169,7 @@ class Connection(Way):
     @property
     def word(self) -> Any:
         """What Ray knows by what it says of the actor, once the connection has broken."""
-        return None if self._broken is None else self._served
+        return None if self._broken is None else self.served
 
     def send(self, call: Call) -> bool:
         """See :class:`Way`; where the actor does not read, it waits for a while only."""
@@ -213,8 +216,8 @@ class Connection(Way):
                 self._hear(*self._broken, left)
             elif self._poll(left * 1e3):
                 self.read()
-            elif self._cluster.wait([self._served], 1, 0.0):
-                self._break("Ray says that it is no more served")
+            elif self._cluster.wait([self.served], 1, 0.0):
+                self.end()
             else:
                 raise TimeoutError
 
@@ -238,6 +241,10 @@ class Connection(Way):
                 self._calls.pop(number)
             self._incoming.clear()
 
+    def end(self) -> None:
+        """Takes note that it is no longer served, of which a lost machine says nothing."""
+        self._break("the actor serves it no longer")
+
     def _break(self, why: str) -> None:
         self._broken = self._broken or (why, monotonic())
 
@@ -250,7 +257,7 @@ class Connection(Way):
             TimeoutError: Ray has not said so yet.
         """
         try:
-            self._cluster.get(self._served, seconds)
+            self._cluster.get(self.served, seconds)
         except TimeoutError:
             if monotonic() < since + TELLING:
                 raise
