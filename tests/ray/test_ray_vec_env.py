@@ -30,8 +30,8 @@ from xuance_envs import (
     WorkerTimeoutError,
     make_vec,
 )
-from xuance_envs.engine.ray import actors
-from xuance_envs.engine.ray.cluster import ActorOptions
+from xuance_envs.engine.ray import actors, driver
+from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 
 few = partial(RayVecEnv_Gym, num_cpus_per_worker=0.01, actors="core")
 
@@ -301,6 +301,46 @@ class TestLosses:
             assert ends == {0: False, 1: True, 2: False}
 
 
+class TestWaysToAnActor:
+    def test_the_end_of_an_actor_is_noticed_by_its_connection(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(driver, "LOOK", 1e6)  # or else it might be by looking
+        envs = few([PlacedEnv] * 2, 1)
+        envs.reset()
+        with pytest.raises(WorkerDiedError, match=r"(?s)environment 0 .*Ray says:\n.*actor died"):
+            envs.step([DIE, GO_ON])
+
+    def test_rays_calls_do_where_there_can_be_no_connection(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO")
+        monkeypatch.setattr(RayCluster, "obstacle", "as told")
+        with few([PlacedEnv] * 2, 1, on_worker_failure="restart") as envs:
+            assert "asked by Ray's calls: as told" in caplog.text
+            envs.reset()
+            assert envs.step([GO_ON] * 2)[0].tolist() == [[1, 1]] * 2
+            assert envs.step([GO_ON, DIE])[3].tolist() == [False, True]
+            envs.send([GO_ON] * 2, [0, 1])
+            assert envs.recv(min_envs=2).obs.tolist() == [[1, 3], [1, 1]]
+
+    @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+    def test_environments_are_closed_though_a_forked_process_has_the_connection_too(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "0"
+        with few([partial(ForkingEnv, path)]) as envs:
+            envs.reset()
+            child = os.fork()
+            if not child:
+                time.sleep(60)
+                os._exit(0)
+            envs.step([GO_ON])
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert path.read_text().split()[1] == "closed"
+
+
 class TestTheEnd:
     def test_an_actor_that_is_killed_is_named_with_its_node(self) -> None:
         envs = few([PlacedEnv] * 4, 2)
@@ -365,6 +405,23 @@ class TestWhatHasAnswered:
                 return len(batch.env_ids)
 
             assert wait_until(lambda: received() == 3)
+
+
+class ForkingEnv(PlacedEnv):
+    """Writes down that it is closed, and has forked a process that outlives it for a while."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def step(self, action: Any) -> Any:
+        if not os.fork():
+            time.sleep(20)
+            os._exit(0)
+        return super().step(action)
+
+    def close(self) -> None:
+        self.path.write_text(f"{os.getpid()} closed")
 
 
 class ClosingEnv(PlacedEnv):
