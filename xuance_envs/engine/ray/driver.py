@@ -1,8 +1,8 @@
 """A group in a Ray actor, as a driver.
 
-A request is answered, or it is an error that says what became of the actor and where it was. Ray
-may not know whether a call that failed was executed: the actor then counts as lost and is killed,
-and no call is made twice. Where the group has a process of its own in the actor, that may be lost
+A request is answered, or it is an error that says what became of the actor and where it was. Nobody
+may know whether what it was asked last was executed: the actor then counts as lost and is killed,
+and nothing is asked twice. Where the group has a process of its own in the actor, that may be lost
 alone.
 """
 
@@ -129,10 +129,10 @@ class ActorDriver(WorkerDriver):
         return PLAIN.get(answer.code) or self.unpack(answer.code, answer.payload)
 
     def _answer(self, deadline: float | None) -> Answer:
-        self._flush()
         call = self.actor.call_of(self._group)
         if call is None or call.answers is None:
-            call = self._fetch(call, deadline)
+            self._flush()
+            call = self._fetch(self.actor.call_of(self._group), deadline)
         assert call.answers is not None
         answer = call.answers[self._group]
         if answer is not self._timed:

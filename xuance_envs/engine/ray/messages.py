@@ -139,6 +139,7 @@ def unpack_answers(reply: bytes | memoryview, count: int) -> tuple[list[Answer],
     answers = []
     for code, *columns, masks, size, news in lines:
         extents = Extents((columns[0], columns[1]), (columns[2], columns[3]), masks)
-        answers.append(Answer(code, extents, news, bytes(reply[at : at + size])))
+        payload = bytes(reply[at : at + size]) if size else b""
+        answers.append(Answer(code, extents, news, payload))
         at += size
     return answers, start
