@@ -165,7 +165,7 @@ class WorkerProcess:
         self._owner = os.getpid()
         # The process's end shows on the pidfd at once, on a pipe only when nobody else holds it.
         self.peer: int = self.process.sentinel if self._pidfd is None else self._pidfd
-        self.channel = Channel(requests, replies, self.peer, settings.own_spin)
+        self.channel = Channel(requests, replies, self.peer, settings.own_spin, late=index > 0)
         self._own_fds = own_fds
 
     def _start(self, settings: StartSettings) -> None:
