@@ -139,9 +139,13 @@ class Actors(Backend[ActorDriver]):
         """Connects to all actors, which have started by now."""
         for actor in self.actors:
             actor.listen()
-        deadline = monotonic() + CONNECTING
-        reasons = {actor: actor.connect(deadline) for actor in self.actors}
-        unconnected = [actor.unconnected(why) for actor, why in reasons.items() if why is not None]
+        left, unconnected = CONNECTING, []
+        for actor in self.actors:
+            began = monotonic()
+            why = actor.connect(began + left)
+            if why is not None:  # those that cannot be reached have that time in all
+                left = max(left - (monotonic() - began), 0.0)
+                unconnected.append(actor.unconnected(why))
         if unconnected:
             self._connects = False  # also to those that take the place of others
             logger.warning(

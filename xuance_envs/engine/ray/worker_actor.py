@@ -15,6 +15,7 @@ from typing import Any
 
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.requests import Request
+from xuance_envs.engine.process.start import deferred_interrupt
 from xuance_envs.engine.ray.actor import ActorPlan
 from xuance_envs.engine.ray.cluster import ActorOptions, LostError, RayCluster
 from xuance_envs.engine.ray.connection import StrangerError, connected
@@ -146,15 +147,17 @@ class WorkerActor:
         def serve(seconds: float = CONNECTING) -> None:
             served.append(self._cluster.call(self._handle.serve, seconds))
 
-        try:
-            *address, key = self._cluster.get(door, max(deadline - monotonic(), 0.0))
-            connection = connected((address[0], address[1]), key, deadline, serve)
-        except (LostError, OSError, StrangerError) as error:
-            self._connects = False
-            if not served:
-                serve(0.0)  # which has it listen no longer
-            return f"{type(error).__name__}: {error}"
-        self.connection = Connection(self._cluster, self.take, connection, *served)
+        # One that is interrupted would leave the actor waiting for it.
+        with deferred_interrupt():
+            try:
+                *address, key = self._cluster.get(door, max(deadline - monotonic(), 0.0))
+                connection = connected((address[0], address[1]), key, deadline, serve)
+            except (LostError, OSError, StrangerError) as error:
+                self._connects = False
+                if not served:
+                    serve(0.0)  # which has it listen no longer
+                return f"{type(error).__name__}: {error}"
+            self.connection = Connection(self._cluster, self.take, connection, *served)
         return None
 
     def _connect_again(self) -> None:
