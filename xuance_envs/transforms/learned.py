@@ -82,7 +82,7 @@ def _moments(transform: str, name: str, own: Moments, learned: Mapping[str, Any]
             f"{transform}: expected a count, finite means, and sums of squared deviations from 0 "
             f"on, got {count}, {mean} and {squares}"
         )
-    return Moments(count, mean, squares)
+    return Moments(count, mean, squares) if shape else Moments(count, float(mean), float(squares))
 
 
 def _numbers(value: Any) -> NDArray[np.float64]:

@@ -36,16 +36,18 @@ class Room:
         self._arrays = np.ones(count), np.empty(rows), np.empty(rows), np.empty(rows)
 
     def sums(self, samples: NDArray[Any], origin: Any) -> tuple[Any, Any]:
-        """The sum of the deviations from an origin, and of their squares; float64.
+        """The sum of the deviations from an origin, and of their squares.
+
+        Float64; Python's own numbers where samples are, whose arithmetic is the same and quicker.
 
         Args:
             samples: ``(k, *shape)`` finite numbers.
             origin: of one's shape.
         """
         ones, rows, squares, same = self._of(samples)
-        deviations = np.subtract(samples, self._repeated(origin, same), out=rows)
+        deviations = np.subtract(self._exact(samples), self._repeated(origin, same), out=rows)
         if not self._shape:
-            return deviations.dot(ones), deviations.dot(deviations)
+            return float(deviations.dot(ones)), float(deviations.dot(deviations))
         np.multiply(deviations, deviations, out=squares)
         if deviations.size > FEW:
             return np.add.reduce(deviations, axis=0), np.add.reduce(squares, axis=0)
@@ -71,7 +73,7 @@ class Room:
             ``(k, *shape)`` float64, as it is until the room is used again.
         """
         _, rows, _, same = self._of(samples)
-        np.subtract(samples, self._repeated(mean, same), out=rows)
+        np.subtract(self._exact(samples), self._repeated(mean, same), out=rows)
         np.divide(rows, self._repeated(deviation, same), out=rows)
         return rows.clip(least, most, out=rows)
 
@@ -80,6 +82,12 @@ class Room:
         if count == self._count:
             return self._arrays
         return tuple(array[:count] for array in self._arrays)
+
+    def _exact(self, samples: NDArray[Any]) -> NDArray[Any]:
+        """The samples; of float64, where numbers of Python's are subtracted from them."""
+        if self._shape or samples.dtype == np.float64:
+            return samples
+        return samples.astype(np.float64)
 
     def _repeated(self, value: Any, rows: NDArray[np.float64]) -> Any:
         """One for all samples; a number is as quick by itself."""
@@ -108,8 +116,9 @@ class Moments:
 
     Args:
         count: number of samples.
-        mean: of each number of a sample, float64; 0 before the first.
-        squares: by number of a sample, the sum of the squared deviations from the mean, float64.
+        mean: of each number of a sample, float64; 0 before the first. Of samples that are numbers
+            a number.
+        squares: by number of a sample, the sum of the squared deviations from the mean, likewise.
     """
 
     __slots__ = ("count", "mean", "squares")
@@ -122,14 +131,12 @@ class Moments:
     @classmethod
     def none(cls, shape: tuple[int, ...]) -> Moments:
         """Those of no samples of a shape."""
-        return cls(0, np.zeros(shape), np.zeros(shape))
+        return cls(0, np.zeros(shape), np.zeros(shape)) if shape else cls(0, 0.0, 0.0)
 
     @property
     def variance(self) -> Any:
         """The population's: the mean squared deviation; 1 before the first sample."""
-        if self.count == 0:
-            return np.ones_like(self.squares)
-        return self.squares / np.float64(self.count)
+        return self.squares / float(self.count) if self.count else self.squares + 1.0
 
     def with_samples(self, samples: NDArray[Any], room: Room) -> Moments:
         """Those of these samples, too.
@@ -141,10 +148,16 @@ class Moments:
         if len(samples) == 0:
             return self
         count = self.count + len(samples)
-        origin = self.mean if self.count else np.array(samples[0], np.float64)
+        origin = self.mean if self.count else _exact(samples[0])
         total, squares = room.sums(samples, origin)
-        shift = total / np.float64(count)
+        shift = total / float(count)
         return Moments(count, origin + shift, self.squares + (squares - total * shift))
+
+
+def _exact(sample: Any) -> Any:
+    """A copy of one sample in float64; of a number Python's own."""
+    copy = np.array(sample, np.float64)
+    return copy if copy.shape else float(copy)
 
 
 class Scale(NamedTuple):
@@ -166,7 +179,8 @@ class Scale(NamedTuple):
             moments: of what has been seen.
             epsilon: added to the variance, a number or an array of one.
         """
-        return cls(moments, np.sqrt(moments.variance + epsilon))
+        variance = moments.variance + epsilon
+        return cls(moments, math.sqrt(variance) if type(variance) is float else np.sqrt(variance))
 
 
 def check_scale(name: str, epsilon: float, clip: float) -> None:

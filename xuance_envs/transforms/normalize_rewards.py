@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -158,10 +159,10 @@ class NormalizeRewards(RewardTransform):
             after = now.copy()
             returns = now[batch.at] * self._gamma + rewards
         if self.training:
-            if not are_finite(returns):
-                raise self._error(batch, steps)
             counted = self._counted(returns, batch)
             moments = scale.moments.with_samples(counted, self._room)
+            if not math.isfinite(moments.squares) and not are_finite(returns):
+                raise self._error(batch, steps)
             scale = Scale.of(moments, self._epsilon)
         if len(batch.ended):
             returns[batch.ended] = 0
