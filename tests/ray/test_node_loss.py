@@ -152,6 +152,16 @@ def stopped(node: Any, actors: Sequence[int]) -> Iterator[None]:
                 os.kill(pid, signal.SIGKILL)
 
 
+def step_until_lost(envs: Any, first_ready: bool) -> None:
+    if not first_ready:
+        envs.step([GO_ON] * envs.num_envs)
+        return
+    envs.send([GO_ON] * envs.num_envs, range(envs.num_envs))
+    while True:
+        batch = envs.recv()
+        envs.send([GO_ON] * len(batch.env_ids), batch.env_ids)
+
+
 @pytest.mark.long  # Ray has to find out for itself
 @pytest.mark.parametrize("first_ready", [False, True])
 def test_a_node_that_says_nothing_any_more_is_lost_once_ray_thinks_so(
@@ -162,12 +172,7 @@ def test_a_node_that_says_nothing_any_more_is_lost_once_ray_thinks_so(
     envs.reset()
     its_actor = envs.call("pid", env_ids=lost[:1])
     with stopped(second_node, its_actor), pytest.raises(WorkerDiedError) as caught:
-        if first_ready:
-            envs.send([GO_ON] * 4, range(4))
-            while True:
-                batch = envs.recv()
-                envs.send([GO_ON] * len(batch.env_ids), batch.env_ids)
-        envs.step([GO_ON] * 4)
+        step_until_lost(envs, first_ready)
     cluster.remove_node(second_node, allow_graceful=False)
     assert caught.value.env_indices == tuple(lost)
     assert f"(id {id_of(second_node)})" in str(caught.value)
