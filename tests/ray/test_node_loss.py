@@ -152,14 +152,12 @@ def stopped(node: Any, actors: Sequence[int]) -> Iterator[None]:
                 os.kill(pid, signal.SIGKILL)
 
 
-def step_until_lost(envs: Any, first_ready: bool) -> None:
-    if not first_ready:
-        envs.step([GO_ON] * envs.num_envs)
-        return
-    envs.send([GO_ON] * envs.num_envs, range(envs.num_envs))
+def receive_for_ever(envs: Any, actions: Sequence[Any]) -> None:
+    """Sends what is received."""
+    envs.send(actions, range(len(actions)))
     while True:
         batch = envs.recv()
-        envs.send([GO_ON] * len(batch.env_ids), batch.env_ids)
+        envs.send([actions[env] for env in batch.env_ids], batch.env_ids)
 
 
 @pytest.mark.long  # Ray has to find out for itself
@@ -171,8 +169,9 @@ def test_a_node_that_says_nothing_any_more_is_lost_once_ray_thinks_so(
     assert all(actor.connection is not None for actor in envs._groups.backend.actors)
     envs.reset()
     its_actor = envs.call("pid", env_ids=lost[:1])
+    go_on = receive_for_ever if first_ready else RayVecEnv_Gym.step
     with stopped(second_node, its_actor), pytest.raises(WorkerDiedError) as caught:
-        step_until_lost(envs, first_ready)
+        go_on(envs, [GO_ON] * 4)
     cluster.remove_node(second_node, allow_graceful=False)
     assert caught.value.env_indices == tuple(lost)
     assert f"(id {id_of(second_node)})" in str(caught.value)
