@@ -164,6 +164,27 @@ def test_an_actor_that_does_not_know_the_key_is_refused(pool: ThreadPoolExecutor
         admitted.result()
 
 
+@pytest.mark.parametrize("proof", [lambda proof: bytes(32), lambda proof: proof])
+def test_who_is_not_the_actor_is_refused_though_it_admits_anybody(
+    proof: Callable[[bytes], bytes], pool: ThreadPoolExecutor
+) -> None:
+    with socket.create_server((HERE, 0)) as false:
+
+        def admit() -> None:
+            peer, _ = false.accept()
+            with peer:
+                peer.sendall(bytes(32))
+                asked = b""
+                while len(asked) < 64:
+                    asked += peer.recv(64)
+                peer.sendall(proof(asked[32:]))
+
+        admitted = pool.submit(admit)
+        with pytest.raises(StrangerError):
+            connected(false.getsockname(), b"k" * 32, soon(), lambda: None)
+        admitted.result(LIVENESS)
+
+
 def test_nobody_waits_for_ever_for_a_proof() -> None:
     with socket.create_server((HERE, 0)) as mute, pytest.raises(TimeoutError):
         connected(mute.getsockname(), b"x" * 32, time.monotonic() + 0.2, lambda: None)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from comparing import assert_same
 from interrupts import Instant
+from leftovers import wait_until
 from masked_envs import MaskedEnv
 from pretended_cluster import pretended_machines
 from ray_actors import counted_messages
@@ -72,21 +73,30 @@ def received(envs: Any, count: int) -> dict[int, Any]:
     return {env: each[:count] for env, each in seen.items()}
 
 
-def test_machines_are_connected_to_and_nothing_listens_any_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    doors: list[Door] = []
+@pytest.fixture
+def doors(monkeypatch: pytest.MonkeyPatch) -> list[Door]:
+    """Where actors have listened."""
+    found: list[Door] = []
 
     def door(host: str) -> Door:
-        doors.append(Door(host))
-        return doors[-1]
+        found.append(Door(host))
+        return found[-1]
 
     monkeypatch.setattr(serving, "Door", door)
+    return found
+
+
+def is_shut(door: Door) -> bool:
+    with contextlib.suppress(ConnectionRefusedError):
+        socket.create_connection(door.address, 5.0).close()
+        return False
+    return True
+
+
+def test_machines_are_connected_to_and_nothing_listens_any_more(doors: list[Door]) -> None:
     with on_machines(MaskedEnv) as envs, counted_messages() as counted:
         assert connected(envs) == [True, True]
-        for each in doors:
-            with pytest.raises(ConnectionRefusedError):
-                socket.create_connection(each.address, 5.0)
+        assert all(map(is_shut, doors))
         sockets = [actor.connection._socket for actor in actors_of(envs)]
         assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in sockets)
         envs.reset()
@@ -126,7 +136,7 @@ def test_a_step_that_is_under_way_when_it_breaks_is_made_once() -> None:
 
 
 def test_one_that_cannot_be_reached_is_asked_by_rays_calls(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, doors: list[Door]
 ) -> None:
     reach = worker_actor.connected
     tried: list[int] = []
@@ -149,6 +159,8 @@ def test_one_that_cannot_be_reached_is_asked_by_rays_calls(
             assert_same(step(envs, t), step(h, t))
         assert_same(received(envs, 3), received(envs, 3))
         assert len(tried) == 2
+        assert len(doors) == 2
+        assert wait_until(lambda: all(map(is_shut, doors)))
 
 
 def test_by_rays_calls_everything_is_the_same() -> None:
@@ -191,10 +203,29 @@ def test_an_interrupt_while_it_is_connected_to_again_loses_nothing() -> None:
         while came:
             with Instant(number, [str(PACKAGE / "engine" / "ray")]) as instant:
                 envs.load_state(state)
-            came, number = instant.came, number + 41
+            came, number = instant.came, number + 101
             envs.load_state(state)
             assert_same(step(envs, 1), expected, instant.place)
         assert number > 200
+
+
+def test_an_interrupt_while_steps_are_received_loses_nothing() -> None:
+    with (
+        on_machines(MaskedEnv) as envs,
+        DummyVecEnv([partial(MaskedEnv, k) for k in range(N)]) as h,
+    ):
+        envs.reset(seed=1), h.reset(seed=1)
+        came, number = True, 0
+        while came:
+            envs.send([1] * N, range(N))
+            batch = None
+            with Instant(number, [str(PACKAGE / "engine" / "ray")]) as instant:
+                batch = envs.recv(min_envs=N)
+            came, number = instant.came, number + 3
+            batch = envs.recv(min_envs=N) if batch is None else batch
+            assert batch.env_ids.tolist() == list(range(N))
+            assert_same(batch.obs, h.step([1] * N)[0], instant.place)
+        assert number > 100
 
 
 class Dying(MaskedEnv):
@@ -208,9 +239,9 @@ class Dying(MaskedEnv):
         return super().step(action)
 
 
-@pytest.mark.parametrize("obstacle", [None, "as told"])
 @pytest.mark.parametrize(
-    ("action", "error"), [(5, WorkerDiedError), (6, WorkerTimeoutError)], ids=["dies", "hangs"]
+    ("action", "error", "obstacle"),
+    [(5, WorkerDiedError, None), (6, WorkerTimeoutError, None), (5, WorkerDiedError, "as told")],
 )
 def test_a_worker_that_is_lost_is_named(action: int, error: Any, obstacle: str | None) -> None:
     with pretended_machines(obstacle, here=2, there=2):

@@ -217,8 +217,6 @@ class _ActorWaiter(Waiter):
             for connection in dict.fromkeys(worker.connection for worker in waiting)
             if connection is not None
         }
-        for connection in connections.values():
-            connection.take_in()  # what has been read before
         found = {group for group in at_work if self._actors.workers[group].answered}
         groups_of: dict[Any, set[int]] = {}
         for group in at_work:
