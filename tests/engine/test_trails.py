@@ -30,7 +30,14 @@ def steps_until_due(trail: Trail, tag: int, requests: int = 1) -> int:
 
 @pytest.mark.parametrize(
     ("cost", "duration", "period"),
-    [(1e-3, 1e-3, 256), (5e-5, 1e-2, 1), (1e-3, 1e-5, MOST_STEPS), (1e-3, math.nan, 1)],
+    [
+        (1e-3, 1e-3, 256),
+        (5e-5, 1e-2, 1),
+        (1e-3, 1e-5, MOST_STEPS),
+        (1e-3, math.nan, 1),
+        (2.0, 0.1, 512),  # which are repeated in a minute; the start of a worker ends sometime
+        (2.0, 500.0, 1),
+    ],
 )
 def test_saving_costs_half_a_hundredth_of_stepping(
     cost: float, duration: float, period: int

@@ -20,7 +20,9 @@ SHARE = 0.005
 
 MOST_STEPS = 2048
 MOST_BYTES = 1 << 26
-"""So many steps, and about so many bytes of actions, are kept at most."""
+MOST_SECONDS = 60.0
+"""So many steps, about so many bytes of actions, and steps of about so much time are kept at most:
+who repeats them has two minutes to start, unless told otherwise."""
 
 _BYTES = operator.methodcaller("tobytes")
 
@@ -100,7 +102,7 @@ class Trail:
         if not duration > 0:
             return
         size = sum(part.nbytes for part in self._parts)
-        most = max(1, min(MOST_STEPS, MOST_BYTES // max(size, 1)))
+        most = max(1, min(MOST_STEPS, MOST_BYTES // max(size, 1), MOST_SECONDS / duration))
         wanted = min(max(min(self._costs) / (SHARE * duration), 1), most)
         if self.states is not None:  # other groups have had some of the requests since
             self._requests = max((tag - self._begun) / (len(self.steps) + 1), 1)

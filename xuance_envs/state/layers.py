@@ -48,28 +48,30 @@ class Layer:
         """The value of an attribute of its own, None without one."""
         return dict(self.items()).get(name) if self.slots else self.attributes.get(name)
 
-    def replace(self, values: Mapping[str, Any], kept: Mapping[str, Any], others: str) -> None:
+    def replace(
+        self, values: Mapping[str, Any], kept: Mapping[str, Any], names: str, others: str
+    ) -> None:
         """Gives it these attributes, and leaves it no others but those that are kept.
 
         Args:
             values: the attributes.
             kept: those that are no state here.
+            names: their names, as one word each.
             others: the names of those that are none where the values are from.
         """
-        mine, now = self.attributes, values.keys()
-        is_same = len(mine) == len(kept) + len(values) and now <= mine.keys()
-        if not (is_same and now.isdisjoint(kept)):
-            stays = {*kept, *values, *others.split()}
-            for name in [name for name in mine if name not in stays]:
-                del mine[name]
+        mine = self.attributes
         if not self.slots:
+            before = len(mine)
             mine.update(values)
-            return
+            if before == len(mine) == len(kept) + len(values) and names == others:
+                return  # they are what it had
         stays = {*kept, *values, *others.split()}
+        for name in [name for name in mine if name not in stays]:
+            del mine[name]
         for name in self.slots:
             if name not in stays and hasattr(self.obj, name):
                 object.__delattr__(self.obj, name)
-        for name, value in values.items():
+        for name, value in values.items() if self.slots else ():
             if name in self.slots:
                 object.__setattr__(self.obj, name, value)
             else:

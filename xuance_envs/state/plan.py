@@ -121,6 +121,14 @@ class Plan:
                     self.known.setdefault(id(value), (k, name))
             self.kept.append(kept)
             self.kept_names.append(" ".join(kept))
+        held = list(zip(self.layers, self.kept, strict=True))
+        self._with_slots = [(layer, kept) for layer, kept in held if layer.slots]
+        self._kept_in_dicts = [
+            (layer.attributes, *item)
+            for layer, kept in held
+            if not layer.slots
+            for item in kept.items()
+        ]
         self._class_attributes = list(_class_attributes(self.layers))
         extra: dict[str, Any] = {"libraries": set()}
         for handler, obj, path in self.handled:
@@ -175,8 +183,11 @@ class Plan:
 
     def is_current(self) -> bool:
         """Whether what it knows of the environment still holds."""
-        for layer, kept in zip(self.layers, self.kept, strict=True):
-            attributes = layer.attributes if not layer.slots else dict(layer.items())
+        for attributes, name, value in self._kept_in_dicts:
+            if attributes.get(name) is not value:
+                return False
+        for layer, kept in self._with_slots:
+            attributes = dict(layer.items())
             for name, value in kept.items():
                 if attributes.get(name) is not value:
                     return False

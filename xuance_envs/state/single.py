@@ -135,11 +135,11 @@ class Prepared:
     def put_in(self) -> None:
         """Puts it in."""
         plan = self.plan
-        for layer, kept, values, names in zip(
-            plan.layers, plan.kept, self.attributes, self.names, strict=True
+        for layer, kept, mine, values, names in zip(
+            plan.layers, plan.kept, plan.kept_names, self.attributes, self.names, strict=True
         ):
             if values is not None:
-                layer.replace(values, kept, names)
+                layer.replace(values, kept, mine, names)
         for (handler, obj, path), value in zip(plan.handled, self.handled, strict=True):
             handler.load(obj, value, plan.owner(path))
             if self.spawn is not None and handler.fork is not None:
