@@ -178,6 +178,7 @@ def start_processes(  # noqa: D417  # the class says what the others are
     record_failures: str | Path | None = None,
     info_bytes: int = INFO_BYTES,
     spin: float = SPIN,
+    own_spin: float = SPIN,
     describe: Describe = common_description,
     prepared: Callable[[Processes], None] | None = None,
     guarded: bool = False,
@@ -190,6 +191,7 @@ def start_processes(  # noqa: D417  # the class says what the others are
     Args:
         recipe: what they are made from, and when they are reset.
         spin: the longest a worker spins before it blocks, in seconds, where there are CPUs for it.
+        own_spin: the longest this process does, likewise.
         describe: makes one description of the environments'.
         prepared: is given the workers' backend before it starts them.
         guarded: whether all that the environments start ends with them, where the system can.
@@ -218,7 +220,7 @@ def start_processes(  # noqa: D417  # the class says what the others are
         threads=worker_threads,
         # More spinning processes than CPUs would keep each other from working.
         spin=spin if len(split) + (caller_steps or caller_works) <= available_cpus() else 0.0,
-        own_spin=SPIN if len(split) + 1 <= available_cpus() else 0.0,
+        own_spin=own_spin if len(split) + 1 <= available_cpus() else 0.0,
         timeout=step_timeout,
         start_timeout=start_timeout,
         guarded=guarded,

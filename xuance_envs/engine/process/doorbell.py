@@ -105,8 +105,9 @@ class Inbox:
         if not parts:
             if self._bound:
                 self._spin_or_block(deadline)
-            else:
+            elif self._peer is None:
                 self._poll(milliseconds_until(deadline))
+            # Else it is likely there: who asks several processes waits for the first one longest.
             self._read(deadline)
         code = parts[0][0]
         if code in _WITH_PAYLOAD:
