@@ -128,9 +128,12 @@ def foreign_host(
     """What is said to a request for another host, or from a page of another one."""
     for name, value in headers:
         if name == b"host" or name == b"origin":
-            host = value.lower().rpartition(b"://")[2]
-            end = host.find(b"]") + 1 if host.startswith(b"[") else host.find(b":")
-            if (host[:end] if end > 0 else host) not in hosts:
+            address = value.lower().rpartition(b"://")[2]
+            # The colons of an IPv6 address are in brackets, before that of a port.
+            host, colon, port = address, b"", b""
+            if b":" in address.rpartition(b"]")[2]:
+                host, colon, port = address.rpartition(b":")
+            if host not in hosts or (colon and not port.isdigit()):
                 return RefusedError(
                     421 if name == b"host" else 403,
                     name.decode(),
