@@ -227,7 +227,7 @@ class Connection:
             except httpx.TransportError as error:
                 never_sent = isinstance(error, httpx.ConnectError)
                 if not (again and (repeatable or never_sent)):
-                    why = f"{type(error).__name__}: {error}{_hint(error)}"
+                    why = f"{type(error).__name__}: {error}{_hint(error, self.server)}"
                     raise RemoteUnreachableError(
                         f"it cannot be reached{self._transport.way}: {why}", self.server
                     ) from error
@@ -456,10 +456,12 @@ def _address(base_url: str) -> httpx.URL:
     )
 
 
-def _hint(error: httpx.TransportError) -> str:
-    if "CERTIFICATE_VERIFY_FAILED" not in str(error):
-        return ""
-    return "; verify='FILE' trusts the authority whose certificate is in that file"
+def _hint(error: httpx.TransportError, server: str) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return "; verify='FILE' trusts the authority whose certificate is in that file"
+    if isinstance(error, httpx.RemoteProtocolError) and server.startswith("http://"):
+        return "; where it speaks TLS, its address begins with https://"
+    return ""
 
 
 def _free(connection: Connection, session_id: str, owner: int) -> None:
