@@ -49,7 +49,10 @@ SCRIPT = Path(__file__).parent / "peers" / "many_standalone.py"
 
 
 class Loop:
-    """Steps environments one after another, with the actions of the agents that live.
+    """Steps environments one after another, with the actions of the agents that live: the limit.
+
+    It does what takes no vectorizer: gives each environment a dict of actions that was there
+    before, and resets it where its episode ended. It looks at nothing that a step returns.
 
     Args:
         world: which ones.
@@ -132,7 +135,11 @@ def actions_for(world: str, num_envs: int) -> list[np.ndarray]:
     return list(draw.integers(many_worlds.ACTIONS, size=shape))
 
 
+AS_IT_COMES = "as it comes"
+"""What a user gets who says nothing of backends."""
+
 OURS: Mapping[str, tuple[Callable[..., Any], dict[str, Any], bool]] = {
+    AS_IT_COMES: (MultiAgentVecEnv, {}, False),
     "Dummy": (MultiAgentVecEnv, {"backend": "dummy"}, False),
     "Subproc": (MultiAgentVecEnv, {"backend": "subproc"}, False),
     "Subproc, caller_steps": (
@@ -183,17 +190,18 @@ def contenders(
 ) -> dict[str, Runner]:
     """Everybody who steps the environments, ready to."""
     actions = actions_for(world, num_envs)
-    runners: dict[str, Runner] = {
-        LIMIT: Limit(world, num_envs, Loop),
-        **{
-            name: Steps(
-                kind([partial(many_worlds.make, world)] * num_envs, **options), actions, as_dicts
-            )
-            for name, (kind, options, as_dicts) in OURS.items()
-        },
-    }
-    for runner in runners.values():
+    runners: dict[str, Runner] = {}
+
+    def add(name: str, runner: Any) -> None:
+        runners[name] = runner
         stack.callback(runner.close)
+
+    add(LIMIT, Limit(world, num_envs, Loop))
+    for name, (kind, options, as_dicts) in OURS.items():
+        envs = kind([partial(many_worlds.make, world)] * num_envs, **options)
+        add(name, Steps(envs, actions, as_dicts))
+        if name == AS_IT_COMES:
+            results.note(f"{WORLDS[world]}: {name} is {envs.autotuned.choice.name}.")
     for peer in peers:
         entry = Entry(world, num_envs, actions, stack, results.note)
         try:

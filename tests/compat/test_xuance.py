@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from agents_envs import Squad
 
 import xuance_envs
 from xuance_envs.compat import xuance as compat
@@ -356,6 +357,13 @@ def test_options_go_to_those_that_take_them():
     compat.install(in_series=3, copy=False)
     assert REGISTRY_VEC_ENV["SubprocVecEnv"].keywords == {"in_series": 3, "copy": False}
     assert REGISTRY_VEC_ENV["Dummy_Atari"].keywords == {"copy": False}
+    many = {"in_series": 3, "copy": False}
+    assert REGISTRY_VEC_ENV["SubprocVecMultiAgentEnv"].keywords == many
+    envs = REGISTRY_VEC_ENV["DummyVecMultiAgentEnv"]([Squad], 0)
+    obs, _ = envs.reset()
+    assert isinstance(envs, xuance_envs.DummyVecMultiAgentEnv)
+    assert not obs[0]["red_0"].flags.writeable
+    envs.close()
     compat.install(caller_steps=True)
     assert REGISTRY_VEC_ENV["SubprocVecEnv"].keywords == {"caller_steps": True}
     assert REGISTRY_VEC_ENV["Dummy_Atari"] is xuance_envs.DummyVecEnv

@@ -220,7 +220,7 @@ def test_leaves_say_what_their_values_look_like(space, seed):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"camera": 0}, r"expected a dict with .*'camera', 'rest'.*got the keys \['camera'\]"),
+        ({"camera": 0}, r"^expected a dict with .*'camera', 'rest'.*got the keys \['camera'\]"),
         ({"camera": 0, "rest": (0, {"a b": 0}), "x": 0}, "got the keys .*'x'"),
         ([0, 0], "expected a dict .*got a list of 2"),
         (np.zeros(3), r"expected a dict .*got an array of shape \(3,\) and dtype float64"),

@@ -20,31 +20,74 @@ def trail_of(actions: spaces.Space) -> tuple[Trail, StepArrays]:
     return Trail(arrays), arrays
 
 
+def steps_until_due(trail: Trail, tag: int, requests: int = 1) -> int:
+    """How many steps there are from a request to the next one that states are saved with."""
+    steps = 1
+    while (tag + requests * steps) >> trail.shift == trail.epoch:
+        steps += 1
+    return steps
+
+
 @pytest.mark.parametrize(
     ("cost", "duration", "period"),
-    [(1e-3, 1e-3, 100), (5e-5, 1e-2, 1), (1e-3, 1e-5, MOST_STEPS), (1e-3, math.nan, 1)],
+    [(1e-3, 1e-3, 128), (5e-5, 1e-2, 1), (1e-3, 1e-5, MOST_STEPS), (1e-3, math.nan, 1)],
 )
 def test_saving_costs_a_hundredth_of_stepping(cost: float, duration: float, period: int) -> None:
     trail, _ = trail_of(spaces.Discrete(3))
-    assert len(trail.steps) > trail.last  # the first time at once
-    trail.begin("states")
-    trail.plan(cost, duration)
-    assert trail.last == period - 1
-    trail.begin("others")
-    assert trail.last == period - 1
+    assert trail.epoch == -1  # the first time at once
+    trail.plan(cost, duration, 1)
+    trail.begin("states", 1)
+    due = 1 + steps_until_due(trail, 1)
+    trail.begin("others", due)
+    assert steps_until_due(trail, due) == period
     trail.begin(None)
-    assert len(trail.steps) > trail.last
+    assert trail.epoch == -1
 
 
 def test_a_single_slow_one_does_not_count() -> None:
     trail, _ = trail_of(spaces.Discrete(3))
-    trail.begin("states")
-    for cost in (1e-3, 1.0, 1e-3):
-        trail.plan(cost, 1e-3)
-        assert trail.last == 99
+    for tag, cost in enumerate((1e-3, 1.0, 1e-3)):
+        trail.plan(cost, 1e-3, tag)
+        trail.begin("states", tag)
+        assert trail.shift == 7
     for _ in range(2):
-        trail.plan(2e-3, 1e-3)
-    assert trail.last == 199
+        trail.plan(2e-3, 1e-3, 3)
+    assert trail.shift == 8
+
+
+def test_groups_save_in_the_same_steps() -> None:
+    trails = [trail_of(spaces.Discrete(3))[0] for _ in range(3)]
+    saved: list[list[int]] = [[], [], []]
+    for tag in range(1, 2000):
+        for k, trail in enumerate(trails):
+            if tag == 700 + 10 * k:  # a reset of some
+                trail.begin("states", tag)
+            elif tag >> trail.shift != trail.epoch:
+                trail.plan((1 + k) * 1e-3, 1e-3, tag)
+                trail.begin("states", tag)
+                saved[k].append(tag)
+            else:
+                trail.steps.append(b"")
+    assert len(saved[0]) > len(saved[1]) > len(saved[2]) > 3  # as often as each has to
+    assert set(saved[0]) >= set(saved[1]) >= set(saved[2])
+
+
+def test_groups_that_are_stepped_one_by_one_save_as_often() -> None:
+    trail, _ = trail_of(spaces.Discrete(3))
+    groups, tag, kept = 6, 0, []
+    for _ in range(1000):
+        tag += groups
+        if tag >> trail.shift != trail.epoch:
+            kept.append(len(trail.steps))
+            trail.plan(1e-3, 1e-3, tag)
+            trail.begin("states", tag)
+        else:
+            trail.steps.append(b"")
+    assert 100 < np.mean(kept[3:]) < 260
+    trail.begin(None)  # such as after a loss
+    trail.plan(1e-3, 1e-3, tag)
+    trail.begin("states", tag)
+    assert steps_until_due(trail, tag, groups) <= 260
 
 
 @pytest.mark.parametrize(

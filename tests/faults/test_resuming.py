@@ -15,7 +15,8 @@ from faulty_envs import be_killed, wait
 from gymnasium import spaces
 from stateful_envs import Collector
 
-from xuance_envs import DummyVecEnv, EnvError, Gym_Env, SubprocVecEnv
+from xuance_envs import DummyVecEnv, EnvError, Gym_Env, StateError, SubprocVecEnv
+from xuance_envs.engine.ledger import Ledger
 
 N = 4
 
@@ -141,7 +142,8 @@ def test_a_repetition_that_differs_is_truncated(tmp_path: Any) -> None:
         envs.reset(seed=1)
         for _ in range(4):
             envs.step([1, 1])
-        envs._groups.drivers[0]._trail.last = 100  # type: ignore[attr-defined]
+        # No other states are saved.
+        envs._groups.drivers[0]._trail.epoch = envs._groups.drivers[0]._trail.shift = 100  # type: ignore[attr-defined]
         for _ in range(4):
             envs.step([1, 1])
         kill(envs)
@@ -265,3 +267,104 @@ def test_a_kill_a_second_for_five_minutes() -> None:
             steps += 1
         assert kills > 50  # fewer than a second each where others have the CPUs
         print(f"{kills} kills in {steps} steps, 0 mismatches")
+
+
+@pytest.mark.parametrize("mode", ["restart", "resume"])
+@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("when", ["prepare_states", "load_states"])
+def test_what_is_lost_while_states_are_loaded_is_loaded_again(
+    mode: str, lost: int, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        SubprocVecEnv([Collector] * N, in_series=2, on_worker_failure=mode) as envs,
+        DummyVecEnv([Collector] * N) as reference,
+    ):
+        envs.reset(seed=1)
+        reference.reset(seed=1)
+        for _ in range(3):
+            assert_same(shown(envs, [1] * N)[0], shown(reference, [1] * N)[0])
+        state = reference.save_state()
+        for _ in range(4):
+            envs.step([0] * N)
+        start, kills = Ledger.start, []
+
+        def killing(ledger: Any, packed: Any) -> None:
+            # Before it is asked; the others are.
+            if not kills and packed[0][0][0] == when:
+                kills.append(lost)
+                kill(envs, lost)
+            start(ledger, packed)
+
+        monkeypatch.setattr(Ledger, "start", killing)
+        obs, infos = envs.load_state(state)
+        assert kills == [lost]
+        monkeypatch.undo()
+        expected, told = reference.load_state(state)
+        assert_same(obs, expected)
+        assert_same(list(infos), list(told))
+        for actions in ([1] * N, [2] * N, [0] * N) * 5:
+            assert_same(shown(envs, actions)[0], shown(reference, actions)[0])
+
+
+def test_what_is_lost_again_while_states_are_loaded_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with subproc([Collector] * N) as envs, DummyVecEnv([Collector] * N) as reference:
+        for each in (envs, reference):
+            each.reset(seed=1)
+        envs.step([1] * N)
+        state = reference.save_state()
+        reference.step([1] * N)
+        start = Ledger.start
+
+        def killing(ledger: Any, packed: Any) -> None:
+            if packed[0][0][0] == "load_states":
+                kill(envs, 1)
+            start(ledger, packed)
+
+        monkeypatch.setattr(Ledger, "start", killing)
+        with pytest.raises(StateError, match="do it again") as caught:
+            envs.load_state(state)
+        assert caught.value.env_index == 2
+        monkeypatch.undo()
+        # Those of the other worker are loaded by then; these are where they were.
+        states = envs.save_state()
+        reference.load_state(state)
+        assert_same(states[:2].envs[0].env, reference.save_state([0]).envs[0].env)
+        reference.step([1] * N)
+        assert_same(shown(envs, [2] * N)[0][0][2:], shown(reference, [2] * N)[0][0][2:])
+        envs.load_state(state)
+        reference.load_state(state)
+        assert_same(shown(envs, [2] * N)[0], shown(reference, [2] * N)[0])
+
+
+class Telling(Collector):
+    """Has one more in its infos from the third step on."""
+
+    def step(self, action: Any) -> Any:
+        *result, info = super().step(action)
+        return *result, {**info, "late": self.steps} if self.steps > 2 else info
+
+
+def test_infos_that_came_with_an_error_are_known_thereafter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with subproc([Telling] * N) as envs, DummyVecEnv([Telling] * N) as reference:
+        for each in (envs, reference):
+            each.reset(seed=1)
+        for _ in range(3):
+            reference.step([1] * N)
+        state = reference.save_state()
+        start = Ledger.start
+
+        def killing(ledger: Any, packed: Any) -> None:
+            if packed[0][0][0] == "load_states":
+                kill(envs, 1)
+            start(ledger, packed)
+
+        monkeypatch.setattr(Ledger, "start", killing)
+        with pytest.raises(StateError, match="do it again"):
+            envs.load_state(state)
+        monkeypatch.undo()
+        infos, expected = envs.step([1] * N)[4], reference.step([1] * N)[4]
+        assert_same(list(infos)[:2], list(expected)[:2])

@@ -22,6 +22,8 @@ from xuance_envs import EnvError, MultiAgentVecEnv
         ("observation_shape", r"agent 'sheep_1': its observation: expected shape \(4,\), got"),
         ("observation_missing", "agent 'sheep_1': expected it in the observations that step"),
         ("stranger", "agent 'goat' is not in possible_agents"),
+        ("agents_none", "expected agents to be a list of those that live, got None"),
+        ("agents_twice", r"each agent once in agents, got \['sheep_1', 'sheep_1'\]"),
         ("info_string", "agent 'sheep_1': expected an info that is a dict, got 'well'"),
         ("mask_length", "agent 'sheep_1': its action_mask: expected 3 bools, one for each action"),
         ("four_values", "step: expected a tuple"),
@@ -166,6 +168,10 @@ def test_the_same_environment_twice_is_found_out(make_here):
         (np.zeros((2, 4), int), r"expected shape \(2, 3\), got shape \(2, 4\)"),
         (np.full((2, 3), 0.5), "expected values that fit dtype int64"),
         (None, "expected an array|expected shape"),
+        (
+            {f"sheep_{i}": np.zeros(2, int) for i in range(3)},
+            r"expected an array of shape \(2, 3\), or a list with a dict by agent",
+        ),
     ],
 )
 def test_actions_that_do_not_fit_are_refused_and_nothing_happens(make, actions, told):

@@ -22,6 +22,15 @@ def test_a_function_with_its_arguments_and_a_seed():
         )
 
 
+def test_the_seed_of_the_first_reset_is_part_of_the_state():
+    with make_multi_agent_vec(Herd, 1, backend="dummy", seed=6) as envs:
+        state = envs.save_state()
+        first, second = envs.reset().obs, envs.reset().obs
+        envs.load_state(state)
+        np.testing.assert_array_equal(envs.reset().obs, first)
+        np.testing.assert_array_equal(envs.reset().obs, second)
+
+
 def test_options_for_the_class():
     with make_multi_agent_vec(
         Herd,
@@ -67,6 +76,7 @@ def modules_of_worlds(tmp_path, monkeypatch):
     ("name", "error", "told"),
     [
         ("simple_spread_v3", ValueError, "'package:name'"),
+        ("butterfly/pong-v6", ValueError, r"make, 'parallel', 'butterfly/pong-v6'\)"),
         ("turned_worlds:", ValueError, "'package:name'"),
         ("turned_worlds:nothing", ValueError, "a module with parallel_env or env"),
         ("turned_worlds:no_such", ImportError, "no_such"),

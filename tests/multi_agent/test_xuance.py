@@ -105,6 +105,20 @@ def test_what_a_step_returned_stays_and_may_be_written_into(make):
         assert_same(list(now), list(then))
 
 
+def test_without_copies_arrays_are_good_until_the_next_step(make):
+    envs = make([Squad] * 2, 1, copy=False)
+    obs, infos = envs.reset()
+    actions = [dict.fromkeys(envs.agents, 1)] * 2
+    for given in (obs[1]["red_0"], infos[1]["state"], infos[1]["avail_actions"]["red_0"]):
+        assert not given.flags.writeable
+    before = obs[1]["red_0"].copy()
+    obs_then, infos_then, *_ = envs.step(actions)
+    assert obs_then[1] is not obs[1]
+    assert infos_then[1] is not infos[1]
+    assert (obs[1]["red_0"] == obs_then[1]["red_0"]).all()
+    assert (obs[1]["red_0"] != before).any()
+
+
 def test_what_is_said_of_the_environments(make):
     envs = make([Squad] * 2)
     assert envs.env_info["num_enemies"] == 2

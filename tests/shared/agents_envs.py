@@ -170,6 +170,14 @@ class Broken(Herd):
         self.agents = [*self.agents, "goat"]
         return o, r, te, tr, i
 
+    def agents_none(self, o: Any, r: Any, te: Any, tr: Any, i: Any) -> Any:
+        self.agents = None  # type: ignore[assignment]  # which is what is tried
+        return o, r, te, tr, i
+
+    def agents_twice(self, o: Any, r: Any, te: Any, tr: Any, i: Any) -> Any:
+        self.agents = ["sheep_1", "sheep_1"]
+        return o, r, te, tr, i
+
     def info_string(self, o: Any, r: Any, te: Any, tr: Any, i: Any) -> Any:
         return o, r, te, tr, {**i, "sheep_1": "well"}
 

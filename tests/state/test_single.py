@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import gc
 import importlib
+import pickle
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same
+from numpy.random import SeedSequence
 from stateful_envs import MAKERS, Collector
 
 from xuance_envs import Atari_Env, Gym_Env, MountainCar, StateError, check_saving
@@ -245,3 +249,41 @@ def test_references_and_views_keep_what_they_share() -> None:
     twin.late = 5
     StateOfEnv(twin).prepare(StateOfEnv(env).save(), trusted=True).put_in()
     assert "late" not in vars(twin)
+
+
+def test_what_reads_a_state_goes_with_it() -> None:
+    env, twin = Collector(), Collector()
+    env.reset(seed=1)
+    source, target = StateOfEnv(env), StateOfEnv(twin)
+    target.prepare(source.save(), trusted=True).put_in()
+    gc.collect()
+    gc.disable()  # so that nothing waits for it: a state may have many megabytes
+    try:
+        target.prepare(source.save(), trusted=True).put_in()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def test_generators_go_on_spawning() -> None:
+    env, twin, third = (gymnasium.make("CartPole-v1") for _ in range(3))
+    for each in (env, twin, third):
+        each.reset(seed=4)
+        each.unwrapped.np_random.spawn(2)
+    twin.unwrapped.np_random.spawn(3)
+    StateOfEnv(twin).prepare(StateOfEnv(env).save(), trusted=False).put_in()
+    StateOfEnv(third).prepare(StateOfEnv(twin).save(), trusted=False).put_in()
+    expected = env.unwrapped.np_random
+    for found in (twin.unwrapped.np_random, third.unwrapped.np_random):
+        copied = copy.deepcopy(found)
+        assert found.bit_generator.seed_seq.entropy == 4
+        assert type(pickle.loads(pickle.dumps(found.bit_generator.seed_seq))) is SeedSequence
+        assert repr(found.bit_generator.seed_seq) == repr(expected.bit_generator.seed_seq)
+        children = [one.spawn(2)[1].random() for one in (copied, found)]
+        again = copy.deepcopy(found)
+        assert again.spawn(1)[0].random() == found.spawn(1)[0].random()
+        assert children[0] == children[1] == copy.deepcopy(expected).spawn(2)[1].random()
+    # What was spawned of a loaded one counts when it is saved again.
+    expected.spawn(3)
+    StateOfEnv(env).prepare(StateOfEnv(twin).save(), trusted=False).put_in()
+    assert env.unwrapped.np_random.spawn(1)[0].random() == expected.spawn(1)[0].random()

@@ -169,6 +169,11 @@ def test_something_that_is_not_callable_is_refused_by_its_place(make, wrong):
     assert multiprocessing.active_children() == []
 
 
+def test_a_function_alone_is_refused(make):
+    with pytest.raises(TypeError, match="env_fns: expected a list of functions"):
+        make(DuckEnv)
+
+
 def test_environments_made_already_are_not_functions(make):
     with pytest.raises(TypeError, match=r"env_fns\[0\]: expected a callable"):
         make([DuckEnv()])

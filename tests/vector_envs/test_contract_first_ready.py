@@ -298,6 +298,19 @@ def test_one_slow_environment_delays_no_other():
         assert envs.closed
 
 
+def test_what_the_caller_steps_gets_its_turn_where_others_are_always_ready():
+    with SubprocVecEnv([WaitingEnv] * 3, in_series=1, caller_steps=True) as envs:
+        envs.reset()
+        envs.send(np.zeros(3, np.int64), range(3))
+        received = np.zeros(3, int)
+        while received.sum() < 60:
+            batch = envs.recv(min_envs=1)
+            received[batch.env_ids] += 1
+            time.sleep(0.005)  # the caller thinks, while its workers are done
+            envs.send(np.zeros(len(batch.env_ids), np.int64), batch.env_ids)
+    assert received.min() >= 10
+
+
 def test_a_slow_reset_delays_only_its_own_group():
     with workers_of([WaitingEnv] * 2, 1) as envs:
         envs.async_reset(options={"wait": 0.5})

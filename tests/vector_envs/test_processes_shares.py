@@ -10,6 +10,7 @@ import pytest
 from process_env import ProcessEnv
 
 from xuance_envs import SubprocVecEnv
+from xuance_envs.vector_envs import subproc_vec_env
 from xuance_envs.vector_envs.arguments import shares
 
 
@@ -62,3 +63,25 @@ def test_caller_steps_with_one_share_needs_no_worker() -> None:
         assert multiprocessing.active_children() == []
         envs.reset()
         assert envs.step([0, 0])[0].tolist() == [[1.0], [1.0]]
+
+
+@pytest.mark.parametrize(
+    ("workers", "cpus", "of", "spins"),
+    [
+        (1, 2, 2, True),
+        (2, 2, 2, False),
+        (4, 4, 4, True),
+        (5, 4, 4, False),
+        (15, 16, 16, True),
+        (16, 16, 16, True),
+        (16, 16, 64, False),
+        (17, 16, 16, False),
+    ],
+    ids=str,
+)
+def test_the_caller_spins_where_that_takes_little_from_the_workers(
+    monkeypatch, workers, cpus, of, spins
+):
+    monkeypatch.setattr(subproc_vec_env, "available_cpus", lambda: cpus)
+    monkeypatch.setattr(subproc_vec_env, "reachable_cpus", lambda: of)
+    assert subproc_vec_env._caller_may_spin(workers) is spins

@@ -38,7 +38,7 @@ from xuance_envs.compat.vector_arguments import (
 )
 from xuance_envs.compat.vector_results import StepResult, reset_result, step_result
 from xuance_envs.engine.data.info_batch import InfoBatch
-from xuance_envs.errors import EnvError
+from xuance_envs.errors import EnvError, callers_level
 
 __all__ = ["AsyncVectorEnv"]
 
@@ -383,7 +383,8 @@ class AsyncVectorEnv(SavesStates, gymnasium.vector.AsyncVectorEnv):
         if self._state is not AsyncState.DEFAULT and not stepper.closed:
             logger.warn(
                 f"Calling `close` while waiting for a pending call to `{self._state.value}` to "
-                "complete."
+                "complete.",
+                stacklevel=callers_level(),
             )
             try:
                 getattr(self, f"{self._state.value}_wait")(0 if terminate else timeout)

@@ -9,7 +9,6 @@ can be as fast. :func:`from_gymnasium` gives it the contract of
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,6 +33,7 @@ from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.group.step_clock import StepClock, StepTimes
 from xuance_envs.engine.groups import Groups
 from xuance_envs.engine.results import Outcomes, Results
+from xuance_envs.engine.serialization import told, traceback_of
 from xuance_envs.errors import EnvError, StateError
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 
@@ -298,9 +298,8 @@ class NativeDriver(LocalDriver):
         except NotImplementedError:
             raise
         except Exception as error:
-            text = "".join(traceback.format_exception(error))
-            reason = f"{type(error).__name__}: {error} (in {self._engine.name}, of them all)"
-            raise EnvError(0, command, reason, text) from error
+            reason = f"{told(error)} (in {self._engine.name}, of them all)"
+            raise EnvError(0, command, reason, traceback_of(error)) from error
 
     def times(self) -> StepTimes:
         """See :class:`~xuance_envs.engine.driver.Driver`; no environment is timed by itself."""

@@ -33,6 +33,7 @@ from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.masks import MASK_METHOD
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.errors import callers_level
 
 __all__ = ["DummyVecEnv", "SubprocVecEnv"]
 
@@ -239,7 +240,7 @@ class SubprocVecEnv(_States, sb3.SubprocVecEnv):
             warnings.warn(
                 f"The render mode is {self.render_mode}, but this method assumes it is "
                 "`rgb_array` to obtain images.",
-                stacklevel=2,
+                stacklevel=callers_level(),
             )
             return [None] * self.num_envs
         return self._stepper.render()

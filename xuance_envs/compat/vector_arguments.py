@@ -101,7 +101,8 @@ def as_batch(space: Space[Any], actions: Any) -> Any:
     """
     if isinstance(actions, list) and isinstance(space, spaces.Tuple):
         return tuple(actions)
-    if not np.iterable(actions):
+    has_axes = type(actions) is np.ndarray and actions.ndim
+    if not has_axes and not np.iterable(actions):
         raise TypeError(
             f"actions: expected a batch of them, one per environment, got {actions!r}, which has "
             "no axis to take them from"

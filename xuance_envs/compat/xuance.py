@@ -93,7 +93,9 @@ def install(**options: Any) -> Installed:
         **options: for the vector environments, as
             :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` takes them:
             ``in_series``, ``caller_steps``, ``on_worker_failure`` and so on. Those that step in
-            this process are given what is for them, too: ``copy`` and ``check_actions``.
+            this process are given what is for them, too: ``copy`` and ``check_actions``. The
+            classes of many agents are given the same. ``copy=False`` is not for XuanCe's runners,
+            which keep observations beyond the next step.
 
     Returns:
         What undoes it when it is left as a context manager. :func:`uninstall` does at any time.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from xuance_envs.engine.cgroups import limits
 
-__all__ = ["available_cpus"]
+__all__ = ["available_cpus", "reachable_cpus"]
 
 
 def available_cpus() -> int:
@@ -16,12 +16,15 @@ def available_cpus() -> int:
 
     The smaller of its CPU affinity and its control group's quota (version 2 or 1), rounded up.
     """
-    if hasattr(os, "sched_getaffinity"):
-        cpus = len(os.sched_getaffinity(0))
-    else:
-        cpus = os.cpu_count() or 1
-    quota = _cgroup_quota()
+    cpus, quota = reachable_cpus(), _cgroup_quota()
     return max(1, cpus if quota is None else min(cpus, math.ceil(quota)))
+
+
+def reachable_cpus() -> int:
+    """Counts the CPUs this process may be on, of whose time it may have a part only."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _cgroup_quota(*places: Path) -> float | None:

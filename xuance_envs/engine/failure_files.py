@@ -14,7 +14,7 @@ from xuance_envs.engine.serialization import dumps_for_worker, loads
 from xuance_envs.errors import StateError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.file_format import header_of, write, write_file
-from xuance_envs.state.pickling import dumps_plain
+from xuance_envs.state.pickling import dumps_plain, loads_plain
 from xuance_envs.state.saved_env import SavedEnv
 
 __all__ = ["Failure", "FailureFiles"]
@@ -88,7 +88,7 @@ class FailureFiles:
             content = dumps_for_worker(self._recipe), actions
             data = write(
                 [SavedEnv(one or b"", digest, replays) for one, digest, replays in saved],
-                facts,
+                {digest: loads_plain(fact, trusted=True) for digest, fact in facts.items()},
                 {_NAME: dumps_plain(content)},
                 failure={"what": what, "first": self._first, "steps": len(actions)},
             )

@@ -36,6 +36,9 @@ _AT_ONCE = 0.0
 _Asking = tuple[int, Callable[[], None]]
 """The number a group is asked under, and what asks it."""
 
+Forget = Callable[[Iterable[tuple[int, Outcome]]], None]
+"""Takes in of outcomes nobody wants what groups tell only once."""
+
 
 class Ledger:
     """What the groups of one vector environment have been asked for.
@@ -147,10 +150,14 @@ class Ledger:
         tag = self._tag = self._tag + 1
         return {k: (tag, partial(self.drivers[k].ask, tag, packed[k])) for k in packed}
 
-    def finish(self) -> list[tuple[int, Any]]:
+    def finish(self, forget: Forget | None = None) -> list[tuple[int, Any]]:
         """Waits for the groups that owe an answer; by group, in their order, what came of it.
 
         They owe it until :meth:`settle` or :meth:`take` is called.
+
+        Args:
+            forget: if one fails, takes in of the others' outcomes what groups tell only once; None
+                where there are no outcomes, or nothing is asked any more after a failure.
 
         Raises:
             Exception: what the first one that failed raised; the others have finished by then.
@@ -168,6 +175,8 @@ class Ledger:
                     failures[k] = error
         if failures:
             self.owing = {}
+            if forget is not None:
+                forget([(k, each) for k, each in results.items() if isinstance(each, Outcome)])
             fatal = [k for k, error in failures.items() if ends_all(error)]
             raise failures[min(fatal or failures)]
         return sorted(results.items())
@@ -176,7 +185,7 @@ class Ledger:
         """Takes note that the answers have been taken in."""
         self.owing = {}
 
-    def settle(self, forget: Callable[[Iterable[tuple[int, Outcome]]], None]) -> None:
+    def settle(self, forget: Forget) -> None:
         """Lets go of commands whose answers an interrupt kept from being taken in.
 
         Args:
@@ -276,6 +285,8 @@ class Ledger:
             WorkerTimeoutError: a process took longer than it may.
         """
         deadline = None if timeout is None else monotonic() + timeout
+        # Groups in this process work only here: one that others were quicker than comes first now.
+        passed_over = [k for k in self._local if k in self.owing and k not in self._new]
         for k, (tag, ask) in self._new.items():
             if self.drivers[k].tag != tag:  # an interrupt came before it was asked
                 ask()
@@ -285,6 +296,9 @@ class Ledger:
             self._collect(self.owing)
         self._interrupted = True
         ready, waiter = self._ready, self._waiter
+        for k in passed_over:
+            if k not in ready:
+                ready[k] = self.drivers[k].result()
         if ready or self._local or deadline is not None:
             self._collect(self._or_overdue(waiter.now(self._at_work())))
         while sum([len(self._envs[k]) for k in ready]) < wanted:

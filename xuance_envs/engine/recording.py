@@ -42,8 +42,8 @@ class RecordingDriver(GroupDriver):
         trail = self._trail
         if actions is not None:
             trail.begin(None)
-        elif trail.is_kept and len(trail.steps) >= trail.last:
-            self._save()
+        elif trail.is_kept and tag >> trail.shift != trail.epoch:
+            self._save(tag)
         if trail.states is not None:
             if tag != self._noted[0]:  # else an interrupt came before it was asked
                 self._noted = tag, len(trail.steps)
@@ -71,12 +71,12 @@ class RecordingDriver(GroupDriver):
             self._record(nan)
         return result
 
-    def _save(self) -> None:
+    def _save(self, tag: int) -> None:
         began = perf_counter()
         states = self._group.states.states_if_any(None)
         self._trail.is_kept = states is not None
-        self._trail.begin(states)
-        self._trail.plan(perf_counter() - began, self.times().p50)
+        self._trail.plan(perf_counter() - began, self.times().p50, tag)
+        self._trail.begin(states, tag)
 
     def _record(self, what: str) -> None:
         self._files.write(self._trail.states, self._trail.unpacked(self._trail.steps), what)

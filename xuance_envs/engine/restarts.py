@@ -271,6 +271,7 @@ class RestartingDriver(Driver):
         elif command == "load_states":
             (places,) = arguments
             self._last_known.take_reset(result, places)
+            owed = owed.difference(places)  # what they are in now has not been lost
         elif command == "set_attr":
             places, name, values = arguments
             for place, value in zip(places, values, strict=True):
@@ -308,7 +309,7 @@ class RestartingDriver(Driver):
         command, arguments = self._asked
         tag = self.tag
         then: _Command
-        if self._asked is _STEP:
+        if self._asked == _STEP:
             then = self._revival()
         elif command == "reset":
             then = (

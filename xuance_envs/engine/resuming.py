@@ -9,6 +9,7 @@ not, or where it is lost as well, the episodes are truncated as by
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Any
 
 from xuance_envs.engine.failure_files import FailureFiles
@@ -19,6 +20,9 @@ from xuance_envs.engine.trails import CHANGING, Trail
 from xuance_envs.errors import EnvError, StateError, WorkerDiedError
 
 __all__ = ["ResumingDriver"]
+
+_MOST_COST = 4
+"""So many times as long as saving states may take what brings them here."""
 
 
 class ResumingDriver(RestartingDriver):
@@ -37,9 +41,9 @@ class ResumingDriver(RestartingDriver):
         super().__init__(*arguments)
         self._files = files
         self._trail = Trail(self._arrays)
-        # Of what is asked now: whether states are saved after it, how many steps there have been
-        # before it since they were, and its actions, where it is a step and they are kept.
-        self._saves = False
+        # Of what is asked now: when it was, where states are saved after it; how many steps there
+        # have been before it since they were; and its actions, if it is a step and they are kept.
+        self._began = 0.0
         self._place = 0
         self._actions: bytes | None = None
         # What states were followed by before others were saved, and in which step that was.
@@ -50,27 +54,27 @@ class ResumingDriver(RestartingDriver):
     def ask_step(self, tag: int, actions: Any) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         trail = self._trail
-        self._place = place = len(trail.steps)
-        known = trail.is_kept and actions is None
-        self._actions = trail.actions() if known else None
-        self._saves = known and place >= trail.last
-        super().ask_step(tag, actions)
+        self._place = len(trail.steps)
+        self._actions = trail.actions() if actions is None and trail.is_kept else None
+        if self._actions is None or tag >> trail.shift == trail.epoch or self._owed:
+            RestartingDriver.ask_step(self, tag, actions)  # each step: super() would take as long
+        else:
+            self._ask_with_states(tag, ("step", ()))
 
     def ask(self, tag: int, packed: Any) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
-        (command, _), _ = packed
+        asked, _ = packed
         self._place, self._actions = len(self._trail.steps), None
-        self._saves = self._trail.is_kept and command in CHANGING
-        super().ask(tag, packed)
+        if asked[0] in CHANGING and self._trail.is_kept and not self._owed:
+            self._ask_with_states(tag, asked)
+        else:
+            super().ask(tag, packed)
 
-    def _ask_worker(self) -> None:
-        if not self._saves or self._owed:
-            super()._ask_worker()
-            return
-        command, arguments = self._asked
-        packed = self._worker.pack("with_states", command, arguments, packed_registry())
-        # By the name that errors have for it.
-        self._worker.ask(self.tag, packed._replace(command=command))
+    def _ask_with_states(self, tag: int, asked: tuple[str, Any]) -> None:
+        """Asks for a command, and for the states after it."""
+        self._began = perf_counter()
+        packed = self._worker.pack("with_states", *asked, packed_registry())
+        super().ask(tag, (asked, packed._replace(command=asked[0])))  # as errors are to name it
 
     def _made_ready(self, result: Any) -> None:
         self._check(result)
@@ -78,11 +82,13 @@ class ResumingDriver(RestartingDriver):
 
     def _take(self, result: Any) -> None:
         if self._actions is not None and type(result) is Outcome and not self._owed:
-            self._trail.steps[self._place :] = [self._actions]
+            steps = self._trail.steps
+            if len(steps) == self._place:  # else an interrupt came when it had been appended
+                steps.append(self._actions)
         else:
             result = self._taken_in(result)
         self._resumes = self._has_tried = False
-        super()._take(result)
+        RestartingDriver._take(self, result)
         if self._files is not None and self._asked[0] == "step":
             nan = self._trail.new_nan(self.lo)
             if nan:
@@ -98,12 +104,24 @@ class ResumingDriver(RestartingDriver):
             return result
         if self._files is not None and self._before[0] != self.tag:
             self._before = self.tag, trail.states, self._steps()
-        trail.begin(result.states)
         if result.states is None:
             trail.is_kept = False
         elif self._asked[0] == "step":
-            trail.plan(result.cost, self.times().p50)
+            duration = self.times().p50
+            trail.plan(self._cost(result, duration), duration, self.tag)
+        trail.begin(result.states, self.tag)
         return result.result
+
+    def _cost(self, result: WithStates, duration: float) -> float:
+        """Seconds that saving made a step longer: also by what brings the states here.
+
+        Args:
+            result: what came of the step.
+            duration: seconds that one takes, usually.
+        """
+        waited = perf_counter() - self._began - duration
+        # Most of that may be the caller's, who came late for the answer.
+        return max(result.cost, min(waited, _MOST_COST * result.cost))
 
     def _raised(self, error: EnvError) -> None:
         if not isinstance(error, StateError) and error.command in ("step", "reset"):

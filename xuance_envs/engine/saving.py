@@ -5,23 +5,33 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.driver import Driver, Seeding
-from xuance_envs.engine.group.states import packed_registry
+from xuance_envs.engine.group.states import REPLACED, packed_registry
 from xuance_envs.engine.groups import Groups
-from xuance_envs.errors import StateError
+from xuance_envs.errors import (
+    EnvError,
+    StateError,
+    WorkerDiedError,
+    WorkerTimeoutError,
+    callers_level,
+)
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
-from xuance_envs.state.pickling import dumps_plain
-from xuance_envs.state.saved_env import Facts, SavedEnv
+from xuance_envs.state.pickling import dumps_plain, loads_plain
+from xuance_envs.state.saved_env import SavedEnv
 
 __all__ = ["clone", "load", "put_in", "save"]
 
 _LARGE = 1 << 24
+
+_Shares = Sequence[tuple[int, Driver, Sequence[int]]]
+"""Groups, and some environments of each, as :meth:`~xuance_envs.engine.groups.Groups.shares` has
+them."""
 
 _SEEDS = "seeds"
 """The name under which is kept what seeds of restarts follow from."""
@@ -34,7 +44,9 @@ def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
         StateError: one cannot be saved.
     """
     with _lending(groups):
-        states, facts = _saved(groups, ids, lambda driver, mine: (None, ()))
+        shares = groups.shares(ids)
+        _start_saving(groups, shares, lambda driver, mine: (None, ()))
+        states, facts = _saved(groups, shares)
         saved = {
             env: SavedEnv(groups.lender.read(data), digest, replays)
             for env, (data, digest, replays) in states.items()
@@ -45,9 +57,10 @@ def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
             f"the state of one environment has {largest / 2**20:.0f} MiB: a wrapper that keeps "
             "what it records has that in its state, too",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=callers_level(),
         )
-    state = EnvStates([saved[env] for env in ids], facts)
+    about = {digest: loads_plain(fact, trusted=True) for digest, fact in facts.items()}
+    state = EnvStates([saved[env] for env in ids], about)
     seeds = _seeds(groups)
     return state.adding(_SEEDS, [seeds.get(env) for env in ids]) if seeds else state
 
@@ -55,7 +68,7 @@ def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
 def load(
     groups: Groups, state: EnvStates, ids: Sequence[int], *, of_all: bool = False
 ) -> StepInfos:
-    """Puts states into some environments.
+    """Puts states into some environments; once more, where a worker was replaced meanwhile.
 
     Args:
         groups: of the environments.
@@ -75,11 +88,27 @@ def load(
     seeds = _checked_seeds(state)
     source_of = {env: (False, id(one.env)) for env, one in zip(ids, state.envs, strict=True)}
     states = {id(one.env): (one.env, one.digest) for one in state.envs}
-    with _lending(groups):
-        _prepare(groups, source_of, states, state.facts, trusted=state.trusted, registers=True)
-    infos = _put_in(groups, ids, of_all)
+    facts = {digest: dumps_plain(fact) for digest, fact in state.facts.items()}
+    ways = _ways(groups.shares(ids), source_of)
+
+    def attempt() -> StepInfos:
+        with _lending(groups):
+            _prepare(groups, ways, states, facts, trusted=state.trusted, registers=True)
+        return put_in(groups, _packed_loads(ways), ids, of_all=of_all)
+
+    try:
+        infos = attempt()
+    except (EnvError, WorkerDiedError, WorkerTimeoutError) as error:
+        if not _was_replaced(error):
+            raise
+        infos = attempt()
     _take_seeds(groups, dict(zip(ids, seeds, strict=True)))
     return infos
+
+
+def _was_replaced(error: EnvError | WorkerDiedError | WorkerTimeoutError) -> bool:
+    """Whether a state was not put in because another worker took the place of one."""
+    return error.reason == REPLACED if isinstance(error, EnvError) else error.restarted
 
 
 def clone(
@@ -102,22 +131,27 @@ def clone(
     Returns:
         The targets' infos; their observations are in the arrays.
     """
-    source_of = dict(zip(targets, sources, strict=True))
-    stays = {t: groups.group_of[s] == groups.group_of[t] for t, s in source_of.items()}
-    wanted = {source for target, source in source_of.items() if not stays[target]}
-    kept = {source for target, source in source_of.items() if stays[target]}
+    group_of = groups.group_of
+    origins = {
+        target: (group_of[source] == group_of[target], source)
+        for target, source in zip(targets, sources, strict=True)
+    }
+    needed = [{s for is_here, s in origins.values() if is_here == here} for here in (False, True)]
 
-    def saving(driver: Driver, mine: Sequence[int]) -> Any:
-        return tuple(_places(driver, [s for s in mine if s in some]) for some in (wanted, kept))
+    def going(driver: Driver, mine: Sequence[int]) -> Any:
+        return [_places(driver, [s for s in mine if s in some]) for some in needed]
 
     with _lending(groups):
-        saved, facts = _saved(groups, sorted(set(sources)), saving)
-        states = {source: (data, digest) for source, (data, digest, _) in saved.items()}
-        origins = {target: (stays[target], source) for target, source in source_of.items()}
-        _prepare(groups, origins, states, facts, fork_rng=fork_rng)
-    seeds = {} if fork_rng else _seeds(groups)
-    infos = _put_in(groups, targets, of_all)
-    _take_seeds(groups, {target: seeds.get(source) for target, source in source_of.items()})
+        saving = groups.shares(sorted(set(sources)))
+        _start_saving(groups, saving, going)
+        # Meanwhile, what does not depend on it.
+        ways = _ways(groups.shares(targets), origins)
+        loads = _packed_loads(ways)
+        seeds = {} if fork_rng else _seeds(groups)
+        saved, facts = _saved(groups, saving)
+        _prepare(groups, ways, saved, facts, fork_rng=fork_rng)
+    infos = put_in(groups, loads, targets, of_all=of_all)
+    _take_seeds(groups, {target: seeds.get(source) for target, (_, source) in origins.items()})
     return infos
 
 
@@ -137,7 +171,7 @@ def put_in(
     """
     groups.ledger.start(packed)
     envs = None if of_all else np.array(ids, dtype=np.intp)
-    infos = groups.results.infos(groups.ledger.finish(), envs)
+    infos = groups.results.infos(groups.ledger.finish(groups.results.forget), envs)
     groups.ledger.take()
     return infos
 
@@ -152,51 +186,95 @@ def _lending(groups: Groups) -> Iterator[None]:
             groups.lender.take_back()
 
 
-def _saved(
-    groups: Groups, ids: Sequence[int], going: Callable[[Driver, Sequence[int]], Any]
-) -> tuple[dict[int, tuple[Any, bytes, bool]], Facts]:
-    """Has environments saved.
+def _start_saving(
+    groups: Groups, shares: _Shares, going: Callable[[Driver, Sequence[int]], Any]
+) -> None:
+    """Asks groups for states of theirs.
 
     Args:
-        groups: theirs.
-        ids: the environments.
+        groups: all of them.
+        shares: those whose states are wanted, and of which environments.
         going: of some of a group, those whose states are wanted elsewhere, and within the group.
+    """
+    packed = {}
+    for k, driver, mine in shares:
+        most = None if driver.is_local else groups.lender.most
+        registry = None if driver.is_local else packed_registry()
+        given = registry, *going(driver, mine), most
+        packed[k] = driver.pack("save_states", _places(driver, mine), *given)
+    groups.ledger.start(packed)
+
+
+def _saved(groups: Groups, shares: _Shares) -> tuple[dict[int, Any], dict[bytes, bytes]]:
+    """Waits for states that groups have been asked for.
 
     Returns:
         By environment, its state or what stands for it, the digest of what it was saved from, and
-        whether it is one by replay; and what belongs to the digests.
+        whether it is one by replay; and what belongs to the digests, packed.
     """
-    lender = groups.lender
-
-    def saving(driver: Driver, mine: Sequence[int]) -> Any:
-        most = None if driver.is_local else lender.most
-        registry = None if driver.is_local else packed_registry()
-        given = registry, *going(driver, mine), most
-        return driver.pack("save_states", _places(driver, mine), *given)
-
-    facts: dict[bytes, Any] = {}
+    facts: dict[bytes, bytes] = {}
     saved: dict[int, Any] = {}
-    for mine, (states, its_facts) in _ask(groups, ids, saving):
+    for (*_, mine), (states, its_facts) in zip(shares, _answers(groups), strict=True):
         facts.update(its_facts)
         saved.update(zip(mine, states, strict=True))
     sizes = {env: size for env, (size, *_) in saved.items() if isinstance(size, int)}
     if sizes:
-        room = dict(zip(sizes, lender.lend_room(list(sizes.values())), strict=True))
-
-        def handing(driver: Driver, mine: Sequence[int]) -> Any:
-            packed = driver.pack("hand_over", _places(driver, mine))
-            return driver.lending(packed, [room[env] for env in mine])
-
-        _ask(groups, list(sizes), handing)
+        room = dict(zip(sizes, groups.lender.lend_room(list(sizes.values())), strict=True))
+        packed = {}
+        for k, driver, mine in groups.shares(list(sizes)):
+            handing = driver.pack("hand_over", _places(driver, mine))
+            packed[k] = driver.lending(handing, [room[env] for env in mine])
+        groups.ledger.start(packed)
+        _answers(groups)
         saved.update({env: (lent, *saved[env][1:]) for env, lent in room.items()})
     return saved, facts
 
 
+class _Way(NamedTuple):
+    """How states come to a group.
+
+    Attributes:
+        group: its place.
+        driver: its driver.
+        places: where its environments that are loaded are in it.
+        chosen: the state that each is given.
+        brought: those of the states that it does not have already.
+        sources: for each environment, whether it has, and then where in it the state is from,
+            otherwise which of those brought it is.
+    """
+
+    group: int
+    driver: Driver
+    places: list[int]
+    chosen: list[int]
+    brought: list[int]
+    sources: list[tuple[bool, int]]
+
+
+def _ways(shares: _Shares, source_of: Mapping[int, tuple[bool, int]]) -> list[_Way]:
+    """How states come to groups.
+
+    Args:
+        shares: the groups, and which environments of each are loaded.
+        source_of: by environment, whether its group has kept the state, and which it is.
+    """
+    ways = []
+    for k, driver, mine in shares:
+        chosen = [source_of[env] for env in mine]
+        brought = list(dict.fromkeys(source for is_here, source in chosen if not is_here))
+        number = {source: n for n, source in enumerate(brought)}
+        lo = driver.lo
+        sources = [(here, source - lo if here else number[source]) for here, source in chosen]
+        of_each = [source for _, source in chosen]
+        ways.append(_Way(k, driver, _places(driver, mine), of_each, brought, sources))
+    return ways
+
+
 def _prepare(
     groups: Groups,
-    source_of: Mapping[int, tuple[bool, int]],
-    states: Mapping[int, tuple[Any, bytes]],
-    facts: Facts,
+    ways: Sequence[_Way],
+    states: Mapping[int, tuple[Any, ...]],
+    facts: Mapping[bytes, bytes],
     fork_rng: bool = False,
     trusted: bool = True,
     registers: bool = False,
@@ -204,53 +282,38 @@ def _prepare(
     """Has states read, and compared with the environments they are for.
 
     Args:
-        groups: of these.
-        source_of: by environment, whether its group has kept the state, and which it is.
+        groups: all of them.
+        ways: how the states come to those of these environments.
         states: each, or what stands for it, and the digest of what it was saved from.
-        facts: about these.
+        facts: about these, packed.
         fork_rng: whether random streams are to be others from then on.
         trusted: whether states may name classes of any module.
         registers: whether groups may not know yet what is registered for classes of others.
     """
-    lender, packed_facts = groups.lender, dumps_plain(facts)
-
-    def preparing(driver: Driver, mine: Sequence[int]) -> Any:
-        chosen = [source_of[env] for env in mine]
-        brought = list(dict.fromkeys(source for is_here, source in chosen if not is_here))
-        number = {source: k for k, source in enumerate(brought)}
-        sources = [
-            (is_here, source - driver.lo if is_here else number[source])
-            for is_here, source in chosen
-        ]
-        digests = [states[source][1] for _, source in chosen]
+    lender, packed = groups.lender, {}
+    for k, driver, places, chosen, brought, sources in ways:
+        digests = [states[source][1] for source in chosen]
         registry = packed_registry() if registers and not driver.is_local else None
-        given = sources, digests, packed_facts, fork_rng, trusted, registry
+        given = places, sources, digests, facts, fork_rng, trusted, registry
         contents = [states[source][0] for source in brought]
-        command = "prepare_states", _places(driver, mine)
         if not driver.is_local and lender.lends(contents):
-            return driver.lending(driver.pack(*command, *given), lender.lend(contents))
-        return driver.pack(*command, *given, list(map(lender.read, contents)))
-
-    _warn([answer for _, answer in _ask(groups, list(source_of), preparing)])
-
-
-def _put_in(groups: Groups, ids: Sequence[int], of_all: bool) -> StepInfos:
-    packed = {
-        k: driver.pack("load_states", _places(driver, mine))
-        for k, driver, mine in groups.shares(ids)
-    }
-    return put_in(groups, packed, ids, of_all=of_all)
+            command = driver.pack("prepare_states", *given)
+            packed[k] = driver.lending(command, lender.lend(contents))
+        else:
+            packed[k] = driver.pack("prepare_states", *given, list(map(lender.read, contents)))
+    groups.ledger.start(packed)
+    _warn(_answers(groups))
 
 
-def _ask(
-    groups: Groups, ids: Sequence[int], pack: Callable[[Driver, Sequence[int]], Any]
-) -> list[tuple[Sequence[int], Any]]:
-    """Asks the groups of some environments; by group, these environments and the answer."""
-    shares = groups.shares(ids)
-    groups.ledger.start({k: pack(driver, mine) for k, driver, mine in shares})
+def _packed_loads(ways: Sequence[_Way]) -> dict[int, Any]:
+    return {way.group: way.driver.pack("load_states", way.places) for way in ways}
+
+
+def _answers(groups: Groups) -> list[Any]:
+    """What groups that have been asked answer, in their order."""
     answers = [answer for _, answer in groups.ledger.finish()]
     groups.ledger.take()
-    return [(mine, answer) for (*_, mine), answer in zip(shares, answers, strict=True)]
+    return answers
 
 
 def _places(driver: Driver, envs: Sequence[int]) -> list[int]:
@@ -294,4 +357,6 @@ def _take_seeds(groups: Groups, seeds: Mapping[int, Seeding | None]) -> None:
 
 def _warn(answers: Sequence[Sequence[Sequence[str]]]) -> None:
     for doubt in dict.fromkeys(doubt for doubts in answers for each in doubts for doubt in each):
-        warnings.warn(f"a state is loaded that may go on otherwise: {doubt}", stacklevel=5)
+        warnings.warn(
+            f"a state is loaded that may go on otherwise: {doubt}", stacklevel=callers_level()
+        )

@@ -17,7 +17,16 @@ import cloudpickle
 from xuance_envs.engine.by_value import ByValuePickler, ByValueUnpickler
 from xuance_envs.errors import VecEnvError
 
-__all__ = ["copy_of", "dumps_for_caller", "dumps_for_worker", "loads", "pack_error", "unpack_error"]
+__all__ = [
+    "copy_of",
+    "dumps_for_caller",
+    "dumps_for_worker",
+    "loads",
+    "pack_error",
+    "told",
+    "traceback_of",
+    "unpack_error",
+]
 
 _PROTOCOL = 5
 
@@ -43,10 +52,15 @@ def dumps_for_worker(value: Any) -> bytes:
         data = pickle.dumps(value, _PROTOCOL)
     except Exception:
         data = None  # cloudpickle takes more, and its error says what is wrong
-    by_value = cloudpickle.list_registry_pickle_by_value()
-    if data is None or any(name.encode() in data for name in ("__main__", *by_value)):
+    if data is None or b"__main__" in data or _names_by_value(data):
         data = _dumps_by_value(value)
     return data
+
+
+def _names_by_value(data: bytes) -> bool:
+    """Whether something in a pickle may be of a module that is to travel by value."""
+    modules = cloudpickle.list_registry_pickle_by_value()
+    return bool(modules) and any(name.encode() in data for name in modules)
 
 
 def dumps_for_caller(value: Any) -> bytes:
@@ -78,6 +92,22 @@ def _dumps_by_value(value: Any) -> bytes:
     return file.getvalue()
 
 
+def told(error: BaseException) -> str:
+    """What an exception says, with its type."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}, whose message cannot be had"
+
+
+def traceback_of(error: BaseException) -> str:
+    """An exception's traceback; where little memory is left, Python may fail to make it."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception as failure:
+        return f"{told(error)}\n(its traceback cannot be had: {told(failure)})"
+
+
 def pack_error(error: BaseException) -> bytes:
     """Pickles an exception for the caller, with its cause if that survives the journey.
 
@@ -87,8 +117,7 @@ def pack_error(error: BaseException) -> bytes:
     is_plain = isinstance(error, Exception)
     packed = _packed(error) if is_plain else None
     if packed is None:
-        text = "".join(traceback.format_exception(error))
-        packed = _packed(VecEnvError(f"{type(error).__name__}: {error}\n\n{text}"))
+        packed = _packed(VecEnvError(f"{told(error)}\n\n{traceback_of(error)}"))
     return dumps_for_caller((packed, _packed(error.__cause__ if is_plain else error)))
 
 

@@ -18,7 +18,7 @@ __all__ = ["CHANGING", "Trail"]
 SHARE = 0.01
 """What saving may cost, as a share of stepping."""
 
-MOST_STEPS = 2000
+MOST_STEPS = 2048
 MOST_BYTES = 1 << 26
 """So many steps, and about so many bytes of actions, are kept at most."""
 
@@ -40,7 +40,10 @@ class Trail:
         states: those that were saved last; None where there are none.
         steps (list): for each step since, the bytes of its actions.
         is_kept (bool): whether the environments can be saved, as far as is known.
-        last (int): after so many steps, states are saved with the next one.
+        shift (int): states are saved by the first step of each ``2**shift`` requests, as the vector
+            environment numbers them: so its groups save theirs in the same steps, and what is
+            waited for is one of them and not each in turn.
+        epoch (int): which of these stretches states are there of; -1 without any.
         actions: gives those of the step that is asked for, as they are kept.
     """
 
@@ -50,18 +53,24 @@ class Trail:
         self.states: Any = None
         self.steps: list[bytes] = []
         self._parts = arrays.actions.parts
-        self.last = -1
+        self.shift = 0
+        self.epoch = -1
+        self._begun, self._requests = 0, 1.0
         self.actions: Callable[[], bytes] = self._all_actions
         if self.is_kept and len(self._parts) == 1:  # which is quicker
             self.actions = self._parts[0].tobytes
-        self._period = 1
         self._costs: list[float] = []
         self._has_nan = False
 
-    def begin(self, states: Any) -> None:
-        """Begins anew with states; None for later."""
-        self.states, self.steps = states, []
-        self.last = -1 if states is None else self._period - 1
+    def begin(self, states: Any, tag: int = 0) -> None:
+        """Begins anew with states; None for later.
+
+        Args:
+            states: those.
+            tag: the number of the request that they were saved with.
+        """
+        self.states, self.steps, self._begun = states, [], tag
+        self.epoch = -1 if states is None else tag >> self.shift
 
     def _all_actions(self) -> bytes:
         return b"".join(map(_BYTES, self._parts))
@@ -78,21 +87,25 @@ class Trail:
             found.append(leaves)
         return found
 
-    def plan(self, cost: float, duration: float) -> None:
-        """Chooses after how many steps states are saved again.
+    def plan(self, cost: float, duration: float, tag: int) -> None:
+        """Chooses how often states are saved, before it begins anew with those that were just.
 
         Args:
             cost: seconds it took to save them; the less of the last two counts, because others
                 may have had the CPU meanwhile.
             duration: seconds a step takes, usually; NaN where there was none.
+            tag: the number of the request that they were saved with.
         """
         self._costs = [*self._costs[-1:], cost]
         if not duration > 0:
             return
-        wanted = math.ceil(min(self._costs) / (SHARE * duration))
         size = sum(part.nbytes for part in self._parts)
-        self._period = max(1, min(wanted, MOST_STEPS, MOST_BYTES // max(size, 1)))
-        self.last = self._period - 1
+        most = max(1, min(MOST_STEPS, MOST_BYTES // max(size, 1)))
+        wanted = min(max(min(self._costs) / (SHARE * duration), 1), most)
+        if self.states is not None:  # other groups have had some of the requests since
+            self._requests = max((tag - self._begun) / (len(self.steps) + 1), 1)
+        a_step = self._requests
+        self.shift = min(math.ceil(math.log2(wanted * a_step)), int(math.log2(most * a_step)))
 
     def new_nan(self, first: int) -> str | None:
         """Says which environments have a NaN in what they gave, the first time there is one.

@@ -8,6 +8,8 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
+from xuance_envs.errors import callers_level
+
 __all__ = ["EnvWrapper"]
 
 
@@ -46,7 +48,9 @@ class EnvWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
                 raise ValueError(fault)
             if not self._has_warned:
                 self._has_warned = True
-                warnings.warn(f"{fault}. Its frames are returned instead", stacklevel=2)
+                warnings.warn(
+                    f"{fault}. Its frames are returned instead", stacklevel=callers_level()
+                )
         return self.env.render()
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ class AgentActions:
         self._rows = [
             SpaceRows(
                 SpaceLayout(batch_space(fields.group.action_space, len(fields.group.agents))),
-                [batch[name] for name in fields.action_names()],
+                [batch[name] for name in fields.action_names],
                 num_envs,
             )
             for fields in record.groups
@@ -95,6 +95,12 @@ class AgentActions:
     def _put_arrays(self, actions: Any, envs: NDArray[np.intp], at: Index) -> None:
         groups = self._record.groups
         if self._record.team.is_one:
+            if self._flat is not None and isinstance(actions, Mapping):
+                shape = (len(envs), *self._flat.shape[1:])
+                raise BadValueError(
+                    f"expected an array of shape {shape}, or a list with a dict by agent for each "
+                    f"environment, got a dict with the keys {list(actions)}"
+                )
             self._rows[0].put(actions, at, len(envs))
             return
         names = [fields.group.name for fields in groups]

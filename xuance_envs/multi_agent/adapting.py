@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
@@ -11,10 +11,22 @@ from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.team import Groups
 from xuance_envs.multi_agent.xuance_env import XuanCeAgentsEnv
 
-__all__ = ["agents_env"]
+__all__ = ["Seeded", "agents_env"]
 
 _made: WeakValueDictionary[Any, AgentsEnv] = WeakValueDictionary()
 """Those that live here, so that two functions that return the same environment are found out."""
+
+
+class Seeded(NamedTuple):
+    """What a function may return in place of an environment.
+
+    Attributes:
+        env: the environment.
+        seed: of its first reset, where that is given none.
+    """
+
+    env: Any
+    seed: int
 
 
 def agents_env(
@@ -27,7 +39,7 @@ def agents_env(
     """Makes an environment with many agents, and of it one that steps records.
 
     Args:
-        env_fn: makes the environment.
+        env_fn: makes the environment; or a :class:`Seeded`.
         groups: as :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv` has them.
         state: likewise.
         action_mask: likewise.
@@ -36,12 +48,14 @@ def agents_env(
     Raises:
         BadValueError: it is no such environment, or cannot be carried.
     """
-    env = env_fn(**keywords)
+    env, first_seed = env_fn(**keywords), None
+    if type(env) is Seeded:
+        env, first_seed = env
     named = None if groups is None else tuple((name, tuple(ids)) for name, ids in groups.items())
     key = id(env), named, state, action_mask
     made = _made.get(key)
     if made is None or made.adapted is not env:
-        made = _made[key] = _kind_of(env)(env, groups, state, action_mask)
+        made = _made[key] = _kind_of(env)(env, groups, state, action_mask, first_seed)
     return made
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.step_infos import LazyInfos, StepInfos
-from xuance_envs.multi_agent.lineups import Lineup
+from xuance_envs.multi_agent.lineups import NO_FORM, Lineup
 from xuance_envs.multi_agent.masks import NOT_STORED, Masks
 from xuance_envs.multi_agent.team import MASK, Team
 
@@ -138,15 +138,11 @@ class InfoJoiner:
     def __init__(self, team: Team, masks: Masks) -> None:
         self._masks = masks
         self._place = {agent: i for i, agent in enumerate(team.agents)}
-        # By agent, what the keys of its info become in the dict of all (its mask's is MASK), and
-        # what quickly stores a mask of bools.
-        self._names: dict[Any, tuple[dict[Any, Any], Any]] = {
-            agent: ({}, masks.rows[i].view if i in masks.rows else ())
-            for agent, i in self._place.items()
-        }
+        # By agent, what the keys of its info become in the dict of all; its mask's is MASK.
+        self._names: dict[Any, dict[Any, Any]] = {agent: {} for agent in team.agents}
 
     def joined(self, lineup: Lineup, infos: Any) -> dict[Any, Any]:
-        """The infos of a step or a reset as one dict.
+        """The infos of a step or a reset as one dict, which is good until the next one.
 
         Args:
             lineup: the agents that have one.
@@ -155,49 +151,83 @@ class InfoJoiner:
         Raises:
             BadValueError: an info is no dict, or a mask is none.
         """
-        if type(infos) is not dict and not isinstance(infos, Mapping):
+        had_masks, joined, cell = lineup.info_form
+        if had_masks is self._masks.have_come and len(infos) == len(lineup.agents):
+            try:
+                for agent, info in infos.items():
+                    for key, value in info.items():
+                        whose, known, target, at, cell = cell
+                        if (key is not known and key != known) or (
+                            agent is not whose and agent != whose
+                        ):
+                            raise LookupError
+                        target[at] = value
+                if cell is None:
+                    return joined  # type: ignore[no-any-return]
+            except (*NOT_STORED, AttributeError):
+                pass  # not of the form that they had
+        return self._joined_anew(lineup, infos)
+
+    def _joined_anew(self, lineup: Lineup, infos: Any) -> dict[Any, Any]:
+        """Takes infos of another form than the last ones of these agents had."""
+        if not isinstance(infos, Mapping):
             raise BadValueError(f"expected infos by agent, got {describe(infos)}")
         joined: dict[Any, Any] = {}
-        masks, anew = 0, False
         for agent, info in infos.items():
-            try:
-                names, mask_view = self._names[agent]
-                for key, value in info.items():
-                    name = names[key]
-                    if name is not MASK:
-                        joined[name] = value
-                    else:
-                        mask_view[_ALL] = value
-                        masks += 1
-            except (*NOT_STORED, AttributeError):
-                self._join_anew(agent, info, joined)
-                anew = True
-        if self._masks.have_come and (anew or masks < len(lineup.agents)):
+            self._join(agent, info, joined)
+        if self._masks.have_come:
             for agent, place in zip(lineup.agents, lineup.places, strict=True):
                 if MASK not in (infos.get(agent) or ()):
                     self._masks.allow_all(place)
+        lineup.info_changes += 1
+        if lineup.info_changes & (lineup.info_changes - 1) == 0:  # ever rarer: all may be new ones
+            lineup.info_form = self._form(lineup, infos, joined)
         return joined
 
-    def _join_anew(self, agent: Any, info: Any, joined: dict[Any, Any]) -> None:
-        """Takes an info with keys that are new, or a mask of another kind."""
+    def _form(
+        self, lineup: Lineup, infos: Mapping[Any, Any], joined: dict[Any, Any]
+    ) -> tuple[bool | None, Any, Any]:
+        """Where what comes in infos of the same form goes, if nothing else has to be done then."""
+        masks = self._masks
+        if [*infos] != lineup.agents or not all(infos.values()):
+            return NO_FORM
+        cell: Any = None
+        for agent, info in reversed([*infos.items()]):
+            place = self._place[agent]
+            if masks.have_come and MASK not in info and masks.is_in_info(place):
+                return NO_FORM
+            for key in reversed([*info]):
+                name = self._names[agent][key]
+                if name is MASK:
+                    cell = agent, key, masks.rows[place].view, _ALL, cell
+                else:
+                    cell = agent, key, joined, name, cell
+        return masks.have_come, joined, cell
+
+    def _join(self, agent: Any, info: Any, joined: dict[Any, Any]) -> None:
         place = self._place.get(agent)
         if place is None:
             joined[common_name(agent)] = info
+            return
+        if info is None:  # as some environments have it in place of an empty one
             return
         if not isinstance(info, Mapping):
             raise BadValueError(
                 f"agent {agent!r}: expected an info that is a dict, got {describe(info)}"
             )
-        names, _ = self._names[agent]
+        names = self._names[agent]
         if len(names) > _MAX_KEYS:  # keys that are ever new
             names.clear()
         row = self._masks.rows.get(place)
         for key, value in info.items():
-            if key == MASK and row is not None:
-                names[key] = MASK
+            if key not in names:
+                is_mask = key == MASK and row is not None
+                name = f"{place}:{key}" if isinstance(key, str) else (place, key)
+                names[key] = MASK if is_mask else name
+            if names[key] is MASK:
+                assert row is not None
                 self._masks.put(agent, row, value)
             else:
-                names[key] = f"{place}:{key}" if isinstance(key, str) else (place, key)
                 joined[names[key]] = value
 
 

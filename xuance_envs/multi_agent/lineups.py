@@ -11,18 +11,24 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.space_layout import BadValueError
+from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row
 from xuance_envs.multi_agent.masks import MaskRow, Masks
 from xuance_envs.multi_agent.record import Record
 
-__all__ = ["Lineup", "Lineups"]
+__all__ = ["NO_FORM", "Lineup", "Lineups"]
 
 _STRUCT_CODES = {"i1": "b", "i2": "h", "i4": "i", "i8": "q"}
 _STRUCT_CODES |= {"u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
 
 _MAX_LINEUPS = 256
 """How many lineups are kept: agents that come and go make many."""
+
+_MOST_KNOWN = 1024
+"""How many actions of a space are kept as what its agents are given."""
+
+NO_FORM = None, None, None
+"""What is known of infos before any have come."""
 
 
 class Lineup:
@@ -33,25 +39,29 @@ class Lineup:
         places: where they are in the team.
         size: of the team.
         rows: where their observations go.
-        actions: gives the action of each, of a record of actions.
+        actions: gives the action of each by agent, of a record of actions.
         masked: those whose observations have masks: the agent, and where its mask goes.
 
     Attributes:
         rows (list): of each agent its id and where its observation goes.
-        get (Callable): gets a tuple of what a dict has under the agents.
-        get_rewards (Callable): the same, in the order of the team's agents.
+        playing: ``(A,)`` bool: which agents of the team they are.
+        get_rewards (Callable): gets a tuple of what a dict has of each, in the team's order.
         put_rewards (Callable): writes these as the team's float64, 0 being those of others.
-        none (tuple): the flags of agents of whom none has one.
+        none (dict): the flags of agents of whom none has one.
+        info_form (tuple): for who joins their infos: what the last ones were like.
+        info_changes (int): how often they were otherwise than the last ones.
     """
 
     __slots__ = (
         "actions",
         "agents",
-        "get",
         "get_rewards",
+        "info_changes",
+        "info_form",
         "masked",
         "none",
         "places",
+        "playing",
         "put_rewards",
         "rows",
     )
@@ -62,20 +72,21 @@ class Lineup:
         places: list[int],
         size: int,
         rows: Sequence[Row],
-        actions: Callable[[NDArray[np.uint8]], Iterable[Any]],
+        actions: Callable[[NDArray[np.uint8]], dict[Any, Any]],
         masked: list[tuple[Any, MaskRow]],
     ) -> None:
         self.agents = agents
         self.places = places
+        self.playing = np.zeros(size, np.bool_)
+        self.playing[places] = True
         self.rows = list(zip(agents, rows, strict=True))
         self.actions = actions
         self.masked = masked
-        self.get = _getter(agents)
-        self.none = (False,) * len(agents)
+        self.none = dict.fromkeys(agents, False)
+        self.info_form: tuple[bool | None, Any, Any] = NO_FORM
+        self.info_changes = 0
         at = dict(zip(places, agents, strict=True))
-        self.get_rewards = (
-            self.get if places == sorted(places) else _getter([at[i] for i in sorted(at)])
-        )
+        self.get_rewards = _getter([at[i] for i in sorted(at)])
         self.put_rewards = Struct("".join("d" if i in at else "8x" for i in range(size))).pack_into
 
 
@@ -105,9 +116,14 @@ class Lineups:
         """The lineup of some agents.
 
         Raises:
-            BadValueError: the team has no such agent.
+            BadValueError: the team has no such agent, or one is there twice.
         """
-        key = tuple(agents)
+        try:
+            key = tuple(agents)
+        except TypeError:
+            raise BadValueError(
+                f"expected agents to be a list of those that live, got {describe(agents)}"
+            ) from None
         lineup = self._known.get(key)
         return self._made(key) if lineup is None else lineup
 
@@ -118,6 +134,8 @@ class Lineups:
                     f"agent {agent!r} is not in possible_agents: expected one of "
                     f"{list(self._team.agents)}"
                 )
+        if len(set(key)) != len(key):
+            raise BadValueError(f"expected each agent once in agents, got {list(key)}")
         places = [self._place[agent] for agent in key]
         if len(self._known) >= _MAX_LINEUPS:
             self._known.clear()
@@ -127,7 +145,7 @@ class Lineups:
             places,
             len(self._place),
             [self._rows[place] for place in places],
-            self._taker(places),
+            self._taker(key, places),
             [
                 (agent, masks.rows[place])
                 for agent, place in zip(key, places, strict=True)
@@ -136,7 +154,9 @@ class Lineups:
         )
         return lineup
 
-    def _taker(self, places: list[int]) -> Callable[[NDArray[np.uint8]], Iterable[Any]]:
+    def _taker(
+        self, agents: Sequence[Any], places: list[int]
+    ) -> Callable[[NDArray[np.uint8]], dict[Any, Any]]:
         """What gives the actions of the agents at some places, in that order, from a record."""
         own, readers, order = self._actions, self._read_actions, self._action_order
         pick = None if places == order else _getter([order.index(place) for place in places])
@@ -144,18 +164,25 @@ class Lineups:
         if len(readers) == 1 and isinstance(space, spaces.Discrete):
             dtype = np.dtype(space.dtype)
             numbers_of = Struct(f"{len(order)}{_STRUCT_CODES[dtype.str[1:]]}").unpack_from
-            scalar_of = _Scalars(dtype.type).__getitem__
+            first, kind = int(space.start), dtype.type
+            # NumPy's scalars take a while to make.
+            known = {i: kind(i) for i in range(first, first + min(int(space.n), _MOST_KNOWN))}
 
-            def numbers(record: NDArray[np.uint8]) -> Iterable[Any]:
+            def numbers(record: NDArray[np.uint8]) -> dict[Any, Any]:
                 values = numbers_of(record)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
-                return map(scalar_of, values if pick is None else pick(values))
+                given = zip(agents, values if pick is None else pick(values))  # noqa: B905  # costs, every step
+                try:
+                    return {agent: known[value] for agent, value in given}
+                except LookupError:
+                    pass  # a large number, or one that is in no space
+                return dict(zip(agents, map(kind, values if pick is None else pick(values))))  # noqa: B905  # as above
 
             return numbers
 
-        def read(record: NDArray[np.uint8]) -> Iterable[Any]:
+        def read(record: NDArray[np.uint8]) -> dict[Any, Any]:
             own[:] = record
             values = [action for read in readers for action in read()]
-            return values if pick is None else pick(values)
+            return dict(zip(agents, values if pick is None else pick(values), strict=True))
 
         return read
 
@@ -165,18 +192,3 @@ def _getter(keys: Sequence[Any]) -> Callable[[Any], tuple[Any, ...]]:
     if len(keys) > 1:
         return itemgetter(*keys)
     return lambda values: tuple(values[key] for key in keys)
-
-
-class _Scalars(dict[int, Any]):
-    """NumPy's scalars of small integers, which take a while to make.
-
-    Args:
-        kind: their type.
-    """
-
-    def __init__(self, kind: Any) -> None:
-        super().__init__((i, kind(i)) for i in range(64))
-        self._kind = kind
-
-    def __missing__(self, number: int) -> Any:
-        return self._kind(number)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from xuance_envs.multi_agent.adapting import agents_env
+from xuance_envs.multi_agent.adapting import Seeded, agents_env
 from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.team import Groups
@@ -109,9 +109,11 @@ def make_agents_env(
 def _maker_of(name: str) -> Callable[..., Any]:
     package, colon, world = name.partition(":")
     if not (package and colon and world):
+        registered = f": partial(pettingzoo.make, 'parallel', {name!r})" if "/" in name else ""
         raise ValueError(
             "env: expected a function, or the module of an environment as 'package:name', such as "
-            f"'mpe2:simple_spread_v3', got {name!r}"
+            f"'mpe2:simple_spread_v3', got {name!r}; ids of PettingZoo's registry are for a "
+            f"function{registered}"
         )
     module = importlib.import_module(f"{package}.{world}")
     for function in ("parallel_env", "env"):
@@ -124,30 +126,5 @@ def _made_by(module: str, function: str, **kwargs: Any) -> Any:
     return getattr(importlib.import_module(module), function)(**kwargs)
 
 
-class _FirstSeed:
-    """An environment whose first reset without a seed has one.
-
-    Args:
-        env: the environment.
-        seed: the seed.
-    """
-
-    def __init__(self, env: Any, seed: int) -> None:
-        self.env = env
-        self._seed: int | None = seed
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "env":  # while it is being unpickled
-            raise AttributeError(name)
-        return getattr(self.env, name)
-
-    def reset(self, **given: Any) -> Any:
-        """Resets the environment."""
-        if self._seed is not None:
-            given.setdefault("seed", self._seed)
-            self._seed = None
-        return self.env.reset(**given)
-
-
-def _seeded(make_env: Callable[[], Any], seed: int) -> _FirstSeed:
-    return _FirstSeed(make_env(), seed)
+def _seeded(make_env: Callable[[], Any], seed: int) -> Seeded:
+    return Seeded(make_env(), seed)

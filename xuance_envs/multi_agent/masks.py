@@ -93,21 +93,24 @@ class Masks:
         self.in_observations: set[int] = set()
         self.have_come = have_come
         self._told = fields["gives_masks"]
+        self._of_groups: list[NDArray[np.bool_]] = []
         for group in team.groups:
             if group.mask is None:
                 continue
+            masks = fields[f"{group.name}.mask"]
+            self._of_groups.append(masks)
             space = group.observation_space
             has_mask = isinstance(space, spaces.Dict) and MASK in space.spaces
             for i, place in enumerate(group.places):
-                self.rows[place] = MaskRow(fields[f"{group.name}.mask"][i])
+                self.rows[place] = MaskRow(masks[i])
                 if has_mask:
                     self.in_observations.add(place)
 
     def begin(self) -> None:
         """Allows every action, in a record of zeros."""
         self._told[...] = self.have_come
-        for row in self.rows.values():
-            row.allow_all()
+        for masks in self._of_groups:
+            masks[...] = True
 
     def put(self, agent: Any, row: MaskRow, mask: Any) -> None:
         """Stores the mask of an agent.
@@ -122,8 +125,11 @@ class Masks:
         if not self.have_come:
             self._told[...] = self.have_come = True
 
+    def is_in_info(self, place: int) -> bool:
+        """Whether the mask of an agent, if it has one, is in its info."""
+        return place in self.rows and place not in self.in_observations
+
     def allow_all(self, place: int) -> None:
         """Allows every action to an agent whose info has no mask, if that is where it has it."""
-        row = self.rows.get(place)
-        if row is not None and place not in self.in_observations:
-            row.allow_all()
+        if self.is_in_info(place):
+            self.rows[place].allow_all()

@@ -147,7 +147,7 @@ class _ParallelView:
         present, record = self._present(batch), self._envs.record
         found: dict[Any, Any] = {}
         for fields in record.groups:
-            parts = [batch[name][0] for name in fields.observation_names()]
+            parts = [batch[name][0] for name in fields.observation_names]
             for i, (agent, place) in enumerate(
                 zip(fields.group.agents, fields.group.places, strict=True)
             ):

@@ -30,31 +30,44 @@ class GroupFields:
 
     Args:
         group: the group.
+
+    Attributes:
+        group (Group): the group.
+        observations (SpaceLayout): of one agent's observation.
+        observation_names (list[str]): the fields of its observations' leaves.
+        actions (SpaceLayout): of one agent's action.
+        action_names (list[str]): the fields of its actions' leaves.
     """
 
     def __init__(self, group: Group) -> None:
         self.group = group
         self.observations = SpaceLayout(group.observation_space)
         self.actions = SpaceLayout(group.action_space)
-        self.mask = f"{group.name}.mask"
-
-    def observation_names(self) -> list[str]:
-        """The fields of its observations' leaves."""
-        return [f"{self.group.name}.observation{k}" for k in range(len(self.observations.leaves))]
-
-    def action_names(self) -> list[str]:
-        """The fields of its actions' leaves."""
-        return [f"{self.group.name}.action{k}" for k in range(len(self.actions.leaves))]
+        self.observation_names = _names(f"{group.name}.observation", self.observations)
+        self.action_names = _names(f"{group.name}.action", self.actions)
+        self._mask = f"{group.name}.mask"
 
     def fields(self) -> Iterator[_Field]:
         """The fields of its observations and masks."""
-        yield from _of_leaves(self.observation_names(), self.observations, len(self.group.agents))
+        yield from _of_leaves(self.observation_names, self.observations, len(self.group.agents))
         if self.group.mask is not None:
-            yield self.mask, np.bool_, (len(self.group.agents), self.group.mask)
+            yield self._mask, np.bool_, (len(self.group.agents), self.group.mask)
 
     def action_fields(self) -> Iterator[_Field]:
         """The fields of its actions."""
-        yield from _of_leaves(self.action_names(), self.actions, len(self.group.agents))
+        yield from _of_leaves(self.action_names, self.actions, len(self.group.agents))
+
+    def read(self, records: NDArray[Any]) -> Any:
+        """Its observations in structured records."""
+        return self.observations.unflatten([records[name] for name in self.observation_names])
+
+    def read_masks(self, records: NDArray[Any]) -> Any:
+        """Its masks in structured records; None without any."""
+        return None if self.group.mask is None else records[self._mask]
+
+
+def _names(stem: str, layout: SpaceLayout) -> list[str]:
+    return [f"{stem}{k}" for k in range(len(layout.leaves))]
 
 
 def _of_leaves(names: Sequence[str], layout: SpaceLayout, count: int) -> Iterator[_Field]:
@@ -81,16 +94,18 @@ class Record:
         action_dtype (numpy.dtype): of the actions of each group.
         groups (list[GroupFields]): the fields of the groups.
         state (SpaceLayout | None): of the state.
+        state_names (list[str]): the fields of its leaves.
     """
 
     def __init__(self, team: Team) -> None:
         self.team = team
         self.groups = [GroupFields(group) for group in team.groups]
         self.state = None if team.state_space is None else SpaceLayout(team.state_space)
+        self.state_names = [] if self.state is None else _names("state", self.state)
         count = len(team.agents)
         fields: list[_Field] = [field for group in self.groups for field in group.fields()]
         if self.state is not None:
-            for name, leaf in zip(self.state_names(), self.state.leaves, strict=True):
+            for name, leaf in zip(self.state_names, self.state.leaves, strict=True):
                 assert leaf.dtype is not None
                 fields.append((name, leaf.dtype, leaf.shape))
         fields.append(("rewards", np.float64, (count,)))
@@ -103,10 +118,6 @@ class Record:
         self.dtype = _laid_out(fields)
         self.action_dtype = _laid_out([f for group in self.groups for f in group.action_fields()])
 
-    def state_names(self) -> list[str]:
-        """The fields of the state's leaves."""
-        return [] if self.state is None else [f"state{k}" for k in range(len(self.state.leaves))]
-
     def fields(self, flat: NDArray[np.uint8], dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
         """Views of the fields of one record, ``(nbytes,)``."""
         record = flat.view(dtype)
@@ -114,43 +125,37 @@ class Record:
 
     def structured(self, records: NDArray[np.uint8]) -> NDArray[Any]:
         """Records as rows of bytes, ``(n, nbytes)``, as a structured array ``(n,)``."""
-        return records.view(self.dtype)[:, 0]
+        return np.ndarray(len(records), self.dtype, records)  # quicker than a view
 
     def structured_actions(self, records: NDArray[np.uint8]) -> NDArray[Any]:
         """The same for records of actions."""
-        return records.view(self.action_dtype)[:, 0]
+        return np.ndarray(len(records), self.action_dtype, records)
 
     def observations(self, records: NDArray[Any]) -> Any:
         """The observations of structured records, by group unless the team is one."""
-        parts = {
-            fields.group.name: fields.observations.unflatten(
-                [records[name] for name in fields.observation_names()]
-            )
-            for fields in self.groups
-        }
-        return self._whole(parts)
+        if self.team.is_one:
+            return self.groups[0].read(records)
+        return {fields.group.name: fields.read(records) for fields in self.groups}
 
     def masks(self, records: NDArray[Any]) -> Any:
         """The masks of structured records, by group unless the team is one; None without any."""
-        parts = {
-            fields.group.name: records[fields.mask]
-            for fields in self.groups
-            if fields.group.mask is not None
-        }
-        return self._whole(parts) if parts else None
+        if self.team.is_one:
+            return self.groups[0].read_masks(records)
+        masks = {fields.group.name: fields.read_masks(records) for fields in self.groups}
+        return {name: mask for name, mask in masks.items() if mask is not None} or None
 
     def states(self, records: NDArray[Any]) -> Any:
         """The states of structured records; None where none are carried."""
         if self.state is None:
             return None
-        return self.state.unflatten([records[name] for name in self.state_names()])
+        return self.state.unflatten([records[name] for name in self.state_names])
 
     def action_rows(self, record: Mapping[str, NDArray[Any]]) -> list[SpaceRows]:
         """By group, a place for the action of each of its agents, among fields of actions."""
         return [
             SpaceRows(
                 fields.actions,
-                [record[name] for name in fields.action_names()],
+                [record[name] for name in fields.action_names],
                 len(fields.group.agents),
             )
             for fields in self.groups
@@ -161,14 +166,11 @@ class Record:
         return [
             SpaceRows(
                 fields.observations,
-                [record[name] for name in fields.observation_names()],
+                [record[name] for name in fields.observation_names],
                 len(fields.group.agents),
             )
             for fields in self.groups
         ]
-
-    def _whole(self, parts: dict[str, Any]) -> Any:
-        return parts[self.groups[0].group.name] if self.team.is_one else parts
 
 
 def _laid_out(fields: Sequence[_Field]) -> np.dtype[Any]:

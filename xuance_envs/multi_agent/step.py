@@ -190,9 +190,10 @@ class StepReader:
             infos: of the environments.
             envs: which they are; None for all.
         """
-        over = terminated | truncated
+        over = terminated
         _, ends = infos.parts
         if ends is not None and truncated.any():
+            over = terminated | truncated
             records = self._without_the_lost(records, truncated)
         return self._read(records, over, infos, ends, envs)
 

@@ -12,7 +12,6 @@ from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.group.single_env import scalar_of
 from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.infos import common_name
-from xuance_envs.multi_agent.lineups import Lineup
 from xuance_envs.multi_agent.team import Groups, Team
 
 __all__ = ["XuanCeAgentsEnv"]
@@ -49,17 +48,17 @@ class XuanCeAgentsEnv(AgentsEnv):
     def reset(self, **given: Any) -> tuple[NDArray[np.uint8], dict[Any, Any]]:
         """See :class:`~xuance_envs.multi_agent.agents_env.AgentsEnv`."""
         result = super().reset(**given)
-        fields = self._fields
+        fields = self._record.fields
         fields["alive"][...] = fields["agent_mask"][...] = self._mask_of_agents()
         return result
 
     def step(self, action: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], float, bool, bool, Any]:
         """See :class:`~xuance_envs.multi_agent.agents_env.AgentsEnv`."""
-        lineup, fields = self._lineup, self._fields
+        record = self._record
+        fields = record.fields
         acted = fields["alive"].copy()
-        if lineup is not self._entered:
-            self._enter(lineup)
-        result = self.env.step(dict(zip(lineup.agents, lineup.actions(action), strict=True)))
+        lineup = record.begin()
+        result = self.env.step(lineup.actions(action))
         try:
             observations, rewards, terminated, truncated, info = result
         except (TypeError, ValueError):
@@ -70,14 +69,15 @@ class XuanCeAgentsEnv(AgentsEnv):
         if type(truncated) is not bool:
             truncated = bool(scalar_of("truncated", truncated, _BOOL))
         every = dict.fromkeys(lineup.agents, truncated)
-        self._put(lineup, observations, rewards, terminated, every)
-        joined = self._joined(lineup, info)
+        record.put(observations, rewards, terminated, every)
+        joined = self._joined(info)
         over = truncated or bool(fields["terminated"].all())
         fields["acted"][...] = acted
         fields["agent_mask"][...] = self._mask_of_agents()
         fields["alive"][...] = False if over else fields["agent_mask"]
-        self._put_state()
-        return self._flat, 0.0, over, False, joined
+        if record.has_state:
+            record.put_state(self._state())
+        return record.flat, 0.0, over, False, joined
 
     def xuance_infos(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """See :class:`~xuance_envs.multi_agent.agents_env.AgentsEnv`."""
@@ -93,14 +93,15 @@ class XuanCeAgentsEnv(AgentsEnv):
         alive = _asked(self.env, "agent_mask")
         return True if alive is None else [bool(alive[agent]) for agent in self.described.agents]
 
-    def _joined(self, lineup: Lineup, infos: Any) -> dict[Any, Any]:
+    def _joined(self, infos: Any) -> dict[Any, Any]:
         if not isinstance(infos, Mapping):
             raise BadValueError(f"expected an info that is a dict, got {describe(infos)}")
-        masks = _asked(self.env, "avail_actions") if self._masks.rows else None
-        if masks is not None:
-            for place, row in self._masks.rows.items():
+        masks = self._record.masks
+        given = _asked(self.env, "avail_actions") if masks.rows else None
+        if given is not None:
+            for place, row in masks.rows.items():
                 agent = self.described.agents[place]
-                self._masks.put(agent, row, masks[agent])
+                masks.put(agent, row, given[agent])
         return {common_name(key): value for key, value in infos.items() if key not in OWN_INFO}
 
 

@@ -96,7 +96,7 @@ class HostedVecEnv(GroupedVecEnv):
                 start_timeout=start_timeout,
                 pin_workers=False,
                 spin=SPIN,
-                own_spin=0.0,  # the loop or a thread waits: neither may keep others from working
+                caller_is_told=True,  # by the event loop, which spinning would keep from others
                 prepared=prepared,
                 guarded=True,
             )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import collections
+import importlib
 import io
+import operator
 import pickle
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -149,48 +151,91 @@ class StateUnpickler(pickle.Unpickler):
         spawn: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__(io.BytesIO(data))
-        self._plan = plan
         self._trusted = trusted
-        if plan is None:
-            own = {"there": _nothing, "native": _nothing, "method": _nothing}
-            self._known = {**_PLAIN, **own, "class_named": self._class_nobody_vouches_for}
-        else:
-            own = {"there": plan.at, "native": self._native, "method": getattr}
-            self._known = {**_PLAIN, **own, "class_named": self._class}
+        self._known = _PLAIN
         if spawn is not None:
-            for name in ("generator", "random_state", "python_random"):
-                self._known[name] = _spawning(_PLAIN[name], spawn)
-        self._classes: dict[tuple[str, str], type] | None = None
+            spawned = "generator", "random_state", "python_random"
+            self._known = {**_PLAIN, **{n: _spawning(_PLAIN[n], spawn) for n in spawned}}
+        # Of another class, because what is found is kept by this object, which has the state: it
+        # is gone as soon as that is read, unless it keeps itself.
+        self._target = _Nowhere(trusted) if plan is None else _Target(plan, trusted)
+
+    @property
+    def contents(self) -> Sequence[tuple[Any, bytes]]:
+        """Arrays on memory that is not NumPy's, and what is to be in them."""
+        return self._target.contents
 
     def find_class(self, module: str, name: str) -> Any:
         """See :class:`pickle.Unpickler`."""
         if module == _REBUILD:
             if name in self._known:
                 return self._known[name]
+            if name in _IN_TARGET:
+                return getattr(self._target, name)
         elif (module, name) in _HARMLESS_CLASSES or self._trusted:
             return super().find_class(module, name)
         raise _not_harmless(module, name)
 
-    def _class_nobody_vouches_for(self, module: str, name: str) -> Any:
-        if not self._trusted and (module, name) not in _HARMLESS_CLASSES:
-            raise _not_harmless(module, name)
-        return _NOTHING if self._trusted else super().find_class(module, name)
 
-    def _native(self, path: tuple[Any, ...], content: bytes) -> Any:
-        assert self._plan is not None
-        array = self._plan.at(path)
-        self._plan.contents.append((array, content))
+class _Target:
+    """What a state finds in the environment that it is for.
+
+    Args:
+        plan: of the environment.
+        trusted: whether classes of any module may be named.
+
+    Attributes:
+        contents (list): arrays on memory that is not NumPy's, and what is to be in them.
+    """
+
+    method = staticmethod(getattr)
+
+    def __init__(self, plan: Plan, trusted: bool) -> None:
+        self.contents: list[tuple[Any, bytes]] = []
+        self.there = plan.at
+        self._plan = plan
+        self._trusted = trusted
+        self._classes: dict[tuple[str, str], type] | None = None
+
+    def native(self, path: tuple[Any, ...], content: bytes) -> Any:
+        """An array on memory that is not NumPy's."""
+        array = self.there(path)
+        self.contents.append((array, content))
         return array
 
-    def _class(self, module: str, name: str) -> Any:
+    def class_named(self, module: str, name: str) -> Any:
+        """A class: the environment's own of that name, or else that of the module."""
         if not self._trusted and (module, name) not in _HARMLESS_CLASSES:
             raise _not_harmless(module, name)
-        assert self._plan is not None
         if self._classes is None:
             self._classes = {(c.__module__, c.__qualname__): c for c in _classes_of(self._plan)}
         if (module, name) in self._classes:
             return self._classes[module, name]
-        return super().find_class(module, name)
+        return _class_of(module, name)
+
+
+class _Nowhere:
+    """Stands for an environment where a state is only looked at.
+
+    Args:
+        trusted: whether classes of any module may be named.
+    """
+
+    contents: tuple[Any, ...] = ()
+
+    def __init__(self, trusted: bool) -> None:
+        self._trusted = trusted
+        self.there = self.native = self.method = _nothing
+
+    def class_named(self, module: str, name: str) -> Any:
+        """A class, if it is harmless."""
+        if not self._trusted and (module, name) not in _HARMLESS_CLASSES:
+            raise _not_harmless(module, name)
+        return _NOTHING if self._trusted else _class_of(module, name)
+
+
+def _class_of(module: str, name: str) -> Any:
+    return operator.attrgetter(name)(importlib.import_module(module))
 
 
 def check_harmless(data: bytes) -> None:
@@ -214,7 +259,6 @@ class _NoPlan:
 
     known: dict[int, Any] = {}  # noqa: RUF012  # never written to
     layers: tuple[Any, ...] = ()
-    contents: tuple[Any, ...] = ()
 
     def find(self, obj: Any) -> None:
         """Nothing has a place."""

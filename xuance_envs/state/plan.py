@@ -74,8 +74,6 @@ class Plan:
         handled (list): what says for itself what its state is: its handler and where it is.
         whole (set): the layers among these.
         spaces (list): the spaces, and those inside them, whose generators are state.
-        contents (list): while a state is read, arrays on memory that is not NumPy's, and what is to
-            be in them.
         fingerprint (Fingerprint): what the environment is.
 
     Raises:
@@ -90,7 +88,6 @@ class Plan:
         self.handled: list[tuple[Handler, Any, Path]] = []
         self.whole: set[int] = set()
         self.spaces: list[Any] = []
-        self.contents: list[tuple[Any, bytes]] = []
         self._functions: list[tuple[str, Any]] = []
         seen = set(self.known)
         for k, layer in enumerate(self.layers):

@@ -7,9 +7,11 @@ needs to trust nothing but them, and a few types that do nothing but hold data.
 from __future__ import annotations
 
 import random
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence, ISpawnableSeedSequence
 from numpy.typing import NDArray
 
 __all__ = [
@@ -94,16 +96,58 @@ def bit_generator(kind: str, state: dict[str, Any], seed: tuple[Any, ...] | None
     made = getattr(np.random, kind)(_UNSEEDED)
     if seed is None:
         made.state = state
-    else:  # which only spawning needs
-        entropy, key, pool, spawned = seed
-        sequence = np.random.SeedSequence(
-            entropy, spawn_key=key, pool_size=pool, n_children_spawned=spawned
-        )
-        made.__setstate__((state, sequence))
+    else:
+        made.__setstate__((state, _SeededLater(seed)))
     return made
 
 
-class _Unseeded(np.random.bit_generator.ISeedSequence):
+class _SeededLater(ISpawnableSeedSequence):
+    """A :class:`numpy.random.SeedSequence` that is made when somebody asks for it.
+
+    Only spawning does, and it takes as long as all else of a generator.
+
+    Args:
+        how: its entropy, spawn key and pool size, and how many have been spawned of it.
+    """
+
+    def __init__(self, how: tuple[Any, ...]) -> None:
+        self._how = how
+
+    @cached_property
+    def made(self) -> np.random.SeedSequence:
+        """It."""
+        entropy, key, pool, spawned = self._how
+        return np.random.SeedSequence(
+            entropy, spawn_key=key, pool_size=pool, n_children_spawned=spawned
+        )
+
+    def how(self) -> tuple[Any, ...]:
+        """What it is made of, as it is now."""
+        return _how(self.made) if "made" in vars(self) else self._how
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
+        """See :class:`numpy.random.SeedSequence`."""
+        return self.made.generate_state(n_words, dtype)
+
+    def spawn(self, n_children: int) -> list[Any]:
+        """See :class:`numpy.random.SeedSequence`."""
+        return self.made.spawn(n_children)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.made, name)
+
+    def __reduce__(self) -> Any:
+        return self.made.__reduce__()
+
+    def __repr__(self) -> str:
+        return repr(self.made)
+
+
+def _how(seed: np.random.SeedSequence) -> tuple[Any, ...]:
+    return seed.entropy, seed.spawn_key, seed.pool_size, seed.n_children_spawned
+
+
+class _Unseeded(ISeedSequence):
     """Seeds what is given its state next."""
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
@@ -161,7 +205,9 @@ def _reduce_bit_generator(value: Any) -> Any:
     seed = value.seed_seq
     how = None
     if isinstance(seed, np.random.SeedSequence):
-        how = seed.entropy, seed.spawn_key, seed.pool_size, seed.n_children_spawned
+        how = _how(seed)
+    elif isinstance(seed, _SeededLater):
+        how = seed.how()
     return bit_generator, (type(value).__name__, value.state, how)
 
 

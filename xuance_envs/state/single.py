@@ -36,16 +36,17 @@ class StateOfEnv:
             plan = self._plan = Plan(self._env)
         return plan
 
-    def save(self, seen: Any = None) -> bytes:
+    def save(self, seen: Any = None, plan: Plan | None = None) -> bytes:
         """Its state.
 
         Args:
             seen: what is to be kept with it.
+            plan: what :attr:`plan` just was; None to look.
 
         Raises:
             FaultError: something in it cannot be saved.
         """
-        plan = self.plan
+        plan = self.plan if plan is None else plan
         whole = plan.whole
         attributes: list[dict[str, Any] | None] = []
         for k, (layer, kept) in enumerate(zip(plan.layers, plan.kept, strict=True)):
@@ -87,16 +88,14 @@ class StateOfEnv:
             MismatchError: it is of an environment that is not like this one.
         """
         plan = self.plan if plan is None else plan
-        plan.contents = []
         spawn = None if fork is None else Fork(fork)
         try:
-            content = StateUnpickler(data, plan, trusted, spawn).load()
-            names, around, attributes, handled, generators, seen = content
+            state = StateUnpickler(data, plan, trusted, spawn)
+            names, around, attributes, handled, generators, seen = state.load()
         except FaultError:
             raise
         except Exception as error:
             raise FaultError("", f"cannot read the state: {kind_of(error)}: {error}") from error
-        contents, plan.contents = plan.contents, []
         now = plan.around(lambda file: StatePickler(file, plan))
         for name in {**around, **now} if around != now else ():
             then, here = around.get(name, (0, "nothing")), now.get(name, (0, "nothing"))
@@ -111,10 +110,10 @@ class StateOfEnv:
         for (handler, obj, _), value in zip(plan.handled, handled, strict=True):
             if handler.check is not None:
                 handler.check(obj, value)
-        return Prepared(plan, names, attributes, handled, generators, contents, seen, spawn)
+        return Prepared(plan, names, attributes, handled, generators, state.contents, seen, spawn)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Prepared:
     """A state that can be put into an environment.
 

@@ -28,7 +28,7 @@ __all__ = [
     "shares",
 ]
 
-_BOOLS = bool, np.bool_
+_BOOLS = frozenset({bool, np.bool_})  # neither has classes derived from it
 
 
 def checked_recipe(
@@ -44,10 +44,15 @@ def checked_recipe(
         autoreset: when an environment whose episode ended is reset.
 
     Raises:
-        TypeError: something in it is not callable.
+        TypeError: it is no iterable, or something in it is not callable.
         ValueError: it is empty, or ``env_seed`` is no seed.
     """
-    functions = list(env_fns)
+    try:
+        functions = list(env_fns)
+    except TypeError:
+        raise TypeError(
+            f"env_fns: expected a list of functions, one for each environment, got {env_fns!r}"
+        ) from None
     if not functions:
         raise ValueError("env_fns: expected at least one function, got none")
     for i, function in enumerate(functions):
@@ -75,14 +80,14 @@ def checked_env_ids(
         return list(range(num_envs))
     try:
         # First: NumPy 1 takes bools of its own for indices.
-        if any(isinstance(env, _BOOLS) for env in env_ids):
+        if not _BOOLS.isdisjoint(map(type, env_ids)):
             raise TypeError
         ids = [operator.index(env) for env in env_ids]
     except TypeError:
         raise ValueError(f"env_ids: expected a sequence of ints, got {env_ids!r}") from None
-    for env in ids:
-        if not 0 <= env < num_envs:
-            raise ValueError(f"env_ids: expected environments from 0 to {num_envs - 1}, got {env}")
+    if ids and not (min(ids) >= 0 and max(ids) < num_envs):
+        env = next(env for env in ids if not 0 <= env < num_envs)
+        raise ValueError(f"env_ids: expected environments from 0 to {num_envs - 1}, got {env}")
     if len(set(ids)) != len(ids):
         raise ValueError(f"env_ids: expected each environment at most once, got {ids}")
     return ids

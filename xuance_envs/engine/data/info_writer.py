@@ -36,7 +36,9 @@ _WRITE_ANEW: _Layout = KeyOrder, None, None, _END
 _ALL = slice(None)
 
 # What tells that a column does not take a value.
-_NOT_TAKEN = (LookupError, TypeError, ValueError, NotImplementedError, BufferError)
+_NOT_TAKEN = (
+    *(LookupError, TypeError, ValueError, NotImplementedError, BufferError, AttributeError),
+)
 
 
 class _Vectors:
@@ -156,12 +158,9 @@ class InfoWriter:
         """
         layout = self._layouts[i]
         try:
-            for key in info:
+            for key, value in info.items():
                 expected, kind, column, layout = layout
-                if key is not expected and key != expected:
-                    break
-                value = info[key]
-                if type(value) is not kind:
+                if type(value) is not kind or (key is not expected and key != expected):
                     break
                 column[i] = value
             else:

@@ -81,7 +81,7 @@ class _Node:
     """A space within a layout: a leaf, or a branch with nodes below it."""
 
     def __init__(self, space: Space[Any], path: str, leaves: list[Leaf]) -> None:
-        self.path = path
+        self.where = f"{path}: " if path else ""
         self.keys: list[Any] | None = None
         self.is_dict = isinstance(space, spaces.Dict)
         self.leaf = len(leaves)
@@ -110,10 +110,10 @@ class _Node:
         if self.is_dict:
             if not isinstance(value, Mapping) or value.keys() != set(self.keys):
                 got = f"the keys {list(value)}" if isinstance(value, Mapping) else describe(value)
-                raise BadValueError(f"{self.path}: expected a dict with {self.keys}, got {got}")
+                raise BadValueError(f"{self.where}expected a dict with {self.keys}, got {got}")
         elif not isinstance(value, tuple | list) or len(value) != len(self.keys):
             raise BadValueError(
-                f"{self.path}: expected a tuple of {len(self.keys)}, got {describe(value)}"
+                f"{self.where}expected a tuple of {len(self.keys)}, got {describe(value)}"
             )
         for key, node in zip(self.keys, self.below, strict=True):
             node.flatten(value[key], parts)

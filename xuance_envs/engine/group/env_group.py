@@ -185,6 +185,7 @@ class EnvGroup(Envs):
                     write_info(i, info)
                 if terminated is not False or truncated is not False:
                     self._mark(i, terminated, truncated)
+                pass  # an interrupt where a loop ends with "if" finds no handler in Python 3.12
             self._left = i, result
         except BaseException as error:
             self._left = i, result

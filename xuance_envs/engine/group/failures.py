@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import traceback
 from typing import Any
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
+from xuance_envs.engine.serialization import told, traceback_of
 from xuance_envs.errors import EnvError
 
 __all__ = ["failure_of"]
@@ -24,17 +24,10 @@ def failure_of(env: int, command: str, error: BaseException, *returned: Any) -> 
     if isinstance(error, BadValueError):
         reason = str(error)
     elif command == "step" and own_frame and returned:
-        reason = _why_not_a_step(*returned) or _told(error)
+        reason = _why_not_a_step(*returned) or told(error)
     else:
-        reason = _told(error)
-    return EnvError(env, command, reason, "".join(traceback.format_exception(error)))
-
-
-def _told(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:
-        return f"{type(error).__name__}, whose message cannot be had"
+        reason = told(error)
+    return EnvError(env, command, reason, traceback_of(error))
 
 
 def _why_not_a_step(result: Any) -> str | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 from xuance_envs.engine.data.column_table import ColumnTable
 from xuance_envs.engine.data.info_columns import ColumnLayout
@@ -32,8 +33,7 @@ Reset = tuple[int, Any, Any]
 """One environment to reset: its place in the group, the seed and the options, or None."""
 
 
-@dataclass(frozen=True)
-class Showing:
+class Showing(NamedTuple):
     """What an environment's next action is chosen from.
 
     Attributes:
@@ -46,7 +46,7 @@ class Showing:
     leaves: Sequence[Any]
     info: dict[Any, Any]
     pending: bool = False
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = MappingProxyType({})
 
 
 class Autoreset(Enum):

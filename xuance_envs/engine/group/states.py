@@ -16,16 +16,19 @@ from xuance_envs.engine.group.requests import Lent
 from xuance_envs.engine.serialization import dumps_for_worker, loads
 from xuance_envs.errors import EnvError, StateError
 from xuance_envs.state.faults import FaultError, MismatchError, as_error
+from xuance_envs.state.fingerprint import Fingerprint
 from xuance_envs.state.handlers import registered, take_registered
 from xuance_envs.state.pickling import dumps_plain, loads_plain
-from xuance_envs.state.saved_env import Facts
 from xuance_envs.state.single import Prepared, StateOfEnv
 
-__all__ = ["DIFFERENT", "GroupStates", "checksum", "packed_registry"]
+__all__ = ["DIFFERENT", "REPLACED", "GroupStates", "checksum", "packed_registry"]
 
 Saved = tuple[bytes | int | None, bytes, bool]
 """A state, or how many bytes it has; the digest of what it was saved from; whether it replays."""
 
+
+REPLACED = "its process was replaced after the state had been read: do it again"
+"""The reason why a state that was read is not there."""
 
 DIFFERENT = "different"
 """Stands for a repetition that came to something else."""
@@ -85,6 +88,7 @@ class GroupStates:
         self._leaving: dict[int, bytes] = {}
         self._prepared: dict[int, Prepared] = {}
         self._registry: bytes | None = None
+        self._facts: dict[bytes, bytes] = {}
 
     def save_states(
         self,
@@ -93,8 +97,8 @@ class GroupStates:
         wanted: Collection[int] | None = None,
         kept: Collection[int] = (),
         most: int | None = None,
-    ) -> tuple[list[Saved], Facts]:
-        """The states of some environments.
+    ) -> tuple[list[Saved], dict[bytes, bytes]]:
+        """The states of some environments, and by its digest, packed, what each was saved from.
 
         Args:
             places: the environments.
@@ -109,19 +113,22 @@ class GroupStates:
         """
         self._register(registry)
         self._here, self._leaving, self._prepared = {}, {}, {}
-        facts: dict[bytes, tuple[dict[str, Any], dict[str, str]]] = {}
+        facts: dict[bytes, bytes] = {}
 
         def save_one(i: int) -> tuple[bytes, bytes, bool]:
             state = self._state(i)
             showing = self._group.showing(i)
             pending = showing.pending and self._autoreset.name
+            seen = showing.leaves, showing.info, pending, dict(showing.arguments)
             try:
-                data = state.save((showing.leaves, showing.info, pending, dict(showing.arguments)))
+                plan = state.plan
+                data = state.save(seen, plan)
             except FaultError as fault:
                 raise as_error(self._first + i, fault, "save_state") from None
-            own = state.plan.fingerprint
-            facts[own.digest] = own.parts, own.versions
-            return data, own.digest, state.plan.replays
+            digest = plan.fingerprint.digest
+            if digest not in facts:
+                facts[digest] = self._fact(plan.fingerprint)
+            return data, digest, plan.replays
 
         found = dict(zip(places, self._group.each("save_state", places, save_one), strict=True))
         self._here = {i: found[i][0] for i in kept}
@@ -153,7 +160,7 @@ class GroupStates:
         places: Sequence[int],
         sources: Sequence[tuple[bool, int]],
         digests: Sequence[bytes],
-        facts: bytes,
+        facts: Mapping[bytes, bytes],
         forks: bool,
         trusted: bool,
         registry: bytes | None,
@@ -166,7 +173,7 @@ class GroupStates:
             sources: for each, whether its state was kept here, and then the place of the one that
                 it is of; otherwise which of the states it is.
             digests: of what each was saved from.
-            facts: about these, as they are written.
+            facts: by the digests, what these are, packed.
             forks: whether random streams are to be others from then on.
             trusted: whether states may name classes of any module.
             registry: as for :meth:`save_states`.
@@ -193,7 +200,7 @@ class GroupStates:
                 plan = state.plan
                 own, doubts = plan.fingerprint, []
                 if digest != own.digest:
-                    doubts = own.check(*loads_plain(facts, trusted)[digest])
+                    doubts = own.check(*loads_plain(facts[digest], trusted))
                 prepared[i] = state.prepare(data, trusted, [env] if forks else None, plan)
                 self._check_autoreset(prepared[i].seen[2])
             except FaultError as fault:
@@ -234,7 +241,9 @@ class GroupStates:
         states = self.states_if_any(registry)
         return WithStates(result, states, perf_counter() - began)
 
-    def states_if_any(self, registry: bytes | None) -> tuple[list[Saved], Facts] | None:
+    def states_if_any(
+        self, registry: bytes | None
+    ) -> tuple[list[Saved], dict[bytes, bytes]] | None:
         """The states of all environments; None where one cannot be saved."""
         with suppress(EnvError):
             return self.save_states(range(len(self._group.envs)), registry)
@@ -242,7 +251,7 @@ class GroupStates:
 
     def resume(
         self,
-        states: tuple[list[Saved], Facts],
+        states: tuple[list[Saved], Mapping[bytes, bytes]],
         steps: Sequence[Sequence[NDArray[Any]]],
         seen: int,
         registry: bytes | None,
@@ -266,7 +275,7 @@ class GroupStates:
         try:
             sources = [(False, i) for i in places]
             data, digests, _ = zip(*saved, strict=True)
-            about = dumps_plain(facts), False, True, registry
+            about = facts, False, True, registry
             self.prepare_states(places, sources, digests, *about, data)
             self.load_states(places)
             for actions in steps:
@@ -295,7 +304,7 @@ class GroupStates:
             raise StateError(
                 self._first + i,
                 command,
-                "its process was replaced after the state had been read: do it again",
+                REPLACED,
             )
         return kept[i]
 
@@ -303,6 +312,13 @@ class GroupStates:
         if pending and pending != self._autoreset.name:
             then = Autoreset[str(pending)].value
             raise MismatchError("moment of the reset that is pending", then, self._autoreset.value)
+
+    def _fact(self, fingerprint: Fingerprint) -> bytes:
+        """What belongs to a fingerprint's digest, packed; an environment's is packed once."""
+        digest = fingerprint.digest
+        if digest not in self._facts:
+            self._facts[digest] = dumps_plain((fingerprint.parts, fingerprint.versions))
+        return self._facts[digest]
 
     def _state(self, i: int) -> StateOfEnv:
         env = self._group.envs[i]

@@ -19,7 +19,9 @@ __all__ = ["Channel", "Inbox", "PeerGoneError", "frame", "write_all"]
 
 _LENGTH = struct.Struct("<q")
 _HEADER = 1 + _LENGTH.size
-_CHUNK = 1 << 16
+_FEW, _CHUNK = 256, 1 << 16
+"""Bytes to make room for where little is expected, and where there is more."""
+
 _RINGS = {code: bytes([code]) for code in (*Request, *Reply)}
 _WITH_PAYLOAD = frozenset(
     {Request.CALL, Request.GROUP, Request.LENT, Reply.OUTCOME, Reply.VALUE, Reply.FAILED}
@@ -62,17 +64,22 @@ class Inbox:
         peer: a descriptor that turns readable when the other process ends; None where the
             end of the pipe is all there is to notice.
         spin: the bound on spinning, in seconds; 0 blocks at once.
+        late: whether a message has mostly come before it is waited for, and so is read first.
     """
 
-    def __init__(self, fd: int, peer: int | None = None, spin: float = 0.0) -> None:
+    def __init__(
+        self, fd: int, peer: int | None = None, spin: float = 0.0, late: bool = False
+    ) -> None:
         os.set_blocking(fd, False)
         self.fd = fd
+        self._first, self._more = ((fd,), (_FEW,)), ((fd,), (_CHUNK,))
         self.parts: list[bytes] = []
         self._size = 0
         self._peer = peer
         self._bound = spin
         self._spin = spin
         self._gap = 0.0
+        self._late = late
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         if peer is not None:
@@ -102,12 +109,11 @@ class Inbox:
             TimeoutError: the deadline passed.
         """
         parts = self.parts
-        if not parts:
+        if not parts and not (self._late and self._read_at_once()):
             if self._bound:
                 self._spin_or_block(deadline)
-            elif self._peer is None:
+            else:
                 self._poll(milliseconds_until(deadline))
-            # Else it is likely there: who asks several processes waits for the first one longest.
             self._read(deadline)
         code = parts[0][0]
         if code in _WITH_PAYLOAD:
@@ -148,21 +154,24 @@ class Inbox:
 
         What the other process sent before it ended is still read.
         """
-        while True:
-            try:
-                # Both in C: no signal's exception can come between the read and the append.
-                self.parts.extend(map(os.read, (self.fd,), (_CHUNK,)))
-            except BlockingIOError:
-                ready = dict(self._poll(milliseconds_until(deadline)))
-                if not ready:
-                    raise TimeoutError from None
-                if self.fd not in ready:
-                    raise PeerGoneError from None
-                continue
-            if not self.parts[-1]:
-                self.parts.pop()
+        while not self._read_at_once():
+            ready = dict(self._poll(milliseconds_until(deadline)))
+            if not ready:
+                raise TimeoutError
+            if self.fd not in ready:
                 raise PeerGoneError
-            return
+
+    def _read_at_once(self) -> bool:
+        """Reads what is there; returns whether anything was."""
+        try:
+            # Both in C: no signal's exception can come between the read and the append.
+            self.parts.extend(map(os.read, *(self._more if self.parts else self._first)))
+        except BlockingIOError:
+            return False
+        if not self.parts[-1]:
+            self.parts.pop()
+            raise PeerGoneError
+        return True
 
 
 class Channel:
@@ -175,19 +184,22 @@ class Channel:
         replies: read end of the pipe from the worker, likewise.
         peer: a descriptor that turns readable when the worker ends.
         spin: the bound on spinning while it waits for a reply, in seconds.
+        late: whether others have mostly been waited for by then.
 
     Attributes:
         tag (int): the number of the last request, as the caller counts them.
     """
 
-    def __init__(self, requests: int, replies: int, peer: int, spin: float) -> None:
+    def __init__(
+        self, requests: int, replies: int, peer: int, spin: float, late: bool = False
+    ) -> None:
         os.set_blocking(requests, False)
         self.tag = 0
         self._requests = requests
         self._peer = peer
-        self._inbox = Inbox(replies, peer, spin)
+        self._inbox = Inbox(replies, peer, spin, late)
         self._message = b""
-        self._answered = True
+        self._answered = self._sent = True
         self._written: list[int] = []
 
     def ask(self, message: bytes, tag: int, deadline: float | None = None) -> None:
@@ -201,10 +213,11 @@ class Channel:
             self.answer(deadline)
         inbox = self._inbox
         # No call in between, so that an interrupt finds either the old request or the new one.
-        self.tag, self._message, self._answered = tag, message, False
+        self.tag, self._message, self._answered, self._sent = tag, message, False, False
         self._written, inbox.parts = [], []
         if not self._write(message) or self._written[0] < len(message):
             self._flush(deadline)
+        self._sent = True
 
     def answer(self, deadline: float | None = None) -> tuple[int, bytes]:
         """Waits for the reply to the last request, and gives it as often as it is asked to.
@@ -213,8 +226,9 @@ class Channel:
             PeerGoneError: the worker ended without one.
             TimeoutError: the deadline passed.
         """
-        if sum(self._written) < len(self._message):
+        if not self._sent:  # an interrupt came before, or its deadline
             self._flush(deadline)
+            self._sent = True
         answer = self._inbox.receive(deadline)
         self._answered = True
         return answer

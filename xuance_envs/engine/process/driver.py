@@ -163,11 +163,11 @@ class ProcessDriver(WorkerDriver):
 
     def _begin(self, command: str, limit: float | None) -> float | None:
         """Takes note of a request that is about to be made; by when it is to be answered."""
-        self._command, self._limit, self._received = command, limit, 0
-        return self._give_time()
+        self._command, self._limit, self._received, self._due = command, limit, 0, None
+        return None if limit is None else self._give(limit)
 
-    def _give_time(self) -> float | None:
-        due = self._due = None if self._limit is None else monotonic() + self._limit
+    def _give(self, seconds: float) -> float:
+        due = self._due = monotonic() + seconds
         self._paused_before = ProcessDriver._paused
         return due
 
@@ -219,7 +219,8 @@ class ProcessDriver(WorkerDriver):
         A long answer does not fit the pipe: it takes a caller that reads it, and that came late.
         """
         before, self._received = self._received, self.worker.channel.received
-        self._give_time()
+        if self._limit is not None:
+            self._give(self._limit)
         return self._received > before
 
     def times(self) -> StepTimes:
