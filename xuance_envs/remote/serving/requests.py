@@ -25,8 +25,6 @@ _FIELDS = frozenset({b"authorization", b"content-type", b"accept", b"content-len
 SMALL = 32 * 2**10
 """Bytes of a body up to which it may be for no session yet, and is decoded at once."""
 
-Headers = Sequence[tuple[bytes, bytes]]
-
 Read = Callable[[int, float], Awaitable[bytes]]
 """Reads a body of at most so many bytes, within so many seconds."""
 
@@ -70,7 +68,9 @@ class Head:
         "reply_form",
     )
 
-    def __init__(self, path: str, headers: Headers, method: str = "POST") -> None:
+    def __init__(
+        self, path: str, headers: Sequence[tuple[bytes, bytes]], method: str = "POST"
+    ) -> None:
         self.path = path
         self.headers = headers
         self.method = method
