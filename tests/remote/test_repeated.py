@@ -17,6 +17,7 @@ import httptools
 import msgpack
 import numpy as np
 import pytest
+from comparing import assert_same
 from gymnasium import spaces
 from serving import API, Asking, ServerMaker
 
@@ -27,6 +28,7 @@ from xuance_envs.remote.serving.alarm import Alarm
 from xuance_envs.remote.settings import quickest_context
 from xuance_envs.remote.wire import msgpack_writer
 from xuance_envs.remote.wire.forms import Form, dumps, loads
+from xuance_envs.remote.wire.infos import infos_from_wire
 from xuance_envs.remote.wire.patterns import Patterned
 
 # -- requests ---------------------------------------------------------------------------
@@ -218,18 +220,26 @@ def test_the_health_check_is_answered_again_and_again(connection: socket.socket)
 
 
 class Various(gymnasium.Env[Any, Any]):
-    """Its infos change their keys and types, and its episodes end after other counts of steps."""
+    """Its infos change their keys and types, and its episodes end after other counts of steps.
+
+    Args:
+        space: of its observations.
+        number: where it begins with all that.
+        says: whether its infos have anything.
+    """
 
     action_space = spaces.Discrete(2)
 
-    def __init__(self, space: spaces.Space[Any], number: int) -> None:
+    def __init__(self, space: spaces.Space[Any], number: int, says: bool = True) -> None:
         self.observation_space = space
         self.number = number
+        self.says = says
         space.seed(number)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         self.count = 0
-        return self.observation_space.sample(), {"begun": self.number, "half": np.float32(0.5)}
+        info = {"begun": self.number, "half": self.number % 2 / 2} if self.says else {}
+        return self.observation_space.sample(), info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.count += 1
@@ -242,7 +252,8 @@ class Various(gymnasium.Env[Any, Any]):
             {"count": self.count, "words": "as they are"},
         ]
         ends = self.number % 5 == 0
-        return self.observation_space.sample(), 1.5, ends, False, info[kind]
+        told = info[kind] if self.says else {}
+        return self.observation_space.sample(), 1.5, ends, False, told
 
 
 BOX = spaces.Box(-1, 1, (3,))
@@ -255,9 +266,15 @@ SPACES = [
 ]
 
 
-@pytest.mark.parametrize("space", SPACES, ids=lambda space: type(space).__name__)
-def test_an_answer_of_a_pattern_is_what_it_would_be_without(space: spaces.Space[Any]) -> None:
-    functions = [partial(Various, space, number) for number in (0, 3, 7)]
+CASES = [(space, True) for space in SPACES] + [(BOX, False)]
+
+
+@pytest.mark.parametrize(("space", "says"), CASES, ids=str)
+def test_an_answer_of_a_pattern_is_what_it_would_be_without(
+    space: spaces.Space[Any], says: bool
+) -> None:
+    # Of these one, two or none end an episode in the same step.
+    functions = [partial(Various, space, number, says) for number in (0, 3, 5)]
     envs = HostedVecEnv(functions, None, quickest_context(), 30.0, 30.0)
     of_patterns = 0
     try:
@@ -265,11 +282,20 @@ def test_an_answer_of_a_pattern_is_what_it_would_be_without(space: spaces.Space[
         for _ in range(200):
             envs.step_async([0, 1, 0])
             answer = commands.step(envs)
+            infos = envs.buf_infos
             for form in Form:
                 written = dumps(answer, form, 10**6)
                 if isinstance(answer, Patterned):
                     of_patterns += answer.pattern.heads is not None
                     assert written == _anew(answer.message(), form)
+                message = loads(written, form)
+                ended = message["resets"]["environments"]
+                assert ended == [i for i, info in enumerate(infos) if "reset_info" in info]
+                told = infos_from_wire(message["resets"]["infos"], len(ended))
+                assert_same(told, [infos[i]["reset_info"] for i in ended])
+                for i, told in enumerate(infos_from_wire(message["infos"], len(infos))):
+                    assert_same({**infos[i], **told}, infos[i])
+                    assert infos[i].keys() - told.keys() <= {"reset_obs", "reset_info"}
     finally:
         envs.close()
         envs.end_worker()

@@ -148,7 +148,7 @@ class InfoTables:
     """Makes tables of the infos of one vector environment, most of which are of one form."""
 
     def __init__(self) -> None:
-        self._forms: dict[bytes, TableForm] = {}
+        self._forms: dict[tuple[int, bytes], TableForm] = {}
         self._layout: ColumnLayout | None = None
 
     def table(self, batch: InfoBatch, envs: NDArray[np.intp]) -> InfoTable | None:
@@ -163,8 +163,9 @@ class InfoTables:
             return self._of_columns(batch, envs)
         if layout is not self._layout:
             self._layout, self._forms = layout, {}
-        codes = batch.arrays.kinds.tobytes()
-        form = self._forms.get(codes)
+        # The count, too: with no columns there are no codes that would tell it.
+        known = len(envs), batch.arrays.kinds.tobytes()
+        form = self._forms.get(known)
         if form is not None:
             return InfoTable.of_form(form, batch.arrays.cells)
         table = self._of_columns(batch, envs)
@@ -174,7 +175,7 @@ class InfoTables:
                 keys = {
                     key: (kind, layout.keys.index(key)) for key, (kind, _, _) in columns.items()
                 }
-                self._forms[codes] = TableForm(keys, table.count)
+                self._forms[known] = TableForm(keys, table.count)
         return table
 
     @staticmethod
