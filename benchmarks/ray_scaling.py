@@ -30,7 +30,8 @@ from benchmarks.shared.question import (
 )
 from benchmarks.shared.rllib import Sampling, why_without
 from benchmarks.shared.rollouts import Rollouts
-from xuance_envs.engine.ray.cluster import RayCluster
+from xuance_envs.engine.ray import worker_actor
+from xuance_envs.engine.ray.connection import header
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym
 from xuance_envs.measure import Runner, StepLoop, sample_actions
@@ -71,9 +72,9 @@ class Costs:
     """What the model of a step is made of; seconds, but for the bytes.
 
     Attributes:
-        send: of the caller, for each call.
+        send: of the caller, for each request.
         receive: of the caller, for each reply.
-        latency: between a call and its reply, beside what the environments do.
+        latency: between a request and its reply, beside what the environments do.
         per_byte: for each byte of a reply.
         per_env: for each environment of a group, beside its own step.
         per_worker: of the caller, for each worker of a machine that is one actor.
@@ -108,7 +109,7 @@ class Costs:
     def step(self, actors: int, envs: int, work: float, bytes_per_env: float = 0.0) -> float:
         """Seconds of a vector step of so many actors with so many environments each.
 
-        The last actor starts when the caller has called all of them, and replies a latency and
+        The last actor starts when the caller has asked all of them, and replies a latency and
         its environments' work later. Meanwhile the caller has received what came before; if that
         takes it longer than the actors take, it is what counts.
         """
@@ -159,8 +160,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         "Steps of rollouts delivered per second": markdown_table(
             HEADER, rows_of(rollouts), words=2
         ),
-        "Of one vector step: calls, and bytes for each environment": markdown_table(
-            ("environments", "calls", "there", "back"), traffic
+        "Of one vector step: requests, and bytes for each environment": markdown_table(
+            ("environments", "requests", "there", "back"), traffic
         ),
         "What a step costs": markdown_table(("cost", "value"), told(costs)),
         f"The model, {args.model_envs} environments that wait 4 ms per actor": markdown_table(
@@ -359,9 +360,9 @@ def rows_of(comparisons: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Of one vector step: calls, and bytes per environment, there and back."""
+    """Of one vector step: requests, and bytes per environment, there and back."""
 
-    calls: float
+    requests: float
     there: float
     back: float
 
@@ -369,27 +370,27 @@ class Traffic:
 def count_traffic(
     functions: Sequence[Callable[[], Any]], in_series: int, steps: int, actors: str
 ) -> Traffic:
-    """Counts what the caller asks of Ray, and what it gets."""
+    """Counts what the caller asks, and what it is answered."""
     asked: list[int] = []
     got: list[int] = []
-    call, get = RayCluster.call, RayCluster.get
+    pack, unpack = worker_actor.pack_asks, worker_actor.unpack_answers
 
-    def counted_call(cluster: RayCluster, *arguments: Any) -> Any:
-        asked.append(sum(len(argument) for argument in arguments[1:]))
-        return call(cluster, *arguments)
+    def counted_pack(*given: Any) -> bytes:
+        request = pack(*given)
+        asked.append(len(header(0, 0)) + len(request))
+        return request
 
-    def counted_get(cluster: RayCluster, *arguments: Any) -> Any:
-        reply = get(cluster, *arguments)
-        got.append(len(reply))
-        return reply
+    def counted_unpack(reply: Any, count: int) -> Any:
+        got.append(len(header(0, 0)) + len(reply))
+        return unpack(reply, count)
 
     with RayVecEnv_Gym(functions, in_series, actors=actors) as envs:
         envs.reset(seed=0)
         actions = sample_actions(envs.action_space, envs.num_envs)
         envs.step(actions[0])  # which tells the keys of infos
         with (
-            mock.patch.object(RayCluster, "call", counted_call),
-            mock.patch.object(RayCluster, "get", counted_get),
+            mock.patch.object(worker_actor, "pack_asks", counted_pack),
+            mock.patch.object(worker_actor, "unpack_answers", counted_unpack),
         ):
             for batch in islice(cycle(actions), steps):
                 envs.step(batch)
@@ -407,7 +408,7 @@ def measure_traffic(args: argparse.Namespace) -> list[list[str]]:
         for kind, told in (("core", "2 actors"), ("machine", "one actor with 2 workers")):
             half = math.ceil(args.num_envs / 2)
             traffic = count_traffic([function] * args.num_envs, half, 50, kind)
-            figures = (f"{traffic.calls:g}", f"{traffic.there:.1f}", f"{traffic.back:.1f}")
+            figures = (f"{traffic.requests:g}", f"{traffic.there:.1f}", f"{traffic.back:.1f}")
             rows.append([f"{args.num_envs} × {name}, {told}", *figures])
     return rows
 
@@ -501,10 +502,10 @@ def own_time() -> float:
 
 def told(costs: Costs) -> list[list[str]]:
     return [
-        ["the caller's, for each call", f"{costs.send * 1e6:.0f} µs"],
+        ["the caller's, for each request", f"{costs.send * 1e6:.0f} µs"],
         ["the caller's, for each reply", f"{costs.receive * 1e6:.0f} µs"],
-        ["between a call and its reply", f"{costs.latency * 1e6:.0f} µs"],
-        ["between a call and its reply, of a machine", f"{costs.machine_latency * 1e6:.0f} µs"],
+        ["between a request and its reply", f"{costs.latency * 1e6:.0f} µs"],
+        ["between a request and its reply, of a machine", f"{costs.machine_latency * 1e6:.0f} µs"],
         ["the caller's, for each worker of a machine", f"{costs.per_worker * 1e6:.1f} µs"],
         ["for each environment, beside its step", f"{costs.per_env * 1e6:.1f} µs"],
         ["for each MB of a reply, on this machine", f"{costs.per_byte * 1e12:.0f} µs"],

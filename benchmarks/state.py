@@ -98,8 +98,11 @@ def of_many(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def of_losses(name: str, num_envs: int, args: argparse.Namespace) -> float:
-    """Steps with "resume", as a share of those with "restart"."""
-    functions = [ENVS[name]] * num_envs
+    """Steps with "resume", as a share of those with "restart".
+
+    States are saved every few hundred to 2,048 steps, so a turn is to have several times that.
+    """
+    functions, seconds = [ENVS[name]] * num_envs, 2 * args.seconds
     with (
         SubprocVecEnv(functions, on_worker_failure="restart") as restarting,
         SubprocVecEnv(functions, on_worker_failure="resume") as resuming,
@@ -107,13 +110,13 @@ def of_losses(name: str, num_envs: int, args: argparse.Namespace) -> float:
         actions = [actions_of(restarting, 1)[0]] * num_envs
         for envs in (restarting, resuming):
             envs.reset(seed=0)
-            rate(envs, actions, args.seconds)
+            rate(envs, actions, seconds)
         ratios = []
         for round_ in range(2 * ((args.rounds + 1) // 2)):  # each goes first as often
             pair = [restarting, resuming]
             if round_ % 2:
                 pair.reverse()
-            rates = {envs: rate(envs, actions, args.seconds) for envs in pair}
+            rates = {envs: rate(envs, actions, seconds) for envs in pair}
             ratios.append(rates[resuming] / rates[restarting])
     return float(np.median(ratios))
 

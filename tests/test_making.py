@@ -98,7 +98,7 @@ def test_auto_measures_and_tells_what_it_found() -> None:
 def test_auto_takes_the_choice_with_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
     choice = Candidate("subproc", {"in_series": 1}, 1.0)
     tuned = Autotuned(3, 1.0, 1.0, (choice,), choice, "so it is")
-    monkeypatch.setattr(making, "autotune", lambda *_, **__: tuned)
+    monkeypatch.setattr(making, "backend_for", lambda *_, **__: tuned)
     with make_vec("CartPole-v1", 3, backend="auto", seed=1) as envs:
         assert isinstance(envs, SubprocVecEnv)
         assert len(envs.pids) == 3
@@ -138,7 +138,7 @@ def test_auto_takes_the_native_form_only_where_that_is_allowed(
         choice = Candidate(sorted(others)[0] if others else "dummy", {}, math.nan)
         return Autotuned(num_envs, 1.0, 1.0, (choice,), choice, "so it is")
 
-    monkeypatch.setattr(making, "autotune", told)
+    monkeypatch.setattr(making, "backend_for", told)
     make_vec("CartPole-v1", 2).close()
     with make_vec("CartPole-v1", 2, allow_native=True) as envs:
         assert not isinstance(envs, DummyVecEnv)

@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from xuance_envs import DummyVecEnv, EnvError, autotune, tuning
 from xuance_envs.measure import Runner, Throughput
-from xuance_envs.tuning import Autotuned, Candidate
+from xuance_envs.tuning import Autotuned, Candidate, backend_for
 
 
 class Work(gymnasium.Env[Any, Any]):
@@ -187,3 +187,30 @@ def test_what_cannot_be_measured_is_an_error(
 ) -> None:
     with pytest.raises(error, match=message):
         autotune(env_fn, num_envs)
+
+
+class Strict(Work):
+    """Refuses actions that it does not allow."""
+
+    def step(self, action: Any) -> Any:
+        if action == 1:
+            raise ValueError("action 1 is not allowed now")
+        return super().step(action)
+
+
+@pytest.mark.parametrize(("num_envs", "backend"), [(1, "dummy"), (3, "subproc")])
+def test_where_drawn_actions_are_refused_a_backend_is_chosen_without(
+    num_envs: int, backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(EnvError, match="action 1 is not allowed now"):
+        autotune(Strict, num_envs)
+    tuned = backend_for(Strict, num_envs)
+    assert tuned.choice == tuned.candidates[0]
+    assert tuned.choice.backend == backend
+    assert str(tuned).startswith(f"{num_envs} environments, not timed")
+    assert "action 1 is not allowed now" in caplog.text
+
+
+def test_what_cannot_be_made_is_an_error_all_the_same() -> None:
+    with pytest.raises(EnvError, match="cannot be made"):
+        backend_for(broken, 2)

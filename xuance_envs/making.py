@@ -19,7 +19,7 @@ from xuance_envs.gym.atari_games import UnknownGameError, full_id
 from xuance_envs.gym.gym_env import Atari_Env, Gym_Env
 from xuance_envs.transforms.normalize_observations import NormalizeObservations
 from xuance_envs.transforms.normalize_rewards import NormalizeRewards
-from xuance_envs.tuning import autotune, backend_class
+from xuance_envs.tuning import backend_class, backend_for
 from xuance_envs.vector_envs.arguments import checked_seed
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -152,7 +152,7 @@ def make_vec(
                 f"got {options}"
             )
         allow_native = allow_native and not wrappers and _has_native_form(env_id)
-        tuned = autotune(make_env, num_envs, others={"native": native} if allow_native else {})
+        tuned = backend_for(make_env, num_envs, others={"native": native} if allow_native else {})
         backend, options = tuned.choice.backend, dict(tuned.choice.options)
         logger.info("%s x %d: %s", _name_of(env_id), num_envs, tuned.choice.name)
     if backend == "native":

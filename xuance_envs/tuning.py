@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.errors import EnvError
 from xuance_envs.measure import StepLoop, Throughput, measure, sample_actions
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
@@ -28,7 +29,7 @@ from xuance_envs.vector_envs.vector_env import VecEnv
 if sys.platform != "win32":
     import resource
 
-__all__ = ["Autotuned", "Candidate", "autotune", "backend_class"]
+__all__ = ["Autotuned", "Candidate", "autotune", "backend_class", "backend_for"]
 
 logger = logging.getLogger("xuance_envs")
 
@@ -128,8 +129,8 @@ class Autotuned:
 
     Attributes:
         num_envs: number of environments.
-        step_time: seconds a step of one environment takes.
-        cpu_fraction: which share of them it uses a CPU.
+        step_time: seconds a step of one environment takes; NaN where it could not be stepped.
+        cpu_fraction: which share of them it uses a CPU; likewise.
         candidates: what there was to choose from.
         choice: what was chosen.
         reason: why.
@@ -153,13 +154,17 @@ class Autotuned:
 
     def __str__(self) -> str:
         width = max(len(each.name) for each in self.candidates)
-        lines = [
-            f"{self.num_envs} environments, {self.step_time * 1e6:,.1f} µs a step, "
-            f"{self.cpu_fraction:.0%} of it on a CPU"
-        ]
+        timed = (
+            "not timed"
+            if math.isnan(self.step_time)
+            else f"{self.step_time * 1e6:,.1f} µs a step, {self.cpu_fraction:.0%} of it on a CPU"
+        )
+        lines = [f"{self.num_envs} environments, {timed}"]
         for each in self.candidates:
             rate = f"{each.steps_per_second:>12,.0f} steps/s"
             how = "" if each.measured else " (estimated)"
+            if math.isnan(each.steps_per_second):
+                rate, how = "not timed", ""
             mark = " <- chosen" if each.name == self.choice.name else ""
             lines.append(f"{each.name:<{width}}  {rate}{how}{mark}")
         return "\n".join([*lines, self.reason])
@@ -218,6 +223,39 @@ def autotune(
     )
     logger.info("autotuned:\n%s", tuned)
     return tuned
+
+
+def backend_for(
+    env_fn: Callable[[], Any],
+    num_envs: int,
+    *,
+    others: Mapping[str, Callable[[], VecEnv]] | None = None,
+) -> Autotuned:
+    """As :func:`autotune`; but environments may fail in a step with actions that are drawn.
+
+    Some refuse what their masks do not allow. Without a measurement, processes are chosen where
+    there are CPUs for them. What fails for another reason fails again where it is stepped.
+
+    Args:
+        env_fn: makes one environment.
+        num_envs: how many there will be.
+        others: further candidates, by the name of their backend.
+
+    Raises:
+        ValueError: ``num_envs`` is below 1.
+        EnvError: an environment could not be made or reset.
+    """
+    try:
+        return autotune(env_fn, num_envs, others=others)
+    except EnvError as error:
+        if error.command != "step":
+            raise
+        backend = "subproc" if num_envs > 1 and available_cpus() > 1 else "dummy"
+        choice = Candidate(backend)
+        reason = f"not measured: a step with an action drawn from its space failed: {error.reason}"
+        tuned = Autotuned(num_envs, math.nan, math.nan, (choice,), choice, reason)
+        logger.warning("autotuned:\n%s", tuned)
+        return tuned
 
 
 def _chosen(candidates: Sequence[Candidate], expected: Mapping[str, float]) -> Candidate:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from interrupts import Instant
-from tianshou_envs import Board, Broken, Corridor, Fatal, Holding, Untyped
+from tianshou_envs import Board, Broken, Corridor, Fatal, Holding, Parting, Untyped
 
 os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # compiling takes longer than all of these tests
 pytest.importorskip("tianshou")
@@ -27,7 +27,7 @@ from tianshou.data import Batch
 
 import xuance_envs
 from xuance_envs.compat import tianshou as ours
-from xuance_envs.errors import ClosedVecEnvError
+from xuance_envs.errors import ClosedVecEnvError, WorkerDiedError
 
 pytestmark = [
     # Libraries that Tianshou loads.
@@ -542,6 +542,26 @@ def test_a_worker_may_be_lost_while_others_are_waited_for(closing):
     assert ended == {0: True, 2: False, 3: False}
     envs.reset([0, 1])
     assert envs.get_env_attr("place") == [0, 0, 2, 2]
+
+
+@pytest.mark.parametrize("options", [{}, {"wait_num": 1}])
+def test_a_command_that_loses_its_worker_leaves_the_others_at_theirs(closing, options):
+    make = partial(RESTARTED, **options)
+    slow = partial(Parting, 99, seconds=0.2)
+    envs = closing(make([Parting, Parting, slow, slow]))
+    envs.reset()
+    steps = [envs.step([0, 0, 0], [1, 2, 3])]
+    assert envs.waiting_id == ([2, 3] if options else [])
+    with pytest.raises(WorkerDiedError, match="takes its place"):
+        envs.reset(0, parting=True)
+    assert received(envs, steps) == [(1, 1), (2, 1), (3, 1)]
+    stepped = [envs.step([0], 0)]
+    assert received(envs, stepped) == [(0, 0)]
+    *_, truncated, infos = stepped[-1]
+    assert truncated.tolist() == [True]
+    assert infos[0]["worker_restarted"]
+    envs.reset([0, 1])
+    assert envs.get_env_attr("place") == [0, 0, 1, 1]
 
 
 # --- elsewhere ----------------------------------------------------------------------------------

@@ -30,9 +30,11 @@ def steps_until_due(trail: Trail, tag: int, requests: int = 1) -> int:
 
 @pytest.mark.parametrize(
     ("cost", "duration", "period"),
-    [(1e-3, 1e-3, 128), (5e-5, 1e-2, 1), (1e-3, 1e-5, MOST_STEPS), (1e-3, math.nan, 1)],
+    [(1e-3, 1e-3, 256), (5e-5, 1e-2, 1), (1e-3, 1e-5, MOST_STEPS), (1e-3, math.nan, 1)],
 )
-def test_saving_costs_a_hundredth_of_stepping(cost: float, duration: float, period: int) -> None:
+def test_saving_costs_half_a_hundredth_of_stepping(
+    cost: float, duration: float, period: int
+) -> None:
     trail, _ = trail_of(spaces.Discrete(3))
     assert trail.epoch == -1  # the first time at once
     trail.plan(cost, duration, 1)
@@ -49,16 +51,16 @@ def test_a_single_slow_one_does_not_count() -> None:
     for tag, cost in enumerate((1e-3, 1.0, 1e-3)):
         trail.plan(cost, 1e-3, tag)
         trail.begin("states", tag)
-        assert trail.shift == 7
+        assert trail.shift == 8
     for _ in range(2):
         trail.plan(2e-3, 1e-3, 3)
-    assert trail.shift == 8
+    assert trail.shift == 9
 
 
 def test_groups_save_in_the_same_steps() -> None:
     trails = [trail_of(spaces.Discrete(3))[0] for _ in range(3)]
     saved: list[list[int]] = [[], [], []]
-    for tag in range(1, 2000):
+    for tag in range(1, 5000):
         for k, trail in enumerate(trails):
             if tag == 700 + 10 * k:  # a reset of some
                 trail.begin("states", tag)
@@ -75,7 +77,7 @@ def test_groups_save_in_the_same_steps() -> None:
 def test_groups_that_are_stepped_one_by_one_save_as_often() -> None:
     trail, _ = trail_of(spaces.Discrete(3))
     groups, tag, kept = 6, 0, []
-    for _ in range(1000):
+    for _ in range(3000):
         tag += groups
         if tag >> trail.shift != trail.epoch:
             kept.append(len(trail.steps))
@@ -83,11 +85,11 @@ def test_groups_that_are_stepped_one_by_one_save_as_often() -> None:
             trail.begin("states", tag)
         else:
             trail.steps.append(b"")
-    assert 100 < np.mean(kept[3:]) < 260
+    assert 200 < np.mean(kept[3:]) < 520
     trail.begin(None)  # such as after a loss
     trail.plan(1e-3, 1e-3, tag)
     trail.begin("states", tag)
-    assert steps_until_due(trail, tag, groups) <= 260
+    assert steps_until_due(trail, tag, groups) <= 520
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from contextlib import suppress
@@ -16,9 +17,10 @@ from stateful_envs import Collector, Heavy, scaled_by
 
 import xuance_envs
 from xuance_envs import StateError, StateMismatchError, SubprocVecEnv, WorkerDiedError
+from xuance_envs.engine.group.states import GroupStates
 from xuance_envs.engine.process.doorbell import Channel
 from xuance_envs.engine.process.memory_lender import LARGE
-from xuance_envs.engine.process.shared_memory import UNIT
+from xuance_envs.engine.process.shared_memory import UNIT, SharedMemory
 
 PACKAGE = Path(xuance_envs.__file__).parent
 N = 6
@@ -124,6 +126,65 @@ def test_too_little_memory_for_them_is_said_and_changes_nothing(
             envs.clone_state(0, 5)
         monkeypatch.undo()
         assert envs.save_state() == state
+
+
+class Watching(Heavy):
+    """Knows what the group that it is in keeps of states."""
+
+    def kept(self) -> int:
+        gc.collect()
+        groups = [each for each in gc.get_objects() if type(each) is GroupStates]
+        kept = [vars(each)[name] for each in groups for name in ("_here", "_leaving", "_prepared")]
+        return sum(map(len, kept))
+
+
+class Other(Watching):
+    """Is another environment."""
+
+
+@pytest.mark.parametrize("what", ["save_state", "clone_state"])
+def test_workers_keep_nothing_after_an_error(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with subproc([Watching] * N) as envs:
+        envs.reset(seed=1)
+        module = "xuance_envs.engine.process.shared_memory.available_memory"
+        monkeypatch.setattr(module, lambda: 1000)
+        monkeypatch.setattr("xuance_envs.engine.process.memory_lender.UNCHECKED", 100_000)
+        with pytest.raises(MemoryError):
+            envs.clone_state([0, 1, 2], [1, 0, 4]) if what == "clone_state" else envs.save_state()
+        assert envs.call("kept") == (0,) * N
+        monkeypatch.undo()
+        envs.clone_state([0, 1, 2], [1, 0, 4])
+        assert envs.call("kept") == (0,) * N
+
+
+def test_groups_keep_nothing_after_a_refusal() -> None:
+    with subproc([Watching] * 4 + [Other] * 2, caller_steps=True) as envs:
+        envs.reset(seed=1)
+        with pytest.raises(StateMismatchError, match="environment 4"):
+            envs.clone_state([0, 3, 2, 2], [1, 2, 3, 4])
+        assert envs.call("kept") == (0,) * 6
+
+
+def test_what_is_saved_comes_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    extend = SharedMemory.extend
+
+    def counting(self: SharedMemory, nbytes: int, *rest: Any) -> int:
+        sizes.append(nbytes)
+        return extend(self, nbytes, *rest)
+
+    with subproc([Heavy] * N) as envs:
+        envs.reset(seed=1)
+        before = shared_bytes(envs)
+        whole = envs.save_state()
+        one = len(whole.envs[0].env)
+        monkeypatch.setattr(SharedMemory, "extend", counting)
+        for most, turns in ((10 * one, [6]), (5 * one // 2, [2, 2, 2]), (9, [1] * 6)):
+            del sizes[:]
+            monkeypatch.setattr("xuance_envs.engine.saving._AT_ONCE", most)
+            assert envs.save_state() == whole
+            assert [round(size / one) for size in sizes] == turns
+            assert shared_bytes(envs) == before
 
 
 @pytest.mark.parametrize("command", ["save_states", "hand_over", "prepare_states", "load_states"])

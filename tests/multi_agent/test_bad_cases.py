@@ -24,6 +24,10 @@ from xuance_envs import EnvError, MultiAgentVecEnv
         ("stranger", "agent 'goat' is not in possible_agents"),
         ("agents_none", "expected agents to be a list of those that live, got None"),
         ("agents_twice", r"each agent once in agents, got \['sheep_1', 'sheep_1'\]"),
+        (
+            "agents_that_stay",
+            r"expected agents to be empty .* got \['sheep_0', 'sheep_1', 'sheep_2'",
+        ),
         ("info_string", "agent 'sheep_1': expected an info that is a dict, got 'well'"),
         ("mask_length", "agent 'sheep_1': its action_mask: expected 3 bools, one for each action"),
         ("four_values", "step: expected a tuple"),

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from xuance_envs import EnvError
+
 AGENTS = ["red_0", "red_1", "blue_0"]
 ACTIONS = 4
 
@@ -132,6 +134,15 @@ def test_none_is_an_empty_info(make_here, others):
     envs = make_here([lambda: Scripted([some] * 3)])
     for step in (envs.reset(), *(envs.step(np.zeros((1, 3), int)) for _ in range(2))):
         assert step.infos[0] == {"red_0": {}, "red_1": others, "blue_0": {}}
+
+
+@pytest.mark.parametrize("wrong", [None, [1, 2, 3]])
+def test_infos_that_are_no_dict_are_refused_also_after_others(make_here, wrong):
+    envs = make_here([lambda: Scripted([SCORE, SCORE, wrong])])
+    envs.reset()
+    envs.step(np.zeros((1, 3), int))
+    with pytest.raises(EnvError, match="expected infos by agent, got"):
+        envs.step(np.zeros((1, 3), int))
 
 
 def test_masks_that_come_late_do_not_stay(make_here):

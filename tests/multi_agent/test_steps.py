@@ -12,7 +12,7 @@ import pytest
 from agents_envs import ALL_END, FOREVER, MIXED, Herd, Squad
 
 from xuance_envs import DummyVecEnv, MultiAgentStep, MultiAgentVecEnv, VecEnvError
-from xuance_envs.errors import ClosedVecEnvError, NotSteppingError, WorkerDiedError
+from xuance_envs.errors import ClosedVecEnvError, EnvError, NotSteppingError, WorkerDiedError
 from xuance_envs.multi_agent.adapting import agents_env
 
 
@@ -276,6 +276,23 @@ def test_the_backend_is_chosen_by_a_measurement():
         assert envs.reset().alive.all()
     with MultiAgentVecEnv([Herd], backend="dummy") as envs:
         assert envs.autotuned is None
+
+
+class Strict(Herd):
+    """A herd that refuses what its masks do not allow."""
+
+    def step(self, actions):
+        assert all(action == 0 for action in actions.values()), "not allowed now"
+        return super().step(actions)
+
+
+def test_a_backend_is_chosen_for_environments_that_refuse_actions():
+    with MultiAgentVecEnv([Strict]) as envs:
+        assert envs.autotuned.choice.name == "dummy"
+        envs.reset()
+        assert envs.step(np.zeros((1, 3), int)).acted.all()
+        with pytest.raises(EnvError, match="not allowed now"):
+            envs.step(np.ones((1, 3), int))
 
 
 def test_actions_can_be_checked(make):

@@ -15,13 +15,13 @@ from pretended_cluster import pretended_machines
 from stateful_envs import Heavy
 
 from xuance_envs import DummyVecEnv, EnvStates, RayVecEnv_Gym
-from xuance_envs.engine.ray.worker_actor import LOOK
+from xuance_envs.engine.ray.ways import LOOK
 
 
-@pytest.fixture(autouse=True)
-def machines() -> Iterator[None]:
+@pytest.fixture(autouse=True, params=[None, "as told"], ids=["connected", "by Ray's calls"])
+def machines(request: pytest.FixtureRequest) -> Iterator[None]:
     """Two machines with room for two workers each."""
-    with pretended_machines(here=2, there=2):
+    with pretended_machines(request.param, here=2, there=2):
         yield
 
 

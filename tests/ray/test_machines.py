@@ -21,7 +21,7 @@ from cluster_envs import DIE, FAIL, GO_ON, SLEEP, PlacedEnv
 from comparing import assert_same
 from gymnasium import spaces
 from leftovers import is_running, wait_until
-from ray_actors import VARIABLES, add_node, own_cluster
+from ray_actors import VARIABLES, add_node, counted_messages, own_cluster
 
 from xuance_envs import (
     DummyVecEnv,
@@ -31,7 +31,6 @@ from xuance_envs import (
     WorkerDiedError,
     WorkerTimeoutError,
 )
-from xuance_envs.engine.ray.cluster import RayCluster
 from xuance_envs.engine.ray.shares import ActorShare, shares_of_machines
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -159,29 +158,19 @@ class TellingEnv(Gym_Env):
         return *result, info
 
 
-def test_a_step_is_a_call_for_each_machine_and_trajectories_are_the_same(
-    nodes: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[Any] = []
-    call = RayCluster.call
-
-    def counted_call(cluster: Any, *arguments: Any) -> Any:
-        calls.append(arguments)
-        return call(cluster, *arguments)
-
+def test_a_step_is_a_request_for_each_machine_and_trajectories_are_the_same(nodes: Any) -> None:
     functions = [partial(TellingEnv, number) for number in range(16)]
     rng = np.random.default_rng(0)
     with RayVecEnv_Gym(functions, 1) as envs, DummyVecEnv(functions) as reference:
         assert_same(envs.reset(seed=7)[0], reference.reset(seed=7)[0], "reset")
-        monkeypatch.setattr(RayCluster, "call", counted_call)
-        for k in range(60):
-            actions = rng.integers(0, 2, 16)
-            found, expected = envs.step(actions), reference.step(actions)
-            assert_same(found[:4], expected[:4], f"step {k}")
-            for one, other in zip(found[4], expected[4], strict=True):
-                assert_same(one, other, f"infos of step {k}")
-        monkeypatch.undo()
-        assert len(calls) == 60 * NODES
+        with counted_messages() as counted:
+            for k in range(60):
+                actions = rng.integers(0, 2, 16)
+                found, expected = envs.step(actions), reference.step(actions)
+                assert_same(found[:4], expected[:4], f"step {k}")
+                for one, other in zip(found[4], expected[4], strict=True):
+                    assert_same(one, other, f"infos of step {k}")
+        assert len(counted.requests) == len(counted.replies) == 60 * NODES
         assert [worker.steps for worker in envs.statistics()] == [60] * 16
         found, expected = (each.reset(seed=3, env_ids=[1, 6, 7])[0] for each in (envs, reference))
         assert_same(found, expected, "some are reset")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -132,4 +135,44 @@ def test_a_lost_node_is_named(cluster: Any, second_node: Any) -> None:
         step_for(envs, LIVENESS)
     assert caught.value.env_indices == tuple(lost)
     assert f"node {second_node.node_ip_address} (id {id_of(second_node)})" in str(caught.value)
+    assert envs.closed
+
+
+@contextlib.contextmanager
+def stopped(node: Any, actors: Sequence[int]) -> Iterator[None]:
+    """As when a machine's network is gone: nothing of it says anything, and nothing ends."""
+    processes = [each.process.pid for every in node.all_processes.values() for each in every]
+    try:
+        for pid in (*processes, *actors):
+            os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in (*processes, *actors):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def receive_for_ever(envs: Any, actions: Sequence[Any]) -> None:
+    """Sends what is received."""
+    envs.send(actions, range(len(actions)))
+    while True:
+        batch = envs.recv()
+        envs.send([actions[env] for env in batch.env_ids], batch.env_ids)
+
+
+@pytest.mark.long  # Ray has to find out for itself
+@pytest.mark.parametrize("first_ready", [False, True])
+def test_a_node_that_says_nothing_any_more_is_lost_once_ray_thinks_so(
+    first_ready: bool, cluster: Any, second_node: Any
+) -> None:
+    envs, lost = on_two_nodes([PlacedEnv] * 4, 2, second_node)
+    assert all(actor.connection is not None for actor in envs._groups.backend.actors)
+    envs.reset()
+    its_actor = envs.call("pid", env_ids=lost[:1])
+    go_on = receive_for_ever if first_ready else RayVecEnv_Gym.step
+    with stopped(second_node, its_actor), pytest.raises(WorkerDiedError) as caught:
+        go_on(envs, [GO_ON] * 4)
+    cluster.remove_node(second_node, allow_graceful=False)
+    assert caught.value.env_indices == tuple(lost)
+    assert f"(id {id_of(second_node)})" in str(caught.value)
     assert envs.closed

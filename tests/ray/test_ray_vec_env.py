@@ -19,6 +19,7 @@ import pytest
 from cluster_envs import DIE, FAIL, GO_ON, SLEEP, PlacedEnv
 from gymnasium import spaces
 from leftovers import is_running, wait_until
+from ray_actors import counted_messages
 
 from xuance_envs import (
     ClosedVecEnvError,
@@ -29,7 +30,7 @@ from xuance_envs import (
     WorkerTimeoutError,
     make_vec,
 )
-from xuance_envs.engine.ray import actors
+from xuance_envs.engine.ray import actors, driver
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 
 few = partial(RayVecEnv_Gym, num_cpus_per_worker=0.01, actors="core")
@@ -134,35 +135,18 @@ class TestTheCluster:
 
 @pytest.mark.usefixtures("actors_of_the_class")
 class TestSteps:
-    def test_a_step_is_one_call_and_one_reply_per_actor(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        calls: list[Any] = []
-        replies: list[bytes] = []
-        call, get = RayCluster.call, RayCluster.get
+    def test_a_step_is_one_request_and_one_reply_per_actor(self) -> None:
         with few([PlacedEnv] * 8, 4) as envs:
             envs.reset(seed=0)
             envs.step([GO_ON] * 8)  # which tells the infos' keys
-
-            def counted_call(cluster: Any, *arguments: Any) -> Any:
-                calls.append(arguments)
-                return call(cluster, *arguments)
-
-            def counted_get(cluster: Any, *arguments: Any) -> Any:
-                replies.append(get(cluster, *arguments))
-                return replies[-1]
-
-            monkeypatch.setattr(RayCluster, "call", counted_call)
-            monkeypatch.setattr(RayCluster, "get", counted_get)
-            for _ in range(10):
-                envs.step([GO_ON] * 8)
-        monkeypatch.undo()
-        steps = [request for _, *request in calls if request]
-        assert len(steps) == len(replies) == 10 * 2
+            with counted_messages() as counted:
+                for _ in range(10):
+                    envs.step([GO_ON] * 8)
+        assert len(counted.requests) == len(counted.replies) == 10 * 2
         # Beside what comes once per actor, 8 bytes of action there, and back an observation of 16,
         # reward, two flags, and one column of infos.
-        assert {len(request) - 4 * 8 for (request,) in steps} == {2 + 18}
-        assert {len(reply) - 4 * (16 + 8 + 2 + 9) for reply in replies} == {16 + 7 * 8}
+        assert {size - 4 * 8 for size in counted.requests} == {2 + 18}
+        assert {size - 4 * (16 + 8 + 2 + 9) for size in counted.replies} == {16 + 7 * 8}
 
     def test_an_actor_works_in_its_main_thread_with_one_thread_for_numeric_libraries(self) -> None:
         with few([ThreadEnv]) as envs:
@@ -177,23 +161,6 @@ class TestSteps:
                 obs = envs.step([0, 0])[0]
                 assert obs.shape == (2, 512, 512)
                 assert (obs == k).all()
-
-
-class ThreadEnv(PlacedEnv):
-    def is_main_thread(self) -> bool:
-        return threading.current_thread() is threading.main_thread()
-
-
-class LargeEnv(PlacedEnv):
-    observation_space = spaces.Box(0, 9, (512, 512), np.uint8)
-
-    def reset(self, **arguments: Any) -> Any:
-        self.at = np.ones(2)
-        return np.ones((512, 512), np.uint8), {}
-
-    def step(self, action: int) -> Any:
-        self.at += 1
-        return np.full((512, 512), self.at[0], np.uint8), 0.0, False, False, {}
 
     def test_no_interrupt_at_any_moment_loses_or_repeats_a_step(self) -> None:
         rng = random.Random(0)
@@ -230,6 +197,23 @@ class LargeEnv(PlacedEnv):
                     steps = made[0]
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+class ThreadEnv(PlacedEnv):
+    def is_main_thread(self) -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+
+class LargeEnv(PlacedEnv):
+    observation_space = spaces.Box(0, 9, (512, 512), np.uint8)
+
+    def reset(self, **arguments: Any) -> Any:
+        self.at = np.ones(2)
+        return np.ones((512, 512), np.uint8), {}
+
+    def step(self, action: int) -> Any:
+        self.at += 1
+        return np.full((512, 512), self.at[0], np.uint8), 0.0, False, False, {}
 
 
 @pytest.mark.usefixtures("actors_of_the_class")
@@ -317,6 +301,46 @@ class TestLosses:
             assert ends == {0: False, 1: True, 2: False}
 
 
+class TestWaysToAnActor:
+    def test_the_end_of_an_actor_is_noticed_by_its_connection(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(driver, "LOOK", 1e6)  # or else it might be by looking
+        envs = few([PlacedEnv] * 2, 1)
+        envs.reset()
+        with pytest.raises(WorkerDiedError, match=r"(?s)environment 0 .*Ray says:\n.*actor died"):
+            envs.step([DIE, GO_ON])
+
+    def test_rays_calls_do_where_there_can_be_no_connection(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO")
+        monkeypatch.setattr(RayCluster, "obstacle", "as told")
+        with few([PlacedEnv] * 2, 1, on_worker_failure="restart") as envs:
+            assert "asked by Ray's calls: as told" in caplog.text
+            envs.reset()
+            assert envs.step([GO_ON] * 2)[0].tolist() == [[1, 1]] * 2
+            assert envs.step([GO_ON, DIE])[3].tolist() == [False, True]
+            envs.send([GO_ON] * 2, [0, 1])
+            assert envs.recv(min_envs=2).obs.tolist() == [[1, 3], [1, 1]]
+
+    @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+    def test_environments_are_closed_though_a_forked_process_has_the_connection_too(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "0"
+        with few([partial(ForkingEnv, path)]) as envs:
+            envs.reset()
+            child = os.fork()
+            if not child:
+                time.sleep(60)
+                os._exit(0)
+            envs.step([GO_ON])
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert path.read_text().split()[1] == "closed"
+
+
 class TestTheEnd:
     def test_an_actor_that_is_killed_is_named_with_its_node(self) -> None:
         envs = few([PlacedEnv] * 4, 2)
@@ -381,6 +405,23 @@ class TestWhatHasAnswered:
                 return len(batch.env_ids)
 
             assert wait_until(lambda: received() == 3)
+
+
+class ForkingEnv(PlacedEnv):
+    """Writes down that it is closed, and has forked a process that outlives it for a while."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def step(self, action: Any) -> Any:
+        if not os.fork():
+            time.sleep(20)
+            os._exit(0)
+        return super().step(action)
+
+    def close(self) -> None:
+        self.path.write_text(f"{os.getpid()} closed")
 
 
 class ClosingEnv(PlacedEnv):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from agents_envs import FOREVER, MIXED, Herd
+from gymnasium import spaces
 from torch import nn
 
 from xuance_envs import (
@@ -152,9 +153,40 @@ def test_answers_are_checked(answer, told):
         collector.rollout()
 
 
-@pytest.mark.parametrize("options", [{"kinds": 2}, {"masks": "observation"}])
-def test_agents_have_equal_spaces_of_arrays(options):
-    with herds(**options) as envs, pytest.raises(ValueError, match="agents with equal spaces"):
+class Parts(Herd):
+    """A herd whose observations are dicts of tuples."""
+
+    def observation_space(self, agent):
+        return spaces.Dict({"all": spaces.Tuple([super().observation_space(agent)])})
+
+    def reset(self, **given):
+        seen, infos = super().reset(**given)
+        return {agent: {"all": (each,)} for agent, each in seen.items()}, infos
+
+    def step(self, actions):
+        seen, *rest = super().step(actions)
+        return {agent: {"all": (each,)} for agent, each in seen.items()}, *rest
+
+
+class JudgeOfParts(Judge):
+    def get_actions_and_values(self, obs, states, masks, actions=None):
+        return super().get_actions_and_values(obs["all"][0], states, masks, actions)
+
+
+def test_observations_may_be_dicts_and_tuples():
+    options = {"plays": MIXED, "length": 7}
+    in_parts = MultiAgentVecEnv([partial(Parts, **options)] * 3, backend="dummy")
+    arrays = MultiAgentRolloutCollector(herds(**options), Judge(), 12, seed=5)
+    parts = MultiAgentRolloutCollector(in_parts, JudgeOfParts(), 12, seed=5)
+    for _ in range(2):
+        arrays.rollout(), parts.rollout()
+        assert (parts.obs["all"][0] == arrays.obs).all()
+        assert (parts.advantages(GAMMA, LAMBDA) == arrays.advantages(GAMMA, LAMBDA)).all()
+    arrays.close(), parts.close()
+
+
+def test_agents_have_equal_spaces():
+    with herds(kinds=2) as envs, pytest.raises(ValueError, match="agents with equal spaces"):
         MultiAgentRolloutCollector(envs, Judge(), 3)
 
 

@@ -178,6 +178,9 @@ class Broken(Herd):
         self.agents = ["sheep_1", "sheep_1"]
         return o, r, te, tr, i
 
+    def agents_that_stay(self, o: Any, r: Any, te: Any, tr: Any, i: Any) -> Any:
+        return o, r, dict.fromkeys(te, False), dict.fromkeys(tr, True), i
+
     def info_string(self, o: Any, r: Any, te: Any, tr: Any, i: Any) -> Any:
         return o, r, te, tr, {**i, "sheep_1": "well"}
 

@@ -19,6 +19,7 @@ from xuance_envs.engine.ray import machine
 from xuance_envs.engine.ray.actor import ActorPlan
 from xuance_envs.engine.ray.cluster import ActorOptions, LostError
 from xuance_envs.engine.ray.machine import MachineActor
+from xuance_envs.engine.ray.serving import ServedActor
 from xuance_envs.vector_envs import ray_vec_env
 
 HELD = {signal.SIGINT, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF}
@@ -26,17 +27,29 @@ HELD_FOR = 0.02
 """Seconds that signals wait at most."""
 
 
+class PretendedMachine(ServedActor, MachineActor):
+    """The inside of an actor, in this process."""
+
+    def whereabouts(self) -> tuple[int, str]:
+        return os.getpid(), "of this process"
+
+    def listen(self) -> tuple[str, int, bytes]:
+        return self.listen_at("127.0.0.1")
+
+
 class PretendedCluster:
     """Does what is asked of a :class:`~xuance_envs.engine.ray.cluster.RayCluster`.
 
     Args:
         rooms: by node, for how many workers there is room.
+        obstacle: why actors are not to be connected to; None where they are.
     """
 
     alive = True
 
-    def __init__(self, rooms: Mapping[str, int]) -> None:
+    def __init__(self, rooms: Mapping[str, int], obstacle: str | None) -> None:
         self._rooms = rooms
+        self.obstacle = obstacle
 
     def settle(self, options: ActorOptions) -> None:
         pass
@@ -48,14 +61,13 @@ class PretendedCluster:
         return {node: (room, room) for node, room in self._rooms.items()}
 
     def start_actor(self, options: ActorOptions, plan: ActorPlan) -> Any:
-        actor = MachineActor(plan)
-        pool = futures.ThreadPoolExecutor(len(plan.split) + 2, "pretended")
+        actor = PretendedMachine(plan)
+        pool = futures.ThreadPoolExecutor(len(plan.split) + 3, "pretended")
         methods = {
             name: SimpleNamespace(of=pool, does=getattr(actor, name))
-            for name in ("answer", "attach", "close")
+            for name in ("answer", "attach", "close", "listen", "serve", "whereabouts")
         }
-        whereabouts = SimpleNamespace(of=pool, does=lambda: (os.getpid(), "of this process"))
-        return SimpleNamespace(**methods, actor=actor, pool=pool, whereabouts=whereabouts)
+        return SimpleNamespace(**methods, actor=actor, pool=pool)
 
     def call(self, method: Any, *arguments: Any) -> futures.Future[Any]:
         try:
@@ -103,9 +115,14 @@ def undisturbed(does: Callable[[], Any]) -> Any:
 
 
 @contextlib.contextmanager
-def pretended_machines(**rooms: int) -> Iterator[None]:
-    """Has vector environments on Ray made on pretended machines, for as long as this lasts."""
+def pretended_machines(obstacle: str | None = None, **rooms: int) -> Iterator[None]:
+    """Has vector environments on Ray made on pretended machines, for as long as this lasts.
+
+    Args:
+        obstacle: why they are not to be connected to; None where they are.
+        rooms: by node, for how many workers there is room.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ray_vec_env, "RayCluster", lambda *_: PretendedCluster(rooms))
+        patch.setattr(ray_vec_env, "RayCluster", lambda *_: PretendedCluster(rooms, obstacle))
         patch.setattr(machine, "CONTEXT", "forkserver")
         yield

@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -89,6 +90,35 @@ def add_node(cluster: Any, num_cpus: int) -> Any:
     """Another node of such a cluster."""
     with ray_variables():
         return cluster.add_node(num_cpus=num_cpus, object_store_memory=OBJECT_STORE)
+
+
+@dataclass
+class Counted:
+    """The bytes of each request to actors, and of each of their replies."""
+
+    requests: list[int] = field(default_factory=list)
+    replies: list[int] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def counted_messages() -> Iterator[Counted]:
+    """Counts what a caller and actors tell each other, whichever way it goes."""
+    counted = Counted()
+    pack, unpack = worker_actor.pack_asks, worker_actor.unpack_answers
+
+    def counting_pack(*given: Any) -> bytes:
+        request = pack(*given)
+        counted.requests.append(len(request))
+        return request
+
+    def counting_unpack(reply: Any, *given: Any) -> Any:
+        counted.replies.append(len(reply))
+        return unpack(reply, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_actor, "pack_asks", counting_pack)
+        patch.setattr(worker_actor, "unpack_answers", counting_unpack)
+        yield counted
 
 
 class ActorPool:

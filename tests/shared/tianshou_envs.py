@@ -66,6 +66,15 @@ class Corridor(gymnasium.Env):
         return np.full((2, 2, 3), self.place, np.uint8)
 
 
+class Parting(Corridor):
+    """Ends its process in a reset that asks for it."""
+
+    def reset(self, *, parting=False, **given):
+        if parting:
+            os._exit(3)
+        return super().reset(**given)
+
+
 class Untyped(gymnasium.Env):
     """Has no spaces; its observations are arrays whose size is its own."""
 

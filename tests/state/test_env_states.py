@@ -242,3 +242,17 @@ def test_another_process_goes_on_from_a_file(state: EnvStates, tmp_path: Path) -
         envs.load_state(state)
         expected = b"".join(envs.step([1, 0, 1])[0].tobytes() for _ in range(40))
     assert printed.strip() == expected.hex()
+
+
+def test_parts_are_chosen_by_indices_only() -> None:
+    with DummyVecEnv([Collector] * 3) as envs:
+        envs.reset(seed=1)
+        state = envs.save_state()
+    assert state[np.int64(1)] == state[1] == state[np.array([1])] == state[-2]
+    assert len(state[[]]) == 0
+    for index in (3, -4, [0, 3]):
+        with pytest.raises(IndexError, match=r"of 3 states, got (3|-4)"):
+            state[index]
+    for wrong in (True, [True, False, True], np.array([True, False, True]), 1.0, [0.0], "ab", None):
+        with pytest.raises(TypeError, match="expected an index, a slice or a sequence of indices"):
+            state[wrong]

@@ -68,11 +68,13 @@ class SubsetStepper(Stepper):
         )
         self._action_rows = actions.flat if is_rows else None
         # The environments that were sent and have not arrived, and whether one of them waits for
-        # its group; what each group was last asked: to step these, or for a command; what has come
-        # of a command; what has come of steps, while it lies in the arrays, and taken out of them.
+        # its group; what each group was last asked: to step these, or for a command, and whether an
+        # error in that leaves nothing to go on with; what has come of a command; what has come of
+        # steps, while it lies in the arrays, and taken out of them.
         self._sent = np.zeros(self.num_envs, np.bool_)
         self._some_wait = False
         self._asked: dict[int, NDArray[np.intp] | None] = {}
+        self._loses_all: dict[int, bool] = {}
         self._answers: dict[int, Any] = {}
         self._come: dict[int, tuple[NDArray[np.intp], Outcome]] = {}
         self._arrived: list[Part] = []
@@ -258,7 +260,7 @@ class SubsetStepper(Stepper):
         Args:
             envs: their environments.
             packed: by group, the command.
-            lose_all: whether after an error nothing can be asked any more.
+            lose_all: whether after an error in it nothing can be asked any more.
 
         Returns:
             By group, its answer, which is there until it is taken in or something else is asked.
@@ -269,8 +271,7 @@ class SubsetStepper(Stepper):
             try:
                 self._answers = dict(ledger.finish())
             except Exception as error:
-                if lose_all or ends_all(error):
-                    self.fail()
+                self._fail_with(error, lose_all)
                 raise
             ledger.take()
             return self._answers
@@ -279,6 +280,7 @@ class SubsetStepper(Stepper):
             self._collect(None, start=False)
         self._clear()
         self._asked.update(dict.fromkeys(packed))
+        self._loses_all.update(dict.fromkeys(packed, lose_all))
         ledger.send_commands(envs, packed)
         while not self._answers.keys() >= packed.keys():
             self._collect(None, start=False)  # what waits would overwrite the first answers
@@ -323,8 +325,10 @@ class SubsetStepper(Stepper):
         """Takes in what comes next, and starts what waits for it; whether something came."""
         try:
             ready = self._ledger.wait(wanted, timeout)
-        except Exception:
-            self.fail()
+        except Exception as error:
+            failed = self._ledger.failed
+            is_step = self._asked[failed] is not None
+            self._fail_with(error, is_step or self._loses_all[failed])
             raise
         for k, answer in ready.items():
             envs = self._asked[k]
@@ -350,6 +354,11 @@ class SubsetStepper(Stepper):
             arrays.truncated.take(envs),
             infos,
         )
+
+    def _fail_with(self, error: Exception, loses_all: bool) -> None:
+        """Deals with an error in something that was asked, if it leaves nothing to go on with."""
+        if loses_all or ends_all(error):
+            self.fail()
 
     def fail(self) -> None:
         """See :class:`~xuance_envs.compat.stepping.Stepper`; environments here stay usable."""

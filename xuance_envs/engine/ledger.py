@@ -55,6 +55,7 @@ class Ledger:
         in_flight (ndarray): ``(num_envs,)`` bool: the environments that have been sent and not
             been received since.
         sending (bool): whether there are any.
+        failed (int): the group whose error :meth:`wait` raised last, which owes nothing any more.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Ledger:
         self.owing: dict[int, _Asking] = {}
         self.in_flight = np.zeros(drivers[-1].hi, np.bool_)
         self.sending = False
+        self.failed = -1
         self._tag = 0
         # A group in this process works only when it is asked for its result: before waiting.
         self._order = sorted(enumerate(drivers), key=lambda item: not item[1].is_local)
@@ -298,14 +300,14 @@ class Ledger:
         ready, waiter = self._ready, self._waiter
         for k in passed_over:
             if k not in ready:
-                ready[k] = self.drivers[k].result()
+                ready[k] = self._answer_of(k)
         if ready or self._local or deadline is not None:
             self._collect(self._or_overdue(waiter.now(self._at_work())))
         while sum([len(self._envs[k]) for k in ready]) < wanted:
             at_work = self._at_work()
             local = next((k for k in self._local if k in at_work), None)
             if local is not None:
-                ready[local] = self.drivers[local].result()
+                ready[local] = self._answer_of(local)
                 self._collect(self._or_overdue(waiter.now(self._at_work())))
                 continue
             if deadline is not None and monotonic() >= deadline:
@@ -392,9 +394,25 @@ class Ledger:
         for k in groups:
             if k in self.owing and k not in self._ready and k not in self._local:
                 try:
-                    self._ready[k] = self.drivers[k].result(_AT_ONCE)
+                    self._ready[k] = self._answer_of(k, _AT_ONCE)
                 except TimeoutError:
                     self._watch(k)
+
+    def _answer_of(self, k: int, deadline: float | None = None) -> Any:
+        """What a group answers; one that raises has done so once, and owes nothing any more."""
+        try:
+            return self.drivers[k].result(deadline)
+        except TimeoutError:
+            raise
+        except Exception:
+            owing = {other: asking for other, asking in self.owing.items() if other != k}
+            in_flight = self.in_flight.copy()
+            in_flight[self._envs[k]] = False
+            sending = bool(np.count_nonzero(in_flight))
+            # As in :meth:`_send`.
+            self.owing, self.failed = owing, k
+            self.in_flight, self.sending = in_flight, sending
+            raise
 
     def _or_overdue(self, groups: set[int]) -> set[int]:
         """Groups that may have answered; if there are none, those that should have by now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.driver import Driver, Seeding
 from xuance_envs.engine.group.states import REPLACED, packed_registry
 from xuance_envs.engine.groups import Groups
+from xuance_envs.engine.ledger import ends_all
 from xuance_envs.errors import (
     EnvError,
     StateError,
@@ -28,6 +29,9 @@ from xuance_envs.state.saved_env import SavedEnv
 __all__ = ["clone", "load", "put_in", "save"]
 
 _LARGE = 1 << 24
+
+_AT_ONCE = 1 << 26
+"""States of so many bytes are on the way to this process at a time."""
 
 _Shares = Sequence[tuple[int, Driver, Sequence[int]]]
 """Groups, and some environments of each, as :meth:`~xuance_envs.engine.groups.Groups.shares` has
@@ -47,10 +51,12 @@ def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
         shares = groups.shares(ids)
         _start_saving(groups, shares, lambda driver, mine: (None, ()))
         states, facts = _saved(groups, shares)
-        saved = {
-            env: SavedEnv(groups.lender.read(data), digest, replays)
-            for env, (data, digest, replays) in states.items()
-        }
+        contents = {env: data for env, (data, *_) in states.items() if not isinstance(data, int)}
+        for sizes in _portions(states):
+            for env, lent in _handed_over(groups, sizes).items():
+                contents[env] = groups.lender.read(lent)
+            groups.lender.take_back()
+    saved = {env: SavedEnv(bytes(contents[env]), *states[env][1:]) for env in ids}
     largest = max((len(one.env) for one in saved.values()), default=0)
     if largest > _LARGE:
         warnings.warn(
@@ -149,6 +155,8 @@ def clone(
         loads = _packed_loads(ways)
         seeds = {} if fork_rng else _seeds(groups)
         saved, facts = _saved(groups, saving)
+        for env, lent in _handed_over(groups, _sizes(saved)).items():
+            saved[env] = lent, *saved[env][1:]
         _prepare(groups, ways, saved, facts, fork_rng=fork_rng)
     infos = put_in(groups, loads, targets, of_all=of_all)
     _take_seeds(groups, {target: seeds.get(source) for target, (_, source) in origins.items()})
@@ -178,9 +186,19 @@ def put_in(
 
 @contextmanager
 def _lending(groups: Groups) -> Iterator[None]:
-    """Lends groups states, which are taken back when none of them can be at it any more."""
+    """Lends groups states, which are taken back when none of them can be at it any more.
+
+    After an error they keep none of theirs, either.
+    """
     try:
         yield
+    except Exception as error:
+        if not (ends_all(error) or groups.ledger.owing):
+            with suppress(Exception):  # that one is to be told
+                packed = {k: each.pack("forget_states") for k, each in enumerate(groups.drivers)}
+                groups.ledger.start(packed)
+                _answers(groups)
+        raise
     finally:
         if not groups.ledger.owing:  # else an interrupt came, and check_open does it
             groups.lender.take_back()
@@ -209,25 +227,54 @@ def _saved(groups: Groups, shares: _Shares) -> tuple[dict[int, Any], dict[bytes,
     """Waits for states that groups have been asked for.
 
     Returns:
-        By environment, its state or what stands for it, the digest of what it was saved from, and
-        whether it is one by replay; and what belongs to the digests, packed.
+        By environment, its state, or how many bytes of it are to be handed over, the digest of what
+        it was saved from, and whether it is one by replay; and what belongs to the digests, packed.
     """
     facts: dict[bytes, bytes] = {}
     saved: dict[int, Any] = {}
     for (*_, mine), (states, its_facts) in zip(shares, _answers(groups), strict=True):
         facts.update(its_facts)
         saved.update(zip(mine, states, strict=True))
-    sizes = {env: size for env, (size, *_) in saved.items() if isinstance(size, int)}
-    if sizes:
-        room = dict(zip(sizes, groups.lender.lend_room(list(sizes.values())), strict=True))
-        packed = {}
-        for k, driver, mine in groups.shares(list(sizes)):
-            handing = driver.pack("hand_over", _places(driver, mine))
-            packed[k] = driver.lending(handing, [room[env] for env in mine])
-        groups.ledger.start(packed)
-        _answers(groups)
-        saved.update({env: (lent, *saved[env][1:]) for env, lent in room.items()})
     return saved, facts
+
+
+def _sizes(saved: Mapping[int, Any]) -> dict[int, int]:
+    """By environment, how many bytes of its state are to be handed over, where some are."""
+    return {env: size for env, (size, *_) in saved.items() if isinstance(size, int)}
+
+
+def _portions(saved: Mapping[int, Any]) -> Iterator[dict[int, int]]:
+    """The same in turns, so that not all of them are there twice at the same time."""
+    portion: dict[int, int] = {}
+    for env, size in _sizes(saved).items():
+        if portion and sum(portion.values()) + size > _AT_ONCE:
+            yield portion
+            portion = {}
+        portion[env] = size
+    if portion:
+        yield portion
+
+
+def _handed_over(groups: Groups, sizes: Mapping[int, int]) -> dict[int, Any]:
+    """Has groups hand states over.
+
+    Args:
+        groups: all of them.
+        sizes: by environment, how many bytes of its state its group has told.
+
+    Returns:
+        By environment, what stands for it.
+    """
+    if not sizes:
+        return {}
+    room = dict(zip(sizes, groups.lender.lend_room(list(sizes.values())), strict=True))
+    packed = {}
+    for k, driver, mine in groups.shares(list(sizes)):
+        handing = driver.pack("hand_over", _places(driver, mine))
+        packed[k] = driver.lending(handing, [room[env] for env in mine])
+    groups.ledger.start(packed)
+    _answers(groups)
+    return room
 
 
 class _Way(NamedTuple):

@@ -15,8 +15,8 @@ from xuance_envs.errors import name_envs
 
 __all__ = ["CHANGING", "Trail"]
 
-SHARE = 0.01
-"""What saving may cost, as a share of stepping."""
+SHARE = 0.005
+"""What saving may cost, as a share of stepping: keeping the actions costs about as much."""
 
 MOST_STEPS = 2048
 MOST_BYTES = 1 << 26

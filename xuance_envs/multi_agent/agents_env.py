@@ -212,6 +212,8 @@ class AgentsEnv:
         record.put(observations, rewards, terminated, truncated)
         info = record.joined(infos)
         living = env.agents
+        if record.marked and living:
+            record.check_ends(living)
         if living != lineup.agents:
             record.change(living, observations)
         if record.has_state:

@@ -42,6 +42,7 @@ class EnvRecord:
         masks (Masks): where masks go.
         has_state (bool): whether a state is carried.
         lineup (Lineup): the agents that play.
+        marked (bool): whether the last step ended some agents' parts.
     """
 
     def __init__(self, team: Team, gave_masks: bool, playing: Iterable[Any]) -> None:
@@ -66,7 +67,7 @@ class EnvRecord:
         self.masks = Masks(team, fields, gave_masks)
         self._infos = InfoJoiner(team, self.masks)
         self._lineups = Lineups(record, self._rows, self.masks)
-        self._marked = False
+        self.marked = False
         self.play(playing)
 
     # -- who plays --------------------------------------------------------------------
@@ -89,7 +90,7 @@ class EnvRecord:
         fields = self.fields
         fields["acted"][...] = fields["alive"][...] = lineup.playing
         self.masks.begin()
-        self._marked = False
+        self.marked = False
         self._entered = lineup
 
     def start(self, agents: Iterable[Any], observations: Any) -> None:
@@ -139,6 +140,19 @@ class EnvRecord:
         self.lineup = following
         self._entered = None
 
+    def check_ends(self, living: Iterable[Any]) -> None:
+        """Raises where all that are to play on were ended by the last step.
+
+        Raises:
+            BadValueError: so it is.
+        """
+        ended = self.fields["terminated"] | self.fields["truncated"]
+        if ended[self._lineups.of(living).places].all():
+            raise BadValueError(
+                "step: expected agents to be empty where all are terminated or truncated, for that "
+                f"is an episode's end, got {list(living)}"
+            )
+
     # -- what they have ---------------------------------------------------------------
 
     def put(self, observations: Any, rewards: Any, terminated: Any, truncated: Any) -> None:
@@ -153,7 +167,7 @@ class EnvRecord:
                 row[_ALL] = observations[agent]
             lineup.put_rewards(self._rewards, 0, *lineup.get_rewards(rewards))
             none = lineup.none
-            if terminated != none or truncated != none or self._marked:
+            if terminated != none or truncated != none or self.marked:
                 self._mark(lineup, terminated, truncated)
         except NOT_STORED:
             self._put_each(lineup, observations, rewards, terminated, truncated)
@@ -171,7 +185,7 @@ class EnvRecord:
         return {}
 
     def _mark(self, lineup: Lineup, terminated: Any, truncated: Any) -> None:
-        self._marked = False
+        self.marked = False
         for name, flags in (("terminated", terminated), ("truncated", truncated)):
             field = self.fields[name]
             for agent, place in zip(lineup.agents, lineup.places, strict=True):
@@ -179,7 +193,7 @@ class EnvRecord:
                 if type(flag) is not bool:
                     flag = _scalar(agent, name, flag, _BOOL)
                 field[place] = flag
-                self._marked = self._marked or flag
+                self.marked = self.marked or flag
 
     def _put_each(self, lineup: Lineup, *stepped: Any) -> None:
         """Stores what the quick way did not take, agent by agent.

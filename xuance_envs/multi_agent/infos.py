@@ -152,7 +152,7 @@ class InfoJoiner:
             BadValueError: an info is no dict, or a mask is none.
         """
         had_masks, joined, cell = lineup.info_form
-        if had_masks is self._masks.have_come and len(infos) == len(lineup.agents):
+        if had_masks is self._masks.have_come:
             try:
                 for agent, info in infos.items():
                     for key, value in info.items():
@@ -162,7 +162,7 @@ class InfoJoiner:
                         ):
                             raise LookupError
                         target[at] = value
-                if cell is None:
+                if cell is None and len(infos) == len(lineup.agents):
                     return joined  # type: ignore[no-any-return]
             except (*NOT_STORED, AttributeError):
                 pass  # not of the form that they had
@@ -199,7 +199,7 @@ class InfoJoiner:
             for key in reversed([*info]):
                 name = self._names[agent][key]
                 if name is MASK:
-                    cell = agent, key, masks.rows[place].view, _ALL, cell
+                    cell = agent, key, masks.rows[place].place_for(info[key]), _ALL, cell
                 else:
                     cell = agent, key, joined, name, cell
         return masks.have_come, joined, cell

@@ -109,6 +109,7 @@ class Lineups:
         self._actions = np.zeros(record.action_dtype.itemsize, np.uint8)
         fields = record.fields(self._actions, record.action_dtype)
         self._read_actions = [rows.reader() for rows in record.action_rows(fields)]
+        self._scalars: dict[int, Any] = {}  # of small actions
         self._action_order = [place for group in team.groups for place in group.places]
         self._known: dict[tuple[Any, ...], Lineup] = {}
 
@@ -164,9 +165,10 @@ class Lineups:
         if len(readers) == 1 and isinstance(space, spaces.Discrete):
             dtype = np.dtype(space.dtype)
             numbers_of = Struct(f"{len(order)}{_STRUCT_CODES[dtype.str[1:]]}").unpack_from
-            first, kind = int(space.start), dtype.type
-            # NumPy's scalars take a while to make.
-            known = {i: kind(i) for i in range(first, first + min(int(space.n), _MOST_KNOWN))}
+            kind, known = dtype.type, self._scalars
+            if not known:  # NumPy's scalars take a while to make
+                last = int(space.start) + min(int(space.n), _MOST_KNOWN)
+                known.update((i, kind(i)) for i in range(int(space.start), last))
 
             def numbers(record: NDArray[np.uint8]) -> dict[Any, Any]:
                 values = numbers_of(record)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer

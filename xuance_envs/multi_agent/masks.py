@@ -11,6 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
+from xuance_envs.engine.data.space_rows import Row
 from xuance_envs.multi_agent.team import MASK, Team
 
 __all__ = ["NOT_STORED", "MaskRow", "Masks"]
@@ -28,16 +29,23 @@ class MaskRow:
 
     Args:
         array: ``(n,)`` bool.
-
-    Attributes:
-        view: takes an array of as many bools, and nothing else.
     """
 
-    __slots__ = ("_array", "view")
+    __slots__ = ("_array", "_view")
 
     def __init__(self, array: NDArray[np.bool_]) -> None:
         self._array = array
-        self.view = memoryview(array)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
+        # Takes an array of as many bools, and nothing else.
+        self._view = memoryview(array)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
+
+    def place_for(self, mask: Any) -> Row:
+        """What most quickly takes masks like one, and refuses what it does not take."""
+        if type(mask) is np.ndarray and mask.dtype == np.bool_:
+            return self._view
+        return self
+
+    def __setitem__(self, key: slice, mask: Any) -> None:
+        self.put(mask)
 
     def allow_all(self) -> None:
         """Allows every action."""
@@ -54,7 +62,7 @@ class MaskRow:
         """
         if type(mask) is np.ndarray and mask.dtype == np.bool_:
             try:
-                self.view[_ALL] = mask  # type: ignore[call-overload]  # as above
+                self._view[_ALL] = mask  # type: ignore[call-overload]  # as above
                 return
             except (TypeError, ValueError):
                 pass  # for the reason below

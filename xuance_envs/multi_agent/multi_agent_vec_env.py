@@ -16,7 +16,7 @@ from xuance_envs.multi_agent.record import ObservationRecord, Record
 from xuance_envs.multi_agent.step import MultiAgentStep, StepReader
 from xuance_envs.multi_agent.team import Groups, Team
 from xuance_envs.state.env_states import EnvStates
-from xuance_envs.tuning import autotune, backend_class
+from xuance_envs.tuning import backend_class, backend_for
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_recipe, env_indices
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -44,7 +44,8 @@ class MultiAgentVecEnv(AroundVecEnv):
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
         backend: ``"dummy"`` steps them in this process, ``"subproc"`` in worker processes,
             ``"ray"`` on a Ray cluster; ``"auto"`` measures for about a second which of the first
-            two is faster, and keeps what it found in ``autotuned``.
+            two is faster, and keeps what it found in ``autotuned``. It draws actions for that
+            without regard to masks; if an environment refuses one, processes are taken unmeasured.
         groups: by name, which agents are together in one array. None puts those with equal spaces
             together, under what their names begin with; if these are all, there are no groups in
             what is given and returned.
@@ -123,7 +124,7 @@ class MultiAgentVecEnv(AroundVecEnv):
                     "expected no options with backend='auto', which finds them out itself, got "
                     f"{backend_kwargs}"
                 )
-            tuned = autotune(partial(makers[0], **recipe.keywords[0]), len(makers))
+            tuned = backend_for(partial(makers[0], **recipe.keywords[0]), len(makers))
             backend, backend_kwargs = tuned.choice.backend, dict(tuned.choice.options)
         vec_env = backend_class(backend)(makers, env_seed=env_seed, **backend_kwargs)
         vec_env.autotuned = tuned

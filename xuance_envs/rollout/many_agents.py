@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from gymnasium import spaces
 
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
@@ -39,7 +38,7 @@ class MultiAgent(Protocol):
         """Acts for the agents of n environments.
 
         Args:
-            obs: ``(n, A, *shape)`` float32.
+            obs: ``(n, A, *shape)`` float32; for Dict and Tuple spaces dicts and tuples of such.
             states: ``(n, *state_shape)`` float32, of the environments; None where there are none.
             masks: ``(n, A, k)`` bool, which actions may be taken; None where there are none.
             actions: None to choose actions, or ``(n, A, *action_shape)`` to judge those.
@@ -61,8 +60,7 @@ class MultiAgentRolloutCollector(EpisodeFigures):
     :class:`~xuance_envs.rollout.collector.RolloutCollector`; a return is the mean of the agents'.
 
     Args:
-        envs: the environments, whose agents have equal spaces and observations that are arrays;
-            closed by :meth:`close`.
+        envs: the environments, whose agents have equal spaces; closed by :meth:`close`.
         agent: chooses the actions; see :class:`MultiAgent`.
         steps_per_env: steps of each environment in a rollout.
         device: where the tensors are; None for the agent's own device, else CUDA where there is
@@ -75,8 +73,9 @@ class MultiAgentRolloutCollector(EpisodeFigures):
             range.
 
     Attributes:
-        obs (torch.Tensor): ``(T, N, A, *shape)`` float32, what was acted on.
-        states (torch.Tensor | None): ``(T, N, *state_shape)`` float32, of the environments.
+        obs: ``(T, N, A, *shape)`` float32, what was acted on; for Dict and Tuple spaces dicts and
+            tuples of such tensors.
+        states: ``(T, N, *state_shape)`` float32, of the environments, likewise; None without any.
         action_masks (torch.Tensor | None): ``(T, N, A, k)`` bool, of the actions.
         actions (torch.Tensor): ``(T, N, A, *action_shape)``: float32 for Box, else int32.
         rewards (torch.Tensor): ``(T, N, A)`` float32.
@@ -105,8 +104,8 @@ class MultiAgentRolloutCollector(EpisodeFigures):
         >>> collector.close()
     """
 
-    obs: torch.Tensor
-    states: torch.Tensor | None
+    obs: Any
+    states: Any
     action_masks: torch.Tensor | None
     actions: torch.Tensor
     log_probs: torch.Tensor
@@ -128,19 +127,17 @@ class MultiAgentRolloutCollector(EpisodeFigures):
     ) -> None:
         if steps_per_env < 1:
             raise ValueError(f"steps_per_env: expected at least 1, got {steps_per_env}")
-        first = envs.agents[0]
-        space = envs.observation_space[first]
-        if not envs.is_one or isinstance(space, spaces.Dict | spaces.Tuple):
+        if not envs.is_one:
             raise ValueError(
-                "expected agents with equal spaces whose observations are arrays, and no groups, "
-                f"got {envs.observation_space}"
+                f"expected agents with equal spaces, and no groups, got {envs.groups} with "
+                f"{envs.observation_space}"
             )
         self.envs = envs
         self.agent = agent
         self.steps_per_env = steps_per_env
         self.device = device_of(agent, device)
         self.global_steps = 0
-        self._action_layout = ActionLayout(envs.action_space[first])
+        self._action_layout = ActionLayout(envs.action_space[envs.agents[0]])
         self.statistics = EpisodeStatistics(envs.num_envs, window)
         self._next: MultiAgentStart = envs.reset(seed=seed).next()
         self._ends: list[tuple[Any, ...]] = []
@@ -160,16 +157,14 @@ class MultiAgentRolloutCollector(EpisodeFigures):
             obs, states, masks = self._seen(start.obs, start.state, start.action_mask)
             with torch.no_grad():
                 answer = self.agent.get_actions_and_values(obs, states, masks)
-            actions, log_probs, values = self._checked(answer, len(obs))
+            actions, log_probs, values = self._checked(answer, self.envs.num_envs)
             given = self._action_layout.for_envs(actions.cpu().numpy())
             step = self.envs.step(given)
             self._note_ends(t, step)
             kept.append((obs, states, masks, actions, log_probs, values, *self._came(step)))
             self._next = step.next()
             self.global_steps += self.envs.num_envs
-        columns = [
-            None if each[0] is None else torch.stack(each) for each in zip(*kept, strict=True)
-        ]
+        columns = [_stacked(each) for each in zip(*kept, strict=True)]
         self.__dict__.update(zip(_RESULTS, columns, strict=True))
         self.actions = self.actions.to(self._action_layout.dtype)
         self.done_flags, self.trunc_flags = self.done_flags.int(), self.trunc_flags.int()
@@ -199,10 +194,12 @@ class MultiAgentRolloutCollector(EpisodeFigures):
         ended[-1] = True
         bootstraps = torch.zeros_like(self.values)
         last = self._next
-        unfinished = self._values_of(last.obs, last.state, last.action_mask)
+        unfinished = self._values_of(len(last.env_ids), last.obs, last.state, last.action_mask)
         bootstraps[-1] = unfinished
         for t, envs, *seen in self._ends:
-            bootstraps[t, torch.from_numpy(envs).to(self.device)] = self._values_of(*seen)
+            bootstraps[t, torch.from_numpy(envs).to(self.device)] = self._values_of(
+                len(envs), *seen
+            )
         ended_flat = ended.reshape(flat)
         advantages = generalized_advantages(
             self.rewards.reshape(flat),
@@ -229,10 +226,8 @@ class MultiAgentRolloutCollector(EpisodeFigures):
         """What the agent sees, as tensors of its own."""
         return self._tensor(obs), self._tensor(state), self._tensor(mask, torch.bool)
 
-    def _tensor(self, array: Any, dtype: torch.dtype = torch.float32) -> Any:
-        if array is None:
-            return None
-        return torch.tensor(array, dtype=dtype, device=self.device)
+    def _tensor(self, batch: Any, dtype: torch.dtype = torch.float32) -> Any:
+        return _each(batch, lambda array: torch.tensor(array, dtype=dtype, device=self.device))
 
     def _came(self, step: MultiAgentStep) -> tuple[Any, ...]:
         flags = [self._tensor(f, torch.bool) for f in (step.terminated, step.truncated, step.acted)]
@@ -244,14 +239,14 @@ class MultiAgentRolloutCollector(EpisodeFigures):
         cut = np.flatnonzero(step.truncated.any(axis=1))
         if len(cut):
             seen = step.obs, step.state, step.action_mask
-            self._ends.append((t, cut, *[None if each is None else each[cut] for each in seen]))
+            self._ends.append((t, cut, *[_each(part, lambda array: array[cut]) for part in seen]))
         for env in np.flatnonzero(step.episode_over).tolist():
             self.statistics.add_end(env, {}, bool(step.truncated[env].any()))
 
-    def _values_of(self, obs: Any, state: Any, mask: Any) -> torch.Tensor:
+    def _values_of(self, count: int, obs: Any, state: Any, mask: Any) -> torch.Tensor:
         with torch.no_grad():
             answer = self.agent.get_actions_and_values(*self._seen(obs, state, mask))
-        return self._checked(answer, len(obs))[2]
+        return self._checked(answer, count)[2]
 
     def _checked(self, answer: Any, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         if not isinstance(answer, tuple | list) or len(answer) != 4:
@@ -273,3 +268,26 @@ class MultiAgentRolloutCollector(EpisodeFigures):
                     f"{ASKED}: {name}: expected shape {shape}, got {tuple(tensor.shape)}"
                 )
         return actions, log_probs, values
+
+
+def _each(batch: Any, do: Callable[[Any], Any]) -> Any:
+    """A batch with something done to each of its arrays; None stays None."""
+    if batch is None:
+        return None
+    if isinstance(batch, dict):
+        return {key: _each(part, do) for key, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(_each(part, do) for part in batch)
+    return do(batch)
+
+
+def _stacked(batches: Sequence[Any]) -> Any:
+    """Batches of one structure as one, with an axis more."""
+    first = batches[0]
+    if first is None:
+        return None
+    if isinstance(first, dict):
+        return {key: _stacked([batch[key] for batch in batches]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_stacked(parts) for parts in zip(*batches, strict=True))
+    return torch.stack(list(batches))

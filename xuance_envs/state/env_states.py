@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from xuance_envs.errors import StateError
 from xuance_envs.state import file_format
@@ -13,6 +16,8 @@ from xuance_envs.state.pickling import dumps_plain, loads_plain
 from xuance_envs.state.saved_env import Facts, SavedEnv
 
 __all__ = ["EnvStates"]
+
+_BOOLS = frozenset({bool, np.bool_})
 
 
 class EnvStates:
@@ -73,12 +78,16 @@ class EnvStates:
         return len(self.envs)
 
     def __getitem__(self, index: int | slice | Sequence[int]) -> EnvStates:
-        """The states of some of the environments: of one, of a slice, or of those listed."""
+        """The states of some of the environments: of one, of a slice, or of those listed.
+
+        Raises:
+            TypeError: it is none of these, such as a mask.
+            IndexError: there is no such environment.
+        """
         if isinstance(index, slice):
             envs = self.envs[index]
         else:
-            which: Any = index if hasattr(index, "__len__") else [index]
-            envs = tuple(self.envs[int(i)] for i in which)
+            envs = tuple(self.envs[i] for i in _indices(index, len(self)))
         return EnvStates(envs, self.facts, self.shared, self.trusted)
 
     def __iter__(self) -> Iterator[EnvStates]:
@@ -207,3 +216,19 @@ class EnvStates:
             trusted: whether it may name classes of any module.
         """
         return cls.from_bytes(Path(path).read_bytes(), trusted)
+
+
+def _indices(index: int | Sequence[int], count: int) -> list[int]:
+    given = [index] if isinstance(index, (int, np.integer)) else index
+    try:
+        if not _BOOLS.isdisjoint(map(type, given)):
+            raise TypeError
+        found = list(map(operator.index, given))
+    except TypeError:
+        raise TypeError(
+            f"expected an index, a slice or a sequence of indices, got {index!r}"
+        ) from None
+    for i in found:
+        if not -count <= i < count:
+            raise IndexError(f"expected indices of {count} states, got {i}")
+    return found

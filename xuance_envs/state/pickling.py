@@ -7,6 +7,7 @@ import importlib
 import io
 import operator
 import pickle
+import random
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.state import rebuild
-from xuance_envs.state.faults import FaultError, kind_of
+from xuance_envs.state.faults import FaultError, MismatchError, kind_of
 from xuance_envs.state.fingerprint import is_space
-from xuance_envs.state.plan import Plan, is_kept, is_native
+from xuance_envs.state.plan import FUNCTION, Plan, is_kept, is_native, name_of
 
 __all__ = ["StatePickler", "StateUnpickler", "check_harmless", "dumps_plain", "loads_plain"]
 
@@ -70,9 +71,19 @@ _PLAIN = {
         "python_random",
     )
 }
-_IN_TARGET = ("there", "native", "class_named", "method")
+_IN_TARGET = (
+    "there",
+    "function",
+    "native",
+    "class_named",
+    "method",
+    "with_attributes",
+    "with_random",
+)
 _FUNCTIONS = frozenset(id(getattr(rebuild, name)) for name in (*_PLAIN, *_IN_TARGET))
 _REDUCERS = rebuild.REDUCERS
+_NEW: Any = object().__reduce_ex__(2)[0]
+"""What makes an object of a class, by the name under which pickles know it."""
 
 
 class StatePickler(pickle.Pickler):
@@ -107,7 +118,7 @@ class StatePickler(pickle.Pickler):
         if kind is types.FunctionType or kind is types.BuiltinFunctionType:
             if id(obj) in _FUNCTIONS or (path := self._plan.find(obj)) is None:
                 return NotImplemented
-            return rebuild.there, (path,)
+            return rebuild.function, (path, name_of(obj))
         if kind is types.MethodType:
             return rebuild.method, (obj.__self__, obj.__name__)
         if isinstance(obj, type):
@@ -123,7 +134,25 @@ class StatePickler(pickle.Pickler):
             raise FaultError("", f"a {kind_of(obj)} cannot be saved: its library keeps its state")
         if is_kept(kind) and (path := self._plan.find(obj)) is not None:
             return rebuild.there, (path,)
-        return NotImplemented
+        return _whole(obj)
+
+
+def _whole(obj: Any) -> Any:
+    """How an object is written whose class leaves something out of its pickles.
+
+    Raises:
+        FaultError: nothing else is known of it, either.
+    """
+    kind = type(obj)
+    if isinstance(obj, random.Random):
+        state = random.Random.getstate(obj), vars(obj)
+        return _NEW, (kind,), state, None, None, rebuild.with_random
+    if isinstance(obj, np.random.Generator):
+        raise FaultError("", "NumPy's pickles forget of which class it is")
+    pickles = getattr(kind, "__getstate__", None)
+    if getattr(pickles, "__qualname__", "") == "EzPickle.__getstate__":  # which make another one
+        return _NEW, (kind,), vars(obj), None, None, rebuild.with_attributes
+    return NotImplemented
 
 
 def _is_elsewhere(array: Any) -> bool:
@@ -190,6 +219,32 @@ class _Target:
 
     method = staticmethod(getattr)
 
+    # These change what has just been made, and nothing else, where the state can be trusted.
+
+    def with_attributes(self, made: Any, attributes: dict[str, Any]) -> None:
+        """Gives an object that was just made its attributes."""
+        if not self._trusted:
+            raise _not_harmless(type(made).__module__, type(made).__qualname__)
+        vars(made).update(attributes)
+
+    def with_random(self, made: Any, state: tuple[Any, dict[str, Any]]) -> None:
+        """Gives a generator of a class derived from Python's its state and its attributes."""
+        drawn, attributes = state
+        self.with_attributes(made, attributes)
+        random.Random.setstate(made, drawn)
+
+    def function(self, path: tuple[Any, ...], name: str) -> Any:
+        """What the environment has at a place, if that is the function of this name.
+
+        Raises:
+            MismatchError: it is another one.
+        """
+        found = self.there(path)
+        if name_of(found) != name:
+            where = ".".join(map(str, path[1:]))
+            raise MismatchError(f"{FUNCTION}: {where}", name, name_of(found) or kind_of(found))
+        return found
+
     def __init__(self, plan: Plan, trusted: bool) -> None:
         self.contents: list[tuple[Any, bytes]] = []
         self.there = plan.at
@@ -225,7 +280,8 @@ class _Nowhere:
 
     def __init__(self, trusted: bool) -> None:
         self._trusted = trusted
-        self.there = self.native = self.method = _nothing
+        self.there = self.function = self.native = self.method = _nothing
+        self.with_attributes = self.with_random = _nothing
 
     def class_named(self, module: str, name: str) -> Any:
         """A class, if it is harmless."""

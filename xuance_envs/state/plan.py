@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import logging
+import threading
 import types
 import zlib
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from xuance_envs.state.fingerprint import Fingerprint, is_space, parts_of_space
 from xuance_envs.state.handlers import Handler, handler_of
 from xuance_envs.state.layers import INNER, Layer, layers_of
 
-__all__ = ["Path", "Plan", "is_kept"]
+__all__ = ["FUNCTION", "Path", "Plan", "is_kept", "name_of"]
 
 Path = tuple[Any, ...]
 """Where something is: the number of a layer, the name of an attribute, and keys into containers."""
@@ -38,6 +39,9 @@ _KEPT_MODULES = (
     "moviepy",
     "gymnasium.envs.mujoco.mujoco_rendering",
 )
+FUNCTION = "function"
+"""Begins what says which function an attribute is, and by itself that it is said at all."""
+
 _NATIVE_MODULES = frozenset({"mujoco", "ale_py", "Box2D"})
 _OUR_OWN = frozenset(
     {"gymnasium", "gym", "xuance_envs", "builtins", "abc", "typing", "collections", "ale_py"}
@@ -49,9 +53,20 @@ _OUR_OWN = frozenset(
 def is_kept(kind: Any) -> bool:
     """Whether values of a type are no state: each environment keeps its own."""
     module = kind.__module__
+    if issubclass(kind, threading.local):
+        return False
     return issubclass(kind, _KEPT_TYPES) or any(
         module == name or module.startswith(f"{name}.") for name in _KEPT_MODULES
     )
+
+
+def name_of(value: Any) -> str | None:
+    """The full name of a function or a class, by which it is told from others."""
+    if isinstance(value, functools.partial):
+        return name_of(value.func)
+    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)):
+        return f"{value.__module__}.{value.__qualname__}"
+    return None
 
 
 @functools.cache
@@ -89,6 +104,7 @@ class Plan:
         self.whole: set[int] = set()
         self.spaces: list[Any] = []
         self._functions: list[tuple[str, Any]] = []
+        self._named: dict[str, tuple[int, str]] = {FUNCTION: (0, "")}
         seen = set(self.known)
         for k, layer in enumerate(self.layers):
             handler = handler_of(type(layer.obj))
@@ -133,6 +149,10 @@ class Plan:
         if kind is types.MethodType and handler_of(type(value.__self__)) is not None:
             return True
         if is_kept(kind):
+            function = name_of(value)
+            if function is not None:
+                what = f"{FUNCTION}: {layer.name}.{name}"
+                self._named[what] = zlib.crc32(function.encode()), function
             if isinstance(value, (types.FunctionType, functools.partial)):
                 self._functions.append((f"{layer.name}.{name}", value))
             return True
@@ -188,7 +208,7 @@ class Plan:
         return None
 
     def around(self, pickler: Any) -> dict[str, tuple[int, str]]:
-        """What functions hold and what classes hold, which cannot be put into an environment.
+        """Which functions it has, what these and classes hold: what cannot be put into another one.
 
         Args:
             pickler: pickles a value into a file.
@@ -196,7 +216,7 @@ class Plan:
         Returns:
             By name a number that tells whether it is the same, and the beginning of it in words.
         """
-        found: dict[str, tuple[int, str]] = {}
+        found = dict(self._named)
         for name, function in self._functions:
             content = _held_by(function)
             if content is not None:

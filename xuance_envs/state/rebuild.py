@@ -19,6 +19,7 @@ __all__ = [
     "array",
     "bit_generator",
     "class_named",
+    "function",
     "generator",
     "method",
     "native",
@@ -27,6 +28,8 @@ __all__ = [
     "scalar",
     "there",
     "view",
+    "with_attributes",
+    "with_random",
 ]
 
 _NEEDS_TARGET = "only of use where a state is put into an environment"
@@ -34,6 +37,21 @@ _NEEDS_TARGET = "only of use where a state is put into an environment"
 
 def there(path: tuple[Any, ...]) -> Any:
     """What the environment that is loaded into has at this place."""
+    raise TypeError(_NEEDS_TARGET)
+
+
+def function(path: tuple[Any, ...], name: str) -> Any:
+    """The same, where it is a function of this name."""
+    raise TypeError(_NEEDS_TARGET)
+
+
+def with_attributes(made: Any, attributes: dict[str, Any]) -> None:
+    """Gives an object that was just made its attributes."""
+    raise TypeError(_NEEDS_TARGET)
+
+
+def with_random(made: Any, state: tuple[Any, dict[str, Any]]) -> None:
+    """Gives a generator of a class derived from Python's its state and its attributes."""
     raise TypeError(_NEEDS_TARGET)
 
 

@@ -34,8 +34,9 @@ class RayVecEnv_Gym(GroupedVecEnv):
     """Many environments on the machines of a Ray cluster.
 
     Workers step a group of environments each. A machine's workers are processes of one actor,
-    which share memory with it, or each is an actor of its own. A vector step is one call and one
-    reply per actor, with the actions, observations, rewards, flags and infos as raw arrays.
+    which share memory with it, or each is an actor of its own. A vector step is one request and
+    one reply per actor, with the actions, observations, rewards, flags and infos as raw arrays,
+    over a connection between this process and the actor.
     Trajectories are the same, bit for bit, as those of
     :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv`, for environments that keep to
     their own random generators.
@@ -222,12 +223,14 @@ def start_actors(  # noqa: D417  # the class says what the others are
     )
     groups = WorkerGroups(backend, None, describe, restarts)
     places = [actor.place for actor in backend.actors]
+    by_calls = "" if cluster.obstacle is None else f", asked by Ray's calls: {cluster.obstacle}"
     logger.info(
-        "%d environments in %d workers of %d Ray actors on %d nodes",
+        "%d environments in %d workers of %d Ray actors on %d nodes%s",
         len(recipe),
         len(split),
         len(places),
         len({node for _, node in filter(None, places)}),
+        by_calls,
     )
     return groups
 

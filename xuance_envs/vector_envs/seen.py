@@ -89,7 +89,12 @@ def checked_clones(
             one source nor as many as targets.
     """
     targets = checked_env_ids([dst_ids] if _is_index(dst_ids) else dst_ids, num_envs)  # type: ignore[arg-type,list-item]
-    given = [src_ids] if _is_index(src_ids) else list(src_ids)  # type: ignore[arg-type]
+    try:
+        given = [src_ids] if _is_index(src_ids) else list(src_ids)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(
+            f"src_ids: expected an int or a sequence of ints, got {src_ids!r}"
+        ) from None
     sources = [checked_env_ids([one], num_envs)[0] for one in given]  # type: ignore[list-item]
     if len(sources) == 1:
         sources *= len(targets)

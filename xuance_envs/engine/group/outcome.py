@@ -25,7 +25,15 @@ __all__ = [
 ]
 
 OF_STATES = frozenset(
-    {"save_states", "hand_over", "prepare_states", "load_states", "with_states", "resume"}
+    {
+        "save_states",
+        "hand_over",
+        "prepare_states",
+        "load_states",
+        "forget_states",
+        "with_states",
+        "resume",
+    }
 )
 """The commands about the states of environments."""
 

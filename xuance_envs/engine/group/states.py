@@ -112,7 +112,7 @@ class GroupStates:
             StateError: one cannot be saved.
         """
         self._register(registry)
-        self._here, self._leaving, self._prepared = {}, {}, {}
+        self.forget_states()
         facts: dict[bytes, bytes] = {}
 
         def save_one(i: int) -> tuple[bytes, bytes, bool]:
@@ -151,9 +151,9 @@ class GroupStates:
         Raises:
             StateError: another process has them, and they are gone.
         """
-        leaving, self._leaving = self._leaving, {}
         for i, part in zip(places, lent, strict=True):
-            part.write(self._found(leaving, i, "save_state"))
+            part.write(self._found(self._leaving, i, "save_state"))
+            del self._leaving[i]
 
     def prepare_states(
         self,
@@ -226,6 +226,10 @@ class GroupStates:
             leaves, info, pending, arguments = prepared[i].seen
             showings[i] = Showing(leaves, info, bool(pending), arguments)
         return self._group.show(showings)
+
+    def forget_states(self) -> None:
+        """Lets go of all that is kept for the next command."""
+        self._here, self._leaving, self._prepared = {}, {}, {}
 
     # -- for who loses no step ----------------------------------------------------------
 

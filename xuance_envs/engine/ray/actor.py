@@ -19,7 +19,7 @@ from xuance_envs.engine.group.host import GroupHost
 from xuance_envs.engine.group.requests import Request
 from xuance_envs.engine.group.step_clock import NEWS_BYTES
 from xuance_envs.engine.process.black_box import REGION
-from xuance_envs.engine.ray.messages import Answer, Ask, pack_answers, unpack_asks
+from xuance_envs.engine.ray.messages import Answer, Ask, asked, pack_answers, unpack_asks
 from xuance_envs.engine.ray.wire import NOTHING, ActorWire, Extents
 from xuance_envs.engine.serialization import loads
 
@@ -120,6 +120,15 @@ class GroupsActor(ABC):
         """
         self._wire = ActorWire(self._allocated(loads(spaces)), self._plan.split)
 
+    @property
+    def num_groups(self) -> int:
+        """How many groups it has."""
+        return len(self._groups)
+
+    def is_for_all(self, request: bytes) -> bool:
+        """Whether a request is for all of its groups."""
+        return asked(request) == len(self._groups)
+
     def answer(self, request: bytes, *states: bytes) -> bytes:
         """Has groups do what they are asked; the same request again is not executed again.
 
@@ -129,6 +138,10 @@ class GroupsActor(ABC):
             request: what they are asked.
             states: what some of them are lent.
         """
+        return b"".join(self.parts_of_answer(request, *states))
+
+    def parts_of_answer(self, request: bytes, *states: bytes) -> list[Any]:
+        """The same as the buffers that it consists of, the arrays among them."""
         asks, start = unpack_asks(request)
         groups = [self._groups[ask.group] for ask in asks]
         with ExitStack() as stack:
@@ -147,7 +160,7 @@ class GroupsActor(ABC):
                 for ask, answer in zip(asks, answers, strict=True)
                 if answer.is_outcome
             }
-            return pack_answers(answers, self._wire.results(extents) if extents else b"")
+            return pack_answers(answers, self._wire.results(extents) if extents else ())
 
     @contextmanager
     def _lent(self, states: Sequence[bytes]) -> Iterator[Sequence[Any]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import select
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -19,11 +21,18 @@ from xuance_envs.engine.ray.cluster import LostError, RayCluster
 from xuance_envs.engine.ray.driver import ActorDriver
 from xuance_envs.engine.ray.ref_lender import RefLender
 from xuance_envs.engine.ray.shares import ActorShare
-from xuance_envs.engine.ray.worker_actor import ActorSettings, WorkerActor
+from xuance_envs.engine.ray.ways import LOOK, Connection
+from xuance_envs.engine.ray.worker_actor import CONNECTING, ActorSettings, WorkerActor
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.engine.waiting import Waiter
 
 __all__ = ["Actors"]
+
+logger = logging.getLogger("xuance_envs")
+
+BOTH = 0.01
+"""Seconds between two looks at what Ray tells while connections are waited for: where some actors
+are connected to, and others are not."""
 
 PATIENCE = 5.0
 """Seconds actors have to close their environments before they are killed."""
@@ -59,6 +68,7 @@ class Actors(Backend[ActorDriver]):
         self.lender = RefLender(settings.cluster)
         self._settings = settings
         self._plan = plan
+        self._connects = settings.cluster.obstacle is None
         self._shares = shares
         self._place_of = {
             worker: (number, worker - share.workers.start)
@@ -121,11 +131,31 @@ class Actors(Backend[ActorDriver]):
                 actor.lose(str(error))
                 lost = next(worker for worker in self.workers if worker.actor is actor)
                 raise lost.death() from None
+        if self._connects:
+            self._connect()
         super().attach(spaces, arrays)
+
+    def _connect(self) -> None:
+        """Connects to all actors, which have started by now."""
+        for actor in self.actors:
+            actor.listen()
+        left, unconnected = CONNECTING, []
+        for actor in self.actors:
+            began = monotonic()
+            why = actor.connect(began + left)
+            if why is not None:  # those that cannot be reached have that time in all
+                left = max(left - (monotonic() - began), 0.0)
+                unconnected.append(actor.unconnected(why))
+        if unconnected:
+            self._connects = False  # also to those that take the place of others
+            logger.warning(
+                "%s; %d of %d actors are asked by Ray's calls",
+                *(unconnected[0], len(unconnected), len(self.actors)),
+            )
 
     def _attach_actor(self, actor: WorkerActor) -> None:
         envs = actor.plan.envs
-        actor.attach(self._arrays.slice(envs.start, envs.stop))
+        actor.attach(self._arrays.slice(envs.start, envs.stop), self._connects)
 
     def waiter(self, drivers: Sequence[Driver]) -> Waiter:
         """See :class:`~xuance_envs.engine.backend.Backend`."""
@@ -149,7 +179,7 @@ class Actors(Backend[ActorDriver]):
 
 
 class _ActorWaiter(Waiter):
-    """Waits for the first of some actors that replies.
+    """Waits for the first of some actors that replies, by a connection or to a call of Ray's.
 
     Args:
         actors: the actors.
@@ -159,31 +189,70 @@ class _ActorWaiter(Waiter):
     def __init__(self, actors: Actors, settings: ActorSettings) -> None:
         self._actors = actors
         self._cluster = settings.cluster
+        self._next_look = 0.0
 
     def watch(self, group: int) -> None:
         """See :class:`~xuance_envs.engine.waiting.Waiter`."""
 
     def now(self, at_work: Collection[int]) -> set[int]:
         """See :class:`~xuance_envs.engine.waiting.Waiter`."""
-        return self._answering(at_work, None, 0.0)
+        return self._answering(at_work, 0.0)
 
     def wait(self, at_work: Collection[int], until: float | None) -> set[int]:
         """See :class:`~xuance_envs.engine.waiting.Waiter`."""
-        seconds = None if until is None else max(until - monotonic(), 0.0)
-        # All that have: where one is waited for, Ray tells of one.
-        return self.now(at_work) or self._answering(at_work, 1, seconds)
+        while True:
+            # All that have: where one is waited for, Ray tells of one.
+            found = self.now(at_work)
+            if found or (until is not None and monotonic() >= until):
+                return found
+            left = LOOK if until is None else min(max(until - monotonic(), 0.0), LOOK)
+            if found := self._answering(at_work, left):
+                return found
 
-    def _answering(
-        self, at_work: Collection[int], count: int | None, seconds: float | None
-    ) -> set[int]:
+    def _answering(self, at_work: Collection[int], seconds: float) -> set[int]:
         self._actors.flush()
+        waiting = [self._actors.workers[group] for group in at_work]
+        connections = {
+            connection.fd: connection
+            for connection in dict.fromkeys(worker.connection for worker in waiting)
+            if connection is not None
+        }
+        for connection in connections.values():
+            connection.take_in()  # what has been read before
+        found = {group for group in at_work if self._actors.workers[group].answered}
         groups_of: dict[Any, set[int]] = {}
         for group in at_work:
-            groups_of.setdefault(self._actors.workers[group].ref, set()).add(group)
-        if not groups_of:
-            return set()
-        ready = self._cluster.wait(list(groups_of), count or len(groups_of), seconds)
-        return set().union(*(groups_of[ref] for ref in ready))
+            worker = self._actors.workers[group]
+            if group not in found and worker.connection is None:
+                groups_of.setdefault(worker.ref, set()).add(group)
+        left = 0.0 if found else seconds
+        if connections:
+            for fd, _ in _poll(connections, min(left, BOTH) if groups_of else left):
+                connections[fd].read()
+            found.update(group for group in at_work if self._actors.workers[group].answered)
+            left = 0.0
+        if groups_of:
+            count = 1 if left else len(groups_of)
+            ready = self._cluster.wait(list(groups_of), count, left)
+            found.update(*(groups_of[ref] for ref in ready))
+        if monotonic() >= self._next_look:
+            self._next_look = monotonic() + LOOK
+            self._look_at(connections.values())
+        return found
+
+    def _look_at(self, connections: Collection[Connection]) -> None:
+        """Notices which are served no longer."""
+        by_ref = {connection.served: connection for connection in connections}
+        if by_ref:
+            for ref in self._cluster.wait(list(by_ref), len(by_ref), 0.0):
+                by_ref[ref].end()
+
+
+def _poll(fds: Collection[int], seconds: float) -> list[tuple[int, int]]:
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return poll.poll(seconds * 1e3)
 
 
 def end_actors(cluster: RayCluster, actors: list[WorkerActor], patience: float = PATIENCE) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import select
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 
 from xuance_envs.engine.ray.actor import ActorPlan, GroupActor
 from xuance_envs.engine.ray.machine import MachineActor
+from xuance_envs.engine.ray.serving import ServedActor
 
 __all__ = ["ActorOptions", "LostError", "RayCluster"]
 
@@ -106,7 +108,7 @@ class ActorOptions:
         return NodeAffinitySchedulingStrategy(self.node, soft=True)
 
 
-class _Placed:
+class _Placed(ServedActor):
     """What an actor of Ray's tells of itself."""
 
     def whereabouts(self) -> tuple[int, str]:
@@ -114,6 +116,12 @@ class _Placed:
         import ray
 
         return os.getpid(), str(ray.get_runtime_context().get_node_id())
+
+    def listen(self) -> tuple[str, int, bytes]:
+        """Begins to listen at the address that Ray knows its node by."""
+        import ray
+
+        return self.listen_at(ray.util.get_node_ip_address())
 
 
 class ClusterActor(_Placed, GroupActor):
@@ -196,12 +204,22 @@ class RayCluster:
 
     # -- actors -----------------------------------------------------------------------
 
+    @property
+    def obstacle(self) -> str | None:
+        """Why actors are not to be connected to, in words; None where they are."""
+        if self._ray.util.client.ray.is_connected():
+            return "this program is no part of the cluster (ray://)"
+        if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+            return "the cluster's connections are encrypted (RAY_USE_TLS)"
+        return None if hasattr(select, "poll") else "this system has no poll"
+
     def start_actor(self, options: ActorOptions, plan: ActorPlan) -> Any:
         """Starts an actor, and does not wait for it; returns its handle."""
         if not plan.in_processes:
             return self.start(ClusterActor, options, plan)
-        # Groups may be asked one by one; and there is something else to ask of them all.
-        return self.start(ClusterMachine, options, plan, max_concurrency=len(plan.split) + 2)
+        # Groups may be asked one by one, while there is a connection; and there is something else
+        # to ask of them all.
+        return self.start(ClusterMachine, options, plan, max_concurrency=len(plan.split) + 3)
 
     def start(self, kind: type[Any], options: ActorOptions, plan: Any, **more: Any) -> Any:
         """The same for an actor of any class, which is made of its plan."""

@@ -1,8 +1,8 @@
 """A group in a Ray actor, as a driver.
 
-A request is answered, or it is an error that says what became of the actor and where it was. Ray
-may not know whether a call that failed was executed: the actor then counts as lost and is killed,
-and no call is made twice. Where the group has a process of its own in the actor, that may be lost
+A request is answered, or it is an error that says what became of the actor and where it was. Nobody
+may know whether what it was asked last was executed: the actor then counts as lost and is killed,
+and nothing is asked twice. Where the group has a process of its own in the actor, that may be lost
 alone.
 """
 
@@ -19,7 +19,8 @@ from xuance_envs.engine.group.requests import PLAIN, Request
 from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, take_news
 from xuance_envs.engine.ray.cluster import LostError
 from xuance_envs.engine.ray.messages import HOW_CODE_COMES, Answer, Ask
-from xuance_envs.engine.ray.worker_actor import LOOK, ActorSettings, Call, WorkerActor
+from xuance_envs.engine.ray.ways import LOOK, Call, Connection
+from xuance_envs.engine.ray.worker_actor import ActorSettings, WorkerActor
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 
@@ -58,7 +59,6 @@ class ActorDriver(WorkerDriver):
         super().__init__(*actor.plan.split[group])
         self.actor = actor
         self._settings = settings
-        self._cluster = settings.cluster
         self._group = group
         self._flush = flush
         self._grace = GRACE if actor.plan.in_processes else 0.0
@@ -77,10 +77,22 @@ class ActorDriver(WorkerDriver):
         """See :class:`~xuance_envs.engine.backend.WorkerDriver`: its actor knows of them."""
 
     @property
-    def ref(self) -> Any:
-        """What Ray knows its last call by."""
+    def answered(self) -> bool:
+        """Whether its result takes no waiting."""
         call = self.actor.call_of(self._group)
-        return None if call is None else call.ref
+        return call is None or call.answers is not None or self.actor.lost is not None
+
+    @property
+    def connection(self) -> Connection | None:
+        """By which its last call is answered; None where Ray tells of that."""
+        call = self.actor.call_of(self._group)
+        return None if call is None else self.actor.connection_of(call)
+
+    @property
+    def ref(self) -> Any:
+        """What Ray tells by that its last call is answered, or cannot be."""
+        call = self.actor.call_of(self._group)
+        return None if call is None else self.actor.ref_of(call)
 
     def pack_actions(self, actions: list[list[Any]]) -> bytes:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
@@ -117,10 +129,10 @@ class ActorDriver(WorkerDriver):
         return PLAIN.get(answer.code) or self.unpack(answer.code, answer.payload)
 
     def _answer(self, deadline: float | None) -> Answer:
-        self._flush()
         call = self.actor.call_of(self._group)
         if call is None or call.answers is None:
-            call = self._fetch(call, deadline)
+            self._flush()
+            call = self._fetch(self.actor.call_of(self._group), deadline)
         assert call.answers is not None
         answer = call.answers[self._group]
         if answer is not self._timed:
@@ -140,24 +152,21 @@ class ActorDriver(WorkerDriver):
             ends = [now + LOOK, self.due, deadline]
             try:
                 left = min(end for end in ends if end is not None) - now
-                self.actor.take(call, bytes(self._cluster.get(call.ref, max(left, 0.0))))
+                self.actor.receive(call, max(left, 0.0))
                 return call
             except LostError as error:
                 self.actor.lose(str(error))
                 break
             except TimeoutError:
                 now = monotonic()
-            if self.due is not None and now >= self.due and not self._replied(call):
+            if self.due is not None and now >= self.due and not self.actor.progresses(call):
                 raise self._overdue()
             if deadline is not None and now >= deadline:
                 raise TimeoutError
+            self._flush()
             for sibling in self.siblings:
                 sibling.look()
         raise self.death()
-
-    def _replied(self, call: Call) -> bool:
-        """Whether there is a reply, which may still be on its way from another machine."""
-        return bool(self._cluster.wait([call.ref], 1, 0.0))
 
     def look(self) -> None:
         """Notices, without waiting, that the actor has been lost.

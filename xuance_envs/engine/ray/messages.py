@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from xuance_envs.engine.group.requests import PLAIN, Reply
 from xuance_envs.engine.group.step_clock import NEWS_BYTES
@@ -18,6 +18,7 @@ __all__ = [
     "HOW_CODE_COMES",
     "Answer",
     "Ask",
+    "asked",
     "pack_answers",
     "pack_asks",
     "unpack_answers",
@@ -93,6 +94,12 @@ def pack_asks(asks: Sequence[Ask], actions: bytes) -> bytes:
     return b"".join([_COUNT.pack(len(asks)), *lines, actions, *besides])
 
 
+def asked(request: bytes) -> int:
+    """How many groups a request asks."""
+    count: int = _COUNT.unpack_from(request)[0]
+    return count
+
+
 def unpack_asks(request: bytes) -> tuple[list[Ask], int]:
     """What a request asks, and where in it the actions begin."""
     (count,) = _COUNT.unpack_from(request)
@@ -109,17 +116,22 @@ def unpack_asks(request: bytes) -> tuple[list[Ask], int]:
     return asks, start
 
 
-def pack_answers(answers: Sequence[Answer], results: bytes) -> bytes:
-    """A reply, with the results of those answers that are outcomes."""
+def pack_answers(answers: Sequence[Answer], results: Sequence[Any]) -> list[Any]:
+    """A reply as the buffers it consists of.
+
+    Args:
+        answers: of the groups.
+        results: buffers with the results of those that are outcomes.
+    """
     lines = [
         _ANSWER.pack(answer.code, *infos, *resets, masks, len(answer.payload), answer.news)
         for answer in answers
         for infos, resets, masks in [answer.extents]
     ]
-    return b"".join([*lines, results, *(answer.payload for answer in answers)])
+    return [b"".join(lines), *results, *[answer.payload for answer in answers if answer.payload]]
 
 
-def unpack_answers(reply: bytes, count: int) -> tuple[list[Answer], int]:
+def unpack_answers(reply: bytes | memoryview, count: int) -> tuple[list[Answer], int]:
     """The answers of so many groups, and where in the reply the results begin."""
     start = count * _ANSWER.size
     lines = list(_ANSWER.iter_unpack(memoryview(reply)[:start]))
@@ -127,6 +139,7 @@ def unpack_answers(reply: bytes, count: int) -> tuple[list[Answer], int]:
     answers = []
     for code, *columns, masks, size, news in lines:
         extents = Extents((columns[0], columns[1]), (columns[2], columns[3]), masks)
-        answers.append(Answer(code, extents, news, reply[at : at + size]))
+        payload = bytes(reply[at : at + size]) if size else b""
+        answers.append(Answer(code, extents, news, payload))
         at += size
     return answers, start

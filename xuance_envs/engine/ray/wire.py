@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,8 +74,8 @@ class GroupWire:
         """
         return _load(data, start, self._actions)
 
-    def results(self, extents: Extents) -> bytes:
-        """What a command left in the arrays.
+    def results(self, extents: Extents) -> list[Any]:
+        """What a command left in the arrays, as buffers, some of which are these arrays.
 
         Args:
             extents: how much of them is in use.
@@ -90,7 +91,7 @@ class GroupWire:
             used = self._arrays.reset_infos.first(*extents.resets).take(envs)
             parts += [array[envs] for array in self._at_ends]
             parts += [used.bytes, used.cells, used.kinds]
-        return b"".join(parts)
+        return parts
 
     def take_results(self, data: Any, start: int, extents: Extents) -> int:
         """Stores the results that came from :meth:`results`, with the same arguments.
@@ -152,15 +153,15 @@ class ActorWire:
             start = self._each[group].take_actions(data, start)
         return start
 
-    def results(self, extents: Mapping[int, Extents]) -> bytes:
-        """What a command left in the arrays of some groups.
+    def results(self, extents: Mapping[int, Extents]) -> list[Any]:
+        """What a command left in the arrays of some groups, as buffers.
 
         Args:
             extents: by group, how much of its arrays is in use.
         """
         if len(extents) == len(self._each):
             return self._all.results(_most(extents.values()))
-        return b"".join([self._each[group].results(used) for group, used in extents.items()])
+        return list(chain(*(self._each[group].results(used) for group, used in extents.items())))
 
     def take_results(self, data: Any, start: int, extents: Mapping[int, Extents]) -> int:
         """See :meth:`GroupWire.take_results`."""

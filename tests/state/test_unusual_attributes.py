@@ -1,0 +1,249 @@
+"""What few environments hold: it goes on exactly, or there is an error that says why not."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.utils import EzPickle
+
+from xuance_envs import DummyVecEnv, EnvStates, StateError, StateMismatchError, check_saving
+from xuance_envs.state import rebuild
+from xuance_envs.state.pickling import check_harmless
+from xuance_envs.state.single import StateOfEnv
+
+
+class Phased(gymnasium.Env):  # type: ignore[type-arg]
+    """Changes what it is from its third step on."""
+
+    observation_space = spaces.Box(-1e9, 1e9, (2,), np.float64)
+    action_space = spaces.Discrete(3)
+    phases: tuple[Any, Any] = (None, None)
+
+    def phase(self, number: int) -> None:
+        self.current = self.phases[number]
+
+    def value(self) -> float:
+        return float(self.current(3))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        self.phase(0)
+        return np.zeros(2), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 3:
+            self.phase(1)
+        seen = np.array([self.value(), self.np_random.random()])
+        return seen, self.value(), self.steps == 11, False, {}
+
+
+def double(value: Any) -> Any:
+    return 2 * value
+
+
+def triple(value: Any) -> Any:
+    return 3 * value
+
+
+class Functions(Phased):
+    phases = double, triple
+
+
+class Lambdas(Phased):
+    def phase(self, number: int) -> None:
+        if number:
+            self.current = lambda value: value
+        else:
+
+            def first(value: Any) -> Any:
+                return -value
+
+            self.current = first
+
+
+class InAList(Lambdas):
+    def phase(self, number: int) -> None:
+        super().phase(number)
+        self.current = [self.current]
+
+    def value(self) -> float:
+        return float(self.current[0](3))
+
+
+class Types(Phased):
+    phases = int, complex
+
+    def value(self) -> float:
+        return float(self.current is int)
+
+
+class Ufuncs(Phased):
+    phases = np.negative, np.square
+
+
+class Partials(Phased):
+    phases = functools.partial(double), functools.partial(triple)
+
+
+class Methods(Phased):
+    def phase(self, number: int) -> None:
+        self.current = self.up if number else self.down
+
+    def up(self, value: Any) -> Any:
+        return value + self.steps
+
+    def down(self, value: Any) -> Any:
+        return value - self.steps
+
+
+def after(make: Callable[[], Any], steps: int) -> Any:
+    env = make()
+    env.reset(seed=1)
+    for _ in range(steps):
+        env.step(1)
+    return env
+
+
+@pytest.mark.parametrize("kind", [Functions, Lambdas, InAList, Types, Partials])
+def test_another_function_is_told_or_goes_on(kind: Any) -> None:
+    with DummyVecEnv([kind]) as envs, DummyVecEnv([kind]) as other:
+        envs.reset(seed=1)
+        other.reset(seed=2)
+        before = envs.save_state()
+        for _ in range(5):
+            envs.step([1])
+        state = envs.save_state()
+        for each in (state, EnvStates.from_bytes(state.to_bytes())):
+            with pytest.raises(StateMismatchError, match=r"another function: .*current") as caught:
+                other.load_state(each)
+            assert caught.value.saved != caught.value.here
+        expected = [envs.step([1])[:2] for _ in range(2)]
+        other.load_state(before)
+        for _ in range(4):
+            other.step([1])
+        other.load_state(state)  # whose function it has by now
+        for obs, rewards in expected:
+            got = other.step([1])
+            assert np.array_equal(got[0], obs)
+            assert rewards == got[1]
+
+
+@pytest.mark.parametrize("kind", [Methods, Ufuncs])
+def test_methods_and_numpys_functions_are_state(kind: Any) -> None:
+    check_saving(kind, steps=20)
+    env, twin = after(kind, 5), after(kind, 1)
+    StateOfEnv(twin).prepare(StateOfEnv(env).save(), trusted=True).put_in()
+    assert twin.step(1)[1] == env.step(1)[1]
+
+
+def test_states_of_before_functions_were_told_are_read() -> None:
+    env, twin = after(Lambdas, 5), after(Lambdas, 1)
+    source = StateOfEnv(env)
+    source.plan._named.clear()
+    StateOfEnv(twin).prepare(source.save(), trusted=False).put_in()
+    assert twin.steps == 5
+
+
+class Drawing(random.Random):
+    """Counts, in an attribute that its pickles lack."""
+
+    drawn = 0
+
+    def random(self) -> float:
+        self.drawn += 1
+        return super().random()
+
+
+class Part(EzPickle):
+    """Its pickles make another one, from arguments."""
+
+    def __init__(self, size: int = 2) -> None:
+        EzPickle.__init__(self, size)
+        self.size, self.held = size, [0.0] * size
+
+
+class Composed(Phased):
+    def __init__(self) -> None:
+        self.draws = Drawing(3)
+        self.parts = [Part(3)]
+        self.inner = [gymnasium.make("CartPole-v1"), gymnasium.make("CartPole-v1")]
+
+    def phase(self, number: int) -> None:
+        for env in self.inner:
+            env.reset(seed=number)
+
+    def value(self) -> float:
+        self.parts[0].held[self.steps % 3] += 1.0
+        sums = [float(env.step(self.steps % 2)[0].sum()) for env in self.inner]
+        return self.draws.random() + self.draws.drawn + sum(self.parts[0].held) + sum(sums)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of steps after an episode's end
+def test_what_pickles_leave_out_is_kept() -> None:
+    assert pickle.loads(pickle.dumps(Drawing(1))).drawn == 0
+    check_saving(Composed, steps=25)
+    env, twin = after(Composed, 7), after(Composed, 2)
+    data = StateOfEnv(env).save()
+    StateOfEnv(twin).prepare(data, trusted=True).put_in()
+    assert (twin.parts[0].held, twin.draws.drawn) == (env.parts[0].held, env.draws.drawn)
+    assert type(twin.draws) is Drawing
+    with pytest.raises(Exception, match="not among those known to be harmless"):
+        StateOfEnv(twin).prepare(data, trusted=False)
+    with pytest.raises(Exception, match="not among those known to be harmless"):
+        check_harmless(data)
+
+
+class OwnGenerator(np.random.Generator):
+    """Of which NumPy's pickles do not tell."""
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (OwnGenerator(np.random.PCG64(1)), "forget of which class it is"),
+        (threading.local(), "a _thread._local cannot be saved"),
+        ((number for number in range(3)), "a generator cannot be saved"),
+    ],
+)
+def test_what_cannot_be_saved_says_so(value: Any, reason: str) -> None:
+    class Holding(Phased):
+        def __init__(self) -> None:
+            self.held = value
+
+        phases = double, triple
+
+    with DummyVecEnv([Holding]) as envs:
+        envs.reset(seed=1)
+        with pytest.raises(StateError, match=reason):
+            envs.save_state()
+
+
+def test_attributes_are_given_to_nothing_that_was_there() -> None:
+    """A hostile file cannot change an environment while it is only read."""
+    env = after(Functions, 1)
+    steps = env.steps
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return rebuild.with_attributes, (Where(), {"steps": 99})
+
+    class Where:
+        def __reduce__(self) -> Any:
+            return rebuild.there, ((0,),)
+
+    content = ([""], {}, [{}], [], [], Evil())
+    data = pickle.dumps(content, 5)
+    with pytest.raises(Exception, match="not among those known to be harmless"):
+        StateOfEnv(env).prepare(data, trusted=False)
+    assert env.steps == steps
