@@ -15,6 +15,9 @@ import numpy as np
 __all__ = ["Load", "load"]
 
 API = "/api/v1"
+EVERY = 0.01
+"""Seconds between two looks at the server's health: one after the other would be a load itself."""
+
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
@@ -111,7 +114,7 @@ def load(
 def _measured(all_of_them: list[_Session], health: _Session, seconds: float) -> Load:
     for session in (*all_of_them, health):
         session.took = []
-    elapsed = _run([*all_of_them, health], seconds)
+    elapsed = _run(all_of_them, health, seconds)
     counts = np.array([len(each.took) for each in all_of_them])
     took = np.concatenate([each.took for each in all_of_them])
     p50, p99 = np.percentile(took, [50, 99])
@@ -136,17 +139,23 @@ def _connected(address: tuple[str, int | None], head: bytes, body: dict[str, obj
     return _Session(connection, head, body)
 
 
-def _run(sessions: list[_Session], seconds: float) -> float:
+def _run(sessions: list[_Session], health: _Session, seconds: float) -> float:
     selector = selectors.DefaultSelector()
-    start = perf_counter()
+    selector.register(health.connection, selectors.EVENT_READ, health)
+    start = look = perf_counter()
     for session in sessions:
         selector.register(session.connection, selectors.EVENT_READ, session)
         session.ask()
-    waiting = len(sessions)
-    while waiting:
-        for key, _ in selector.select(60):
+    waiting, looking = len(sessions), False
+    while waiting or looking:
+        if waiting and not looking and perf_counter() >= look:
+            health.ask()
+            looking, look = True, perf_counter() + EVERY
+        for key, _ in selector.select(EVERY):
             if key.data.take():
-                if perf_counter() - start < seconds:
+                if key.data is health:
+                    looking = False
+                elif perf_counter() - start < seconds:
                     key.data.ask()
                 else:
                     waiting -= 1

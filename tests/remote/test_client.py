@@ -339,7 +339,9 @@ def test_a_server_that_never_answers_is_given_up() -> None:
 @pytest.mark.parametrize(
     ("status", "content_type", "body", "told"),
     [
-        (200, "text/html", b"<html>", "no server of environments"),
+        (200, "text/html", b"<html>", r"got 'text/html' \(HTTP 200\)$"),
+        (200, "", b"x", r"in msgpack, got nothing \(HTTP 200\)$"),
+        (200, "application/json", b"{", "no server of environments.* not JSON"),
         (200, "application/json", b"[]", "no server of environments"),
         (200, "application/json", b'{"name": "xuance_envs", "protocol": 99, "version": "9"}', "99"),
         (404, "text/html", b"nothing", "no server of environments"),

@@ -7,12 +7,14 @@ import gzip
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from time import monotonic
 
 import httpx
 import pytest
 
+from xuance_envs.errors import RemoteUnreachableError
+from xuance_envs.remote import connection
 from xuance_envs.remote import transport as transport_module
 from xuance_envs.remote.transport import (
     HttpxTransport,
@@ -280,6 +282,21 @@ def test_a_proxy_that_is_none_is_said_without_its_password(
     monkeypatch.setenv("http_proxy", proxy)
     with pytest.raises(ValueError, match="http_proxy: expected an address") as caught:
         transport_to(httpx.URL("http://example.com"), {})
+    assert "secret" not in str(caught.value)
+
+
+def test_a_proxy_that_is_not_there_is_said_without_its_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setattr(connection, "RETRIES", 0)
+    with closing(socket.create_server(("127.0.0.1", 0))) as nobody:
+        port = nobody.getsockname()[1]
+    monkeypatch.setenv("http_proxy", f"user:secret@127.0.0.1:{port}")
+    with pytest.raises(RemoteUnreachableError) as caught:
+        connection.Connection("http://example.invalid", None, 5.0).check_version()
+    assert f"reached through the proxy http://127.0.0.1:{port}: Connect" in str(caught.value)
     assert "secret" not in str(caught.value)
 
 

@@ -34,7 +34,7 @@ from xuance_envs.remote.wire.bounds import (
     check_nodes,
 )
 from xuance_envs.remote.wire.forms import Form, dumps, loads
-from xuance_envs.remote.wire.infos import info_table_from_wire, infos_from_wire
+from xuance_envs.remote.wire.infos import InfoTables, info_table_from_wire, infos_from_wire
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.spaces import space_from_wire, space_to_wire
 from xuance_envs.remote.wire.values import from_wire, to_wire
@@ -429,7 +429,10 @@ INFOS = [
 def sent(infos: list[dict[str, Any]], form: Form) -> Any:
     """The infos of a step as they arrive."""
     batch, _ = step_infos(infos).parts
-    return loads(dumps(_batch_to_wire(batch, np.arange(len(infos))), form), form)
+    tables, envs = InfoTables(), np.arange(len(infos))
+    first, again = [dumps(_batch_to_wire(tables, batch, envs), form) for _ in range(2)]
+    assert first == again  # of what was kept of the first
+    return loads(again, form)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)

@@ -28,7 +28,7 @@ from xuance_envs.remote.observed import OWNER
 from xuance_envs.remote.openapi import REFUSALS, add_descriptions
 from xuance_envs.remote.serving.admission import Account, Accounts, slowed
 from xuance_envs.remote.serving.replies import LARGE, Replies
-from xuance_envs.remote.serving.requests import FORMS, SMALL, Reply, Request, refused
+from xuance_envs.remote.serving.requests import FORMS, SMALL, Head, Reply, Request, refused
 from xuance_envs.remote.sessions import Session, Sessions
 from xuance_envs.remote.settings import Settings
 from xuance_envs.remote.wire.bounds import TooManyNodesError
@@ -46,6 +46,9 @@ S = TypeVar("S", bound=messages.SessionRequest)
 T = TypeVar("T")
 
 Answering = Callable[[Request, Account], Awaitable[Reply]]
+
+SHORT = 1024
+"""Bytes of a body up to which it stands for itself where it is compared with another one."""
 
 CALL_FIELDS = ("operation", "name", "args", "kwargs", "values", "mode")
 
@@ -103,17 +106,17 @@ class Api:
         """Answers a request for a route that takes messages."""
         account = None
         try:
-            owner = self._settings.tokens.owner(request.authorization)
+            owner = self._settings.tokens.owner(request.head.authorization)
             request.owner = owner.name
             account = self.accounts.begin(owner)
             if (rate := account.tally.requests).is_limited:
                 await slowed((rate,))
                 rate.charge()
-            return await self.posts[request.path][0](request, account)
+            return await self.posts[request.head.path][0](request, account)
         except RefusedError as error:
-            return refused(error, request.reply_form)
+            return refused(error, request.head.reply_form)
         except Exception as error:
-            return _failure(request.path, error, request.reply_form)
+            return _failure(request.head.path, error, request.head.reply_form)
         finally:
             if account is not None:
                 self.accounts.end(account)
@@ -148,7 +151,7 @@ class Api:
                 ) from None
 
         path = http.scope["path"].removeprefix(http.scope.get("root_path", ""))
-        request = Request(path, http.scope["headers"], read)
+        request = Request(Head(path, http.scope["headers"]), read)
         reply = await self.answer(request)
         http.scope[OWNER] = request.owner
         return _sent(reply)
@@ -164,9 +167,9 @@ class Api:
         message, _, _ = await self._received(request, messages.CreateSession)
         session = self.sessions.open(account, message.share_frames, message.nonce)
         answer = {"session_id": session.id, "env_ids": self._settings.catalogue.ids}
-        return _done(dumps(answer, request.reply_form), request.reply_form)
+        return _done(dumps(answer, request.head.reply_form), request.head.reply_form)
 
-    async def create_episodes(self, request: Request, account: Account) -> Reply:
+    def create_episodes(self, request: Request, account: Account) -> Awaitable[Reply]:
         """Makes environments."""
 
         async def act(message: messages.CreateEpisodes, session: Session, form: Form) -> bytes:
@@ -176,9 +179,9 @@ class Api:
             host, ids = await self.sessions.create_host(session, wanted)
             return dumps({"episode_ids": ids, **host.description}, form)
 
-        return await self._in_session(request, account, messages.CreateEpisodes, act)
+        return self._in_session(request, account, messages.CreateEpisodes, act)
 
-    async def reset(self, request: Request, account: Account) -> Reply:
+    def reset(self, request: Request, account: Account) -> Awaitable[Reply]:
         """Starts new episodes."""
 
         async def act(message: messages.Reset, session: Session, form: Form) -> bytes:
@@ -192,9 +195,9 @@ class Api:
             run = partial(host.run, reset, form, begins=envs)
             return await self._with_room(host, len(envs), form, run)
 
-        return await self._in_session(request, account, messages.Reset, act)
+        return self._in_session(request, account, messages.Reset, act)
 
-    async def step(self, request: Request, account: Account) -> Reply:
+    def step(self, request: Request, account: Account) -> Awaitable[Reply]:
         """Steps environments."""
 
         async def act(message: messages.Step, session: Session, form: Form) -> bytes:
@@ -218,12 +221,12 @@ class Api:
                     f"them: expected steps 1 and {host.num_envs} episodes in order, got steps "
                     f"{steps} and {len(envs)}",
                 )
-            step = partial(host.step, actions, form, large=not request.is_small)
+            step = partial(host.step, actions, form, large=not request.head.is_small)
             return await self._with_room(host, len(envs), form, step)
 
-        return await self._in_session(request, account, messages.Step, act)
+        return self._in_session(request, account, messages.Step, act)
 
-    async def call(self, request: Request, account: Account) -> Reply:
+    def call(self, request: Request, account: Account) -> Awaitable[Reply]:
         """Reaches into environments."""
 
         async def act(message: messages.Call, session: Session, form: Form) -> bytes:
@@ -236,9 +239,9 @@ class Api:
             asked = {name: getattr(message, name) for name in CALL_FIELDS}
             return await host.reach(envs, form, **asked)
 
-        return await self._in_session(request, account, messages.Call, act)
+        return self._in_session(request, account, messages.Call, act)
 
-    async def states(self, request: Request, account: Account) -> Reply:
+    def states(self, request: Request, account: Account) -> Awaitable[Reply]:
         """Keeps states of environments, puts them in, or drops them."""
 
         async def act(message: messages.States, session: Session, form: Form) -> bytes:
@@ -275,14 +278,16 @@ class Api:
             run = partial(host.run, put_in, form, begins=envs)
             return await self._with_room(host, len(envs), form, run)
 
-        return await self._in_session(request, account, messages.States, act)
+        return self._in_session(request, account, messages.States, act)
 
     async def statistics(self, request: Request, account: Account) -> Reply:
         """How long steps take, without waiting for the session's turn."""
         message, _, _ = await self._received(request, messages.Statistics)
         session = self.sessions.get(message.session_id, account.owner)
         host, _ = session.find(message.episode_ids)
-        return _done(dumps({"times": host.times()}, request.reply_form), request.reply_form)
+        return _done(
+            dumps({"times": host.times()}, request.head.reply_form), request.head.reply_form
+        )
 
     async def delete_session(self, session_id: str, request: HttpRequest) -> Response:
         """Closes a session, and ends its environments."""
@@ -311,17 +316,26 @@ class Api:
 
     # -- what they share --------------------------------------------------------------
 
-    async def _in_session(
+    def _in_session(
+        self,
+        request: Request,
+        account: Account,
+        model: type[S],
+        act: Callable[[S, Session, Form], Awaitable[bytes]],
+    ) -> Awaitable[Reply]:
+        """Does in a session what a request asks for, once, and says what came of it."""
+        if request.head.is_small:
+            return self._act(request, account, model, act)
+        return self._act_with_room(request, account, model, act)
+
+    async def _act_with_room(
         self,
         request: Request,
         account: Account,
         model: type[S],
         act: Callable[[S, Session, Form], Awaitable[bytes]],
     ) -> Reply:
-        """Does in a session what a request asks for, once, and says what came of it."""
-        if request.is_small:
-            return await self._act(request, account, model, act)
-        async with self.accounts.room(account, request.length or 0):
+        async with self.accounts.room(account, request.head.length or 0):
             return await self._act(request, account, model, act)
 
     async def _act(
@@ -350,27 +364,31 @@ class Api:
 
     async def _received(self, request: Request, model: type[M]) -> tuple[M, Form, bytes]:
         """A request's message, the form of its answer, and a digest of all of it."""
-        form, limits = request.form, self._limits
+        form, limits = request.head.form, self._limits
         if form is None:
             raise RefusedError(
                 415, "content_type", f"expected a content type out of {', '.join(FORMS)}"
             )
-        most = min(limits.body, SMALL) if request.is_small else limits.body
+        most = min(limits.body, SMALL) if request.head.is_small else limits.body
         body = await request.read(most, limits.upload)
-        message, digest = await self._by_thread(request, _decoded, model, form, limits.nodes, body)
-        asked = f"{request.path} {request.reply_form.content_type}"
-        return message, request.reply_form, digest + asked.encode()
+        if request.head.is_small:
+            message, digest = _decoded(model, form, limits.nodes, body)
+        else:
+            decoding = self._by_thread(request, _decoded, model, form, limits.nodes, body)
+            message, digest = await decoding
+        asked = f"{request.head.path} {request.head.reply_form.content_type}"
+        return message, request.head.reply_form, digest + asked.encode()
 
     async def _by_thread(self, request: Request, decode: Callable[..., T], *args: Any) -> T:
         """Decodes something of a request, by a thread if it can take a while."""
-        if request.is_small:
+        if request.head.is_small:
             return decode(*args)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._decoders, partial(decode, *args))
 
-    async def _with_room(
+    def _with_room(
         self, host: Host, observations: int, form: Form, act: Callable[[], Awaitable[bytes]]
-    ) -> bytes:
+    ) -> Awaitable[bytes]:
         """Makes an answer with so many observations; holds what it may take, where that is much.
 
         Raises:
@@ -384,8 +402,9 @@ class Api:
                 f"the answer could have {size} bytes of observations in {form.name}; this server "
                 f"allows {self._limits.reply}: ask for fewer steps or fewer episodes at a time",
             )
-        if size <= LARGE:
-            return await act()
+        return act() if size <= LARGE else self._with_much_room(size, act)
+
+    async def _with_much_room(self, size: int, act: Callable[[], Awaitable[bytes]]) -> bytes:
         async with self.replies.made.hold(size, self._limits.request):
             return await act()
 
@@ -402,7 +421,8 @@ def _decoded(model: type[M], form: Form, nodes: int, body: bytes) -> tuple[M, by
         raise RefusedError(413, "nodes", str(error)) from None
     except WireError as error:
         raise RefusedError(400, "malformed", str(error)) from None
-    return messages.message_of(model, node), hashlib.blake2b(body).digest()
+    digest = body if len(body) <= SHORT else hashlib.blake2b(body).digest()
+    return messages.message_of(model, node), digest
 
 
 def _done(body: bytes, form: Form) -> Reply:
@@ -420,11 +440,7 @@ def _sent(reply: Reply) -> Response:
 
 def _reply_form(request: HttpRequest) -> Form:
     """The form the client accepts, or else that of its request."""
-    return Request("", request.scope["headers"], _unread).reply_form
-
-
-async def _unread(limit: int, seconds: float) -> bytes:
-    return b""
+    return Head("", request.scope["headers"]).reply_form
 
 
 async def _refused(request: HttpRequest, error: Exception) -> Response:

@@ -248,7 +248,7 @@ def _try_environments(settings: Settings, ids: Sequence[str]) -> None:
 
 
 def _port(text: str) -> int:
-    port = int(text)
+    port = int(text) if text.isascii() and text.isdigit() else -1
     if not 0 <= port < 1 << 16:
         raise argparse.ArgumentTypeError(f"expected a port from 0 to 65535, got {text}")
     return port

@@ -16,8 +16,9 @@ from xuance_envs.errors import EnvError
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.serving.kept_states import KeptStates
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
-from xuance_envs.remote.wire.infos import InfoTable, are_tabled, what_travels
+from xuance_envs.remote.wire.infos import InfoTable, InfoTables, what_travels
 from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.patterns import Patterned
 from xuance_envs.remote.wire.spaces import space_to_wire
 from xuance_envs.remote.wire.values import from_client, to_wire
 from xuance_envs.state.env_states import EnvStates
@@ -69,28 +70,54 @@ def masks_of(vec_env: HostedVecEnv) -> Answer:
     return {} if masks is None else {"masks": masks}
 
 
-def step(vec_env: HostedVecEnv) -> Answer:
+def step(vec_env: HostedVecEnv) -> Answer | Patterned:
     """What the step gave that is pending; valid until the next one."""
     space = vec_env.observation_space
     observations, rewards, terminated, truncated, infos = vec_env.finish_step()
     batch, ends = infos.parts
-    resets: Answer = {"environments": [], "observations": None, "infos": []}
+    told = _batch_to_wire(vec_env.tables, batch, infos.envs)
+    arrays = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
+    masks = masks_of(vec_env)
+    environments: list[int] = []
+    reset_observations: Any = None
+    reset_told: Any = []
     if ends is not None:
         envs, reset_batch = ends.taken()
+        environments = envs.tolist()
+        reset_observations = vec_env.first_observations(envs)
+        reset_told = _batch_to_wire(vec_env.reset_tables, reset_batch, envs)
+
+    def answer() -> Answer:
         resets = {
-            "environments": envs.tolist(),
-            "observations": batch_to_wire(space, vec_env.first_observations(envs)),
-            "infos": _batch_to_wire(reset_batch, envs),
+            "environments": environments,
+            "observations": reset_observations,
+            "infos": reset_told,
         }
-    return {
-        "observations": batch_to_wire(space, observations),
-        "rewards": rewards,
-        "terminated": terminated,
-        "truncated": truncated,
-        "infos": _batch_to_wire(batch, infos.envs),
-        "resets": resets,
-        **masks_of(vec_env),
-    }
+        if ends is not None:
+            resets["observations"] = batch_to_wire(space, reset_observations)
+        return {
+            "observations": batch_to_wire(space, observations),
+            **arrays,
+            "infos": told,
+            "resets": resets,
+            **masks,
+        }
+
+    form = told.form if type(told) is InfoTable else None
+    reset_form = reset_told.form if type(reset_told) is InfoTable else None
+    leaves = vec_env.leaves
+    if masks or leaves is None or form is None or (environments and reset_form is None):
+        return answer()
+    pattern = vec_env.patterns.pattern((form, reset_form, len(environments)))
+    if not pattern.is_one:
+        return answer()
+    data: list[bytes | list[int]] = [leaf.tobytes() for leaf in leaves(observations)]
+    data += [rewards.tobytes(), terminated.tobytes(), truncated.tobytes(), *told.data()]
+    if environments:
+        data.append(environments)
+        data += [leaf.tobytes() for leaf in leaves(reset_observations)]
+        data += reset_told.data()
+    return Patterned(pattern, answer, data)
 
 
 def repeat(
@@ -219,12 +246,10 @@ def loaded(
     }
 
 
-def _batch_to_wire(batch: InfoBatch, envs: NDArray[np.intp]) -> Any:
+def _batch_to_wire(tables: InfoTables, batch: InfoBatch, envs: NDArray[np.intp]) -> Any:
     """The infos of some environments, in columns where they are in columns that can travel."""
-    columns = batch.columns(envs)
-    if columns is None or not are_tabled(columns):
-        return _infos_to_wire(batch.dicts(envs))
-    return InfoTable(columns, len(envs))
+    table = tables.table(batch, envs)
+    return _infos_to_wire(batch.dicts(envs)) if table is None else table
 
 
 def _infos_to_wire(infos: Sequence[Any]) -> list[Any]:

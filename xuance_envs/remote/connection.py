@@ -25,7 +25,7 @@ from xuance_envs.errors import (
 from xuance_envs.remote.failures import error_of
 from xuance_envs.remote.states import ServersStates
 from xuance_envs.remote.wire.forms import Form, dumps, loads
-from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.nodes import WireError, shown
 from xuance_envs.remote.wire.protocol import API, MAX_SEED, PROTOCOL
 from xuance_envs.remote.wire.values import from_wire
 
@@ -73,6 +73,8 @@ FAREWELL = 8.0
 
 ABSENT = (502, 503, 504)
 """What a proxy answers for a server that is not there, or not yet; the server, when it is full."""
+
+_FORMS = {form.value: form for form in Form}
 
 
 class Connection:
@@ -177,15 +179,19 @@ class Connection:
                 self._log_level, "%s %s%s %d %.1f ms", method, self.server, path, status, took
             )
         kind = headers.get("content-type", "").partition(";")[0]
+        form = _FORMS.get(kind)
+        if form is None and status < 300:
+            raise RemoteError(
+                f"expected an answer in msgpack, got {shown(kind) if kind else 'nothing'}",
+                self.server,
+                status,
+            )
         try:
-            form = Form(kind)
-            answer = loads(body, form)
-        except ValueError as error:  # another content type, or not what it says it is
+            answer = None if form is None else loads(body, form)
+        except WireError as error:
             if status < 300:
                 raise RemoteError(
-                    f"expected an answer in msgpack, got {kind or 'nothing'}: {error}",
-                    self.server,
-                    status,
+                    f"expected an answer in msgpack: {error}", self.server, status
                 ) from None
             answer = None
         if 300 <= status < 400:
@@ -221,9 +227,9 @@ class Connection:
             except httpx.TransportError as error:
                 never_sent = isinstance(error, httpx.ConnectError)
                 if not (again and (repeatable or never_sent)):
+                    why = f"{type(error).__name__}: {error}{_hint(error, self.server)}"
                     raise RemoteUnreachableError(
-                        f"it cannot be reached: {type(error).__name__}: {error}{_hint(error)}",
-                        self.server,
+                        f"it cannot be reached{self._transport.way}: {why}", self.server
                     ) from error
             sleep(pause)
             attempt += 1
@@ -450,10 +456,12 @@ def _address(base_url: str) -> httpx.URL:
     )
 
 
-def _hint(error: httpx.TransportError) -> str:
-    if "CERTIFICATE_VERIFY_FAILED" not in str(error):
-        return ""
-    return "; verify='FILE' trusts the authority whose certificate is in that file"
+def _hint(error: httpx.TransportError, server: str) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return "; verify='FILE' trusts the authority whose certificate is in that file"
+    if isinstance(error, httpx.RemoteProtocolError) and server.startswith("http://"):
+        return "; where it speaks TLS, its address begins with https://"
+    return ""
 
 
 def _free(connection: Connection, session_id: str, owner: int) -> None:

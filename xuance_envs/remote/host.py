@@ -40,6 +40,8 @@ __all__ = ["Host"]
 
 T = TypeVar("T")
 
+_MSGPACK = Form.MSGPACK  # to ask an enumeration's class for it takes a while
+
 PATIENCE = 5.0
 """Seconds that a command has to end when the environments are to be closed."""
 
@@ -359,7 +361,7 @@ class Host:
 
     def _is_large(self, form: Form) -> bool:
         """Whether it takes a while to read the worker's answer, and to write it."""
-        if form is not Form.MSGPACK or self._sizes[form] * self.num_envs > QUICK:
+        if form is not _MSGPACK or self._sizes[form] * self.num_envs > QUICK:
             return True
         fcntl.ioctl(self._vec_env.wakers[0], termios.FIONREAD, waiting := bytearray(4))
         return int.from_bytes(waiting, sys.byteorder) > QUICK_READ

@@ -14,6 +14,8 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.groups import WorkerGroups
 from xuance_envs.engine.process.processes import Lodger, Processes
+from xuance_envs.remote.wire.infos import InfoTables
+from xuance_envs.remote.wire.patterns import Patterns
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
@@ -63,6 +65,14 @@ class HostedVecEnv(GroupedVecEnv):
 
     Attributes:
         backend: the worker.
+        wakers: descriptors of which one turns readable when the worker has answered, or has ended.
+        tables: make tables of its infos.
+        reset_tables: make tables of those of its resets.
+        patterns: those of answers to its steps.
+        leaves: gives the arrays that a batch of observations is of; None where they are not of
+            arrays only.
+        first_observations: gives a batch, for some environments, of the observations that began
+            the next episodes where some ended in the last step.
     """
 
     def __init__(
@@ -86,6 +96,7 @@ class HostedVecEnv(GroupedVecEnv):
                 start_timeout=start_timeout,
                 pin_workers=False,
                 spin=SPIN,
+                caller_is_told=True,  # by the event loop, which spinning would keep from others
                 prepared=prepared,
                 guarded=True,
             )
@@ -97,16 +108,18 @@ class HostedVecEnv(GroupedVecEnv):
         self.backend = groups.backend
         super().__init__(groups, copy=False, check_actions=check_actions)
         (self._driver,) = groups.drivers
+        self.wakers = self._driver.fds
+        self.tables, self.reset_tables, self.patterns = InfoTables(), InfoTables(), Patterns()
+        rows = self._arrays.observations
+        self.leaves = None if rows.objects else rows.layout.flatten
+        resets = self._arrays.reset_observations
+        self.first_observations = resets.take_flat or resets.copy
+        self._flat_observations = self._arrays.observations.flat
 
     @property
     def pid(self) -> int | None:
         """The worker's process id; None once it has ended."""
         return next((driver.worker.pid for driver in self.backend.workers), None)
-
-    @property
-    def wakers(self) -> tuple[int, ...]:
-        """Descriptors of which one turns readable when the worker has answered, or has ended."""
-        return self._driver.fds
 
     @property
     def times(self) -> StepTimes:
@@ -121,16 +134,14 @@ class HostedVecEnv(GroupedVecEnv):
             all but the infos valid until the next step.
         """
         infos, arrays = self._finish_step(), self._arrays
-        observations = arrays.observations.as_batch()
+        observations = self._flat_observations
+        if observations is None:
+            observations = arrays.observations.as_batch()
         self._last.renew(observations)
         self.buf_rews, self.buf_infos = as_float32(arrays.rewards), infos
         self.buf_dones, self.buf_truncations = arrays.terminated, arrays.truncated
         self._ledger.stepping = False
         return observations, arrays.rewards, arrays.terminated, arrays.truncated, infos
-
-    def first_observations(self, envs: NDArray[np.intp]) -> Any:
-        """A batch of those that began the next episodes where some ended in the last step."""
-        return self._arrays.reset_observations.copy(envs)
 
     def watch_masks(self, envs: Sequence[int]) -> list[Any]:
         """The parts of some environments' masks of actions, which are asked for from now on.

@@ -6,7 +6,7 @@ import bisect
 import itertools
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping
 
 from xuance_envs.remote.serving.logs import dropped_lines
@@ -39,17 +39,18 @@ class Metrics:
         self.sessions = 0
         self.environments = 0
         self.failures = 0
-        self._requests: Counter[tuple[str, int]] = Counter()
+        self._requests: dict[tuple[str, int], int] = {}
         self._steps = 0
         self._step_seconds = 0.0
         self._step_requests = [0] * (len(BUCKETS) + 1)
-        self._recent: deque[tuple[float, int]] = deque()
+        self._recent: deque[list[float]] = deque()  # since when, and how many
         self._started = time.monotonic()
         self._lock = threading.Lock()
 
     def count_request(self, method: str, status: int) -> None:
         """Counts an answered request."""
-        self._requests[method, status] += 1
+        kind = method, status
+        self._requests[kind] = self._requests.get(kind, 0) + 1
 
     def count_steps(self, steps: int, seconds: float) -> None:
         """Counts the environment steps of one request, and the time they took."""
@@ -61,11 +62,10 @@ class Metrics:
             self._step_requests[place] += 1
             # Within a tenth of a second they are kept as one.
             if self._recent and now - self._recent[-1][0] < WINDOW / 100:
-                then, count = self._recent.pop()
-                self._recent.append((then, count + steps))
+                self._recent[-1][1] += steps
             else:
-                self._recent.append((now, steps))
-            self._forget(now)
+                self._recent.append([now, steps])
+                self._forget(now)
 
     def steps_per_second(self) -> float:
         """Environment steps per second, over the last few."""

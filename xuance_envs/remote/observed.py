@@ -59,8 +59,10 @@ class Observer:
         if method not in METHODS:
             method = "other"
         self._metrics.count_request(method, status)
+        if not self._log:
+            return
         level = logging.DEBUG if path.endswith(MANY) else logging.INFO
-        if self._log and logger.isEnabledFor(level):
+        if logger.isEnabledFor(level):
             logger.log(
                 level,
                 "%s %s %s %s %d %.1f ms",

@@ -9,6 +9,7 @@ import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from xuance_envs.remote.api import Api
     from xuance_envs.remote.observed import Observer
-    from xuance_envs.remote.serving.protocol import Guard
+    from xuance_envs.remote.serving.guard import Guard
 
 __all__ = ["Server"]
 
@@ -91,7 +92,7 @@ class Server:
             )
         from xuance_envs.remote.api import Api
         from xuance_envs.remote.observed import Observer
-        from xuance_envs.remote.serving.protocol import Guard
+        from xuance_envs.remote.serving.guard import Guard
         from xuance_envs.remote.status_page import HEALTHY
 
         if certfile is not None:  # uvicorn would find out when it runs
@@ -206,11 +207,13 @@ def _uvicorn(
 ) -> uvicorn.Server:
     import uvicorn
 
+    from xuance_envs.remote.serving.protocol import Connection
+
     config = uvicorn.Config(
         app,
         ssl_certfile=certfile,
         ssl_keyfile=keyfile,
-        http=guard.protocol,  # type: ignore[arg-type]  # what makes one is as good as a class
+        http=partial(Connection, guard),  # type: ignore[arg-type]  # what makes one is as good as a class
         log_config=None,
         access_log=False,  # it would log query strings
         proxy_headers=False,

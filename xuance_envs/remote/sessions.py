@@ -19,8 +19,9 @@ from xuance_envs.remote.host import Host
 from xuance_envs.remote.hosted_vec_env import Wanted
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.serving.admission import Account, Tally, slowed
+from xuance_envs.remote.serving.alarm import Alarm
 from xuance_envs.remote.serving.kept_states import KeptStates
-from xuance_envs.remote.serving.process import SessionProcess
+from xuance_envs.remote.serving.process import LONG, SessionProcess
 from xuance_envs.remote.serving.replies import LARGE, Replies
 from xuance_envs.remote.serving.requests import Reply
 from xuance_envs.remote.serving.turnstile import Turnstile
@@ -271,6 +272,7 @@ class Sessions:
         self._numbers = itertools.count(1)
         self._replies = replies
         self._turnstile = Turnstile(AT_A_TIME * available_cpus())
+        self._alarm = Alarm(LONG)
         limits = settings.limits
         self._tally = Tally(
             "at the same time", environments=limits.environments, processes=limits.processes
@@ -384,7 +386,7 @@ class Sessions:
             if not shared:
                 raise
             return min(shared, key=lambda process: process.environments)
-        return SessionProcess(self._limits.request, tallies, self._turnstile)
+        return SessionProcess(self._limits.request, tallies, self._turnstile, self._alarm)
 
     async def close(self, session: Session, why: str) -> None:
         """Closes a session, and waits until its processes have ended."""

@@ -73,12 +73,16 @@ class Transport(ABC):
     Args:
         url: of the server; what is asked for is below its path.
         headers: sent with every request.
+
+    Attributes:
+        way: how it is reached, for errors, such as `` through the proxy http://host:3128``.
     """
 
     def __init__(self, url: httpx.URL, headers: Mapping[str, str]) -> None:
         self._base = str(url).rstrip("/")
         self._headers = dict(headers)
         self._urls: dict[str, httpx.URL] = {}
+        self.way = ""
 
     @abstractmethod
     def exchange(
@@ -185,6 +189,8 @@ class HttpxTransport(Transport):
         proxy: httpx.URL | None = None,
     ) -> None:
         super().__init__(url, headers)
+        if proxy is not None:
+            self.way = f" through the proxy {redacted(str(proxy))}"
         self._transport = httpx.HTTPTransport(verify=_checking(verify), proxy=proxy)
 
     def exchange(

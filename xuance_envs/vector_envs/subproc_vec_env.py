@@ -186,6 +186,7 @@ def start_processes(  # noqa: D417  # the class says what the others are
     prepared: Callable[[Processes], None] | None = None,
     guarded: bool = False,
     caller_works: bool = False,
+    caller_is_told: bool = False,
 ) -> WorkerGroups:
     """Starts worker processes, which make their environments.
 
@@ -198,6 +199,8 @@ def start_processes(  # noqa: D417  # the class says what the others are
         prepared: is given the workers' backend before it starts them.
         guarded: whether all that the environments start ends with them, where the system can.
         caller_works: whether this process is at work while they step, so that it needs a CPU, too.
+        caller_is_told: whether this process watches their descriptors by itself, and asks for what
+            has come.
     """
     if not hasattr(select, "poll"):
         raise RuntimeError(
@@ -222,7 +225,8 @@ def start_processes(  # noqa: D417  # the class says what the others are
         threads=worker_threads,
         # More spinning processes than CPUs would keep each other from working.
         spin=spin if len(split) + (caller_steps or caller_works) <= available_cpus() else 0.0,
-        own_spin=SPIN if _caller_may_spin(len(split)) else 0.0,
+        own_spin=SPIN if _caller_may_spin(len(split)) and not caller_is_told else 0.0,
+        caller_is_told=caller_is_told,
         timeout=step_timeout,
         start_timeout=start_timeout,
         guarded=guarded,

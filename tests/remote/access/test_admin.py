@@ -65,6 +65,9 @@ def test_only_an_admin_may(course: Server) -> None:
     assert refused.returncode == 2
     assert "takes the token of an admin" in refused.stderr
     assert "Traceback" not in refused.stderr
+    nobody = run("--url", course.url)
+    assert nobody.returncode == 2
+    assert "in a file that --token-file names or in XUANCE_ENVS_TOKEN" in nobody.stderr
     missing = run("--url", course.url, "--end", "9", XUANCE_ENVS_TOKEN="three")
     assert "there is no session 9" in missing.stderr
 

@@ -124,6 +124,9 @@ def test_with_a_certificate_of_its_own(
         with RemoteVecEnv(server.url, "Counting", 2, user_token="one", verify=verify) as envs:
             envs.reset()
             assert envs.step([1, 2])[1].tolist() == [1, 2]
+    plain = server.url.replace("https", "http")
+    with pytest.raises(errors.RemoteUnreachableError, match="its address begins with https://"):
+        RemoteVecEnv(plain, "Counting", 2, user_token="one")
     with pytest.raises(errors.RemoteUnreachableError, match="verify='FILE' trusts"):
         RemoteVecEnv(server.url, "Counting", 2, user_token="one")
 

@@ -152,6 +152,13 @@ class InfoBatch:
                 columns[key] = kind, *self.column(key, envs)
         return columns
 
+    @property
+    def common_layout(self) -> ColumnLayout | None:
+        """The columns of all groups, where these have the same and have all there is."""
+        if self.rest or not self._groups_are_alike():
+            return None
+        return self.layouts[0]
+
     def _common_columns(self) -> tuple[Columns | None, bool]:
         """The same where all groups have the same columns, and whether all infos have all keys."""
         columns: dict[str, tuple[Kind, NDArray[Any], NDArray[np.bool_] | None]] = {}
@@ -183,7 +190,7 @@ class InfoBatch:
 
     def _groups_are_alike(self) -> bool:
         first = self.layouts[0]
-        return all([layout is first for layout in self.layouts])
+        return len(self.layouts) == 1 or all([layout is first for layout in self.layouts])
 
     def dicts(
         self, envs: NDArray[np.intp], key: str | None = None, values: Sequence[Any] = ()

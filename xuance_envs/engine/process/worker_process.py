@@ -80,6 +80,7 @@ class StartSettings:
         timeout: how long each may take to answer, in seconds; None for ever.
         start_timeout: how long each may take to make its environments, likewise.
         guarded: whether all that their environments start ends with them, where the system can.
+        caller_is_told: whether this process asks for a reply when it knows that one has come.
     """
 
     context: BaseContext
@@ -90,6 +91,7 @@ class StartSettings:
     timeout: float | None
     start_timeout: float | None
     guarded: bool = False
+    caller_is_told: bool = False
 
 
 class WorkerProcess:
@@ -165,7 +167,8 @@ class WorkerProcess:
         self._owner = os.getpid()
         # The process's end shows on the pidfd at once, on a pipe only when nobody else holds it.
         self.peer: int = self.process.sentinel if self._pidfd is None else self._pidfd
-        self.channel = Channel(requests, replies, self.peer, settings.own_spin, late=index > 0)
+        late = index > 0 or settings.caller_is_told
+        self.channel = Channel(requests, replies, self.peer, settings.own_spin, late)
         self._own_fds = own_fds
 
     def _start(self, settings: StartSettings) -> None:

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xuance_envs.errors import RemoteError
+from xuance_envs.errors import RemoteAuthenticationError, RemoteError
 from xuance_envs.remote.cli import ServeError
 from xuance_envs.remote.wire.protocol import API
 
@@ -55,6 +55,11 @@ def run_sessions(args: argparse.Namespace) -> None:
         for number in args.end:
             connection.request("DELETE", f"{API}/sessions/{number}")
         print(_listed(connection, args.json))
+    except RemoteAuthenticationError as error:
+        raise ServeError(
+            f"{connection.server}: expected the token of an admin of this server, in a file that "
+            f"--token-file names or in {TOKEN_VARIABLE}"
+        ) from error
     except RemoteError as error:
         raise ServeError(str(error)) from error
     finally:

@@ -20,10 +20,11 @@ from xuance_envs.engine.process.worker_process import WorkerProcess
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 from xuance_envs.remote.failures import RefusedError, no_session
 from xuance_envs.remote.serving.admission import Tally
+from xuance_envs.remote.serving.alarm import Alarm
 from xuance_envs.remote.serving.turnstile import Turnstile
 from xuance_envs.remote.serving.usage import Usage
 
-__all__ = ["SessionProcess"]
+__all__ = ["LONG", "SessionProcess"]
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ class SessionProcess:
         seconds: that a request may take in it.
         tallies: where it counts until it has ended.
         turnstile: what each step goes through; None for nothing.
+        alarm: tells which steps take long; None for one of its own.
 
     Attributes:
         environments: how many there are in it.
@@ -50,7 +52,11 @@ class SessionProcess:
     """
 
     def __init__(
-        self, seconds: float, tallies: Sequence[Tally] = (), turnstile: Turnstile | None = None
+        self,
+        seconds: float,
+        tallies: Sequence[Tally] = (),
+        turnstile: Turnstile | None = None,
+        alarm: Alarm | None = None,
     ) -> None:
         self._backends: list[Processes] = []
         self.environments = 0
@@ -61,7 +67,8 @@ class SessionProcess:
         self._tallies = tallies
         self._turnstile = turnstile
         self._inside: Turnstile | None = None
-        self._late: asyncio.TimerHandle
+        self._alarm = Alarm(LONG) if alarm is None else alarm
+        self._late: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()  # which asks the system for a process id each time
         self._thread = ThreadPoolExecutor(1, "xuance_envs-host")
         self._running: Future[Any] | None = None
@@ -236,14 +243,17 @@ class SessionProcess:
             self._listening = wakers
             for fd in wakers:
                 loop.add_reader(fd, self._wake, True)
-        self._late = loop.call_later(LONG, self._take_long)
+        self._alarm.set(self)
         try:
             return bool(await woken)
         finally:
-            self._late.cancel()
+            self._alarm.stop(self)
+            if self._late is not None:
+                self._late.cancel()
+                self._late = None
             self._woken = None
 
-    def _take_long(self) -> None:
+    def take_long(self) -> None:
         """Whoever takes long may be waiting, and keeps nobody else from stepping."""
         self.dismiss()
         self._late = self._loop.call_later(self._seconds - LONG, self._wake, False)

@@ -3,8 +3,6 @@
 What it guarantees:
 
 - A head is bounded, in bytes and in headers, and so is the time it may take to arrive.
-- There are only so many connections. Where one more comes, the one that has been idle for longest
-  makes room, and one that has never had a request goes before the others.
 - Who does not take its answer is cut off.
 - Each of these is said in the log, at most once a second.
 
@@ -15,31 +13,25 @@ between, which takes as long as stepping several environments; all others by the
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
 from time import monotonic, perf_counter
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from xuance_envs.remote.access.proxies import Proxies
 from xuance_envs.remote.failures import RefusedError
-from xuance_envs.remote.observed import Observer
-from xuance_envs.remote.serving.replies import Replies
+from xuance_envs.remote.serving.guard import Guard
 from xuance_envs.remote.serving.requests import (
+    Head,
     Reply,
     Request,
     foreign_host,
     head_of,
     refused,
 )
-from xuance_envs.remote.settings import Limits
 
-__all__ = ["Connection", "Guard"]
-
-logger = logging.getLogger("xuance_envs")
+__all__ = ["Connection"]
 
 HEAD = 64 * 2**10
 """Bytes of a request's head."""
@@ -52,9 +44,6 @@ PIECE = 256 * 2**10
 LEAST = 2**20
 """Bytes of an answer that have to be taken within the time there is for writing, or all of them."""
 
-PATIENCE = 5.0
-"""Seconds a large answer may take where others wait for its room."""
-
 KEEP = 75.0
 """Seconds that a connection is kept between two requests."""
 
@@ -63,109 +52,6 @@ LINGER = 2.0
 
 To close it at once would reset it, and the answer would be lost with it.
 """
-
-
-class Guard:
-    """What the connections of a server have in common.
-
-    Args:
-        limits: what each may cost.
-        most: how many there may be.
-        answer: answers a request for a route that takes messages.
-        posts: these routes.
-        pages: what is always answered the same to a GET of a path.
-        observer: is told of each request.
-        replies: large answers.
-        hosts: the hosts that requests may be for; None for any.
-        proxies: those in front of the server.
-
-    Attributes:
-        connections: those there are.
-    """
-
-    def __init__(
-        self,
-        limits: Limits,
-        most: int,
-        answer: Callable[[Request], Awaitable[Reply]],
-        posts: Iterable[str],
-        pages: Mapping[str, Reply],
-        observer: Observer,
-        replies: Replies,
-        hosts: frozenset[bytes] | None = None,
-        proxies: Proxies | None = None,
-    ) -> None:
-        self.limits = limits
-        self.answer = answer
-        self.proxies = proxies or Proxies()
-        roots = {"", self.proxies.root_path}
-        self.posts = {(root + path).encode(): path for path in posts for root in roots}
-        self.pages = {
-            (root + path).encode(): (root + path, reply)
-            for path, reply in pages.items()
-            for root in roots
-        }
-        self.observer = observer
-        self.hosts = hosts
-        self.connections: set[Connection] = set()
-        self._most = most
-        self._replies = replies
-        self._sending: dict[Connection, float] = {}
-        self._said: dict[str, tuple[float, int]] = {}
-
-    def protocol(self, **options: Any) -> Connection:
-        """Makes a connection, as uvicorn asks for it."""
-        return Connection(self, **options)
-
-    def admit(self, connection: Connection) -> bool:
-        """Makes room for a connection; returns whether there is any."""
-        self.connections.add(connection)
-        if len(self.connections) <= self._most:
-            return True
-        idle = [each for each in self.connections if each is not connection and each.is_idle]
-        if not idle:
-            self.say("refused a connection", f"all of {self._most} are at work")
-            return False
-        longest = min(idle, key=lambda each: (each.requests > 0, each.idle_since))
-        self.say("closed an idle connection", f"there may be {self._most}")
-        longest.give_up()
-        return True
-
-    def look(self) -> None:
-        """Gives up connections that have had their time; to be called about every second."""
-        now = monotonic()
-        for connection in list(self.connections):
-            connection.look(now)
-
-    @asynccontextmanager
-    async def sending(self, connection: Connection, size: int) -> AsyncIterator[None]:
-        """Holds room for a large answer; who has been at one for longest makes it.
-
-        Raises:
-            RefusedError: there was no room in time.
-        """
-        sending = self._sending
-        if not self._replies.sent.has(size) and sending:
-            slowest = min(sending, key=sending.__getitem__)
-            if monotonic() - sending[slowest] > PATIENCE:
-                self.say("closed a connection", "it took its answer slowly, and others waited")
-                slowest.give_up()
-        async with self._replies.sent.hold(size, self.limits.write):
-            sending[connection] = monotonic()
-            try:
-                yield
-            finally:
-                del sending[connection]
-
-    def say(self, what: str, why: str) -> None:
-        """Logs that a limit struck, at most once a second for each."""
-        then, missed = self._said.get(what, (0.0, 0))
-        now = monotonic()
-        if now - then < 1.0:
-            self._said[what] = then, missed + 1
-            return
-        self._said[what] = now, 0
-        logger.warning("%s: %s%s", what, why, f" ({missed} more before)" if missed else "")
 
 
 class Connection(HttpToolsProtocol):
@@ -193,6 +79,7 @@ class Connection(HttpToolsProtocol):
         self._refused = False
         self._written = 0
         self._mark = 0, self.idle_since
+        self._last: tuple[bytes, int, Exchange] | None = None
 
     # -- its beginning and end --------------------------------------------------------
 
@@ -243,16 +130,62 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """See :class:`asyncio.Protocol`."""
+        before, begins = self.cycle, self._is_between_requests
+        if begins and self._last is not None:
+            head, size, exchange = self._last
+            if len(data) == size and data.startswith(head):
+                self._repeat(exchange, data[len(head) :])
+                return
         if len(data) <= HEAD - self._head:
             super().data_received(data)
             self._note_head(len(data))
+            begun = begins and self.cycle is not before
+            self._last = self._repeatable(data) if begun else None
             return
+        self._last = None
         view = memoryview(data)
         while view and not self._refused:
             piece = bytes(view[: HEAD - self._head])
             view = view[len(piece) :]
             super().data_received(piece)
             self._note_head(len(piece))
+
+    @property
+    def _is_between_requests(self) -> bool:
+        """Whether the last request was read and answered whole, and nothing has come since."""
+        cycle: Any = self.cycle
+        return (
+            self._head_since is None
+            and cycle is not None
+            and cycle.response_complete
+            and not cycle.more_body
+            and not self._refused
+        )
+
+    def _repeatable(self, data: bytes) -> tuple[bytes, int, Exchange] | None:
+        """The head, the size and the exchange of the one whole request that some bytes are.
+
+        None where they are something else, or where more than the head says what it asks for.
+        """
+        exchange: Any = self.cycle
+        if type(exchange) is not Exchange or exchange.more_body or not exchange.keep_alive:
+            return None
+        end = data.find(b"\r\n\r\n") + 4
+        head = exchange.head
+        if end + (head.length or 0) != len(data) or exchange.expects:
+            return None
+        if any(name == b"transfer-encoding" for name, _ in head.headers):
+            return None
+        return data[:end], len(data), exchange
+
+    def _repeat(self, last: Exchange, body: bytes) -> None:
+        """A request whose head is byte for byte that of the one before, so it is not read again."""
+        self._unset_keepalive_if_required()
+        self.requests += 1
+        self.cycle = exchange = Exchange(self, last.head, True, False, last.answer)  # type: ignore[assignment]  # all that uvicorn asks of one
+        exchange.body += body
+        exchange.more_body = False
+        exchange.start()
 
     def _note_head(self, size: int) -> None:
         """Takes note of bytes that were read: they may be the beginning of a head."""
@@ -293,15 +226,12 @@ class Connection(HttpToolsProtocol):
             return
         kept = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         idle = self.is_idle
+        head = Head(path, self.headers, method.decode())
         # It is all that uvicorn asks of a cycle, and starts as one where it has to wait.
-        exchange: Any = Exchange(
-            self, method.decode(), path, self.headers, kept, self.expect_100_continue, answer
-        )
+        exchange: Any = Exchange(self, head, kept, self.expect_100_continue, answer)
         self.cycle = exchange
         if idle:
-            task = self.loop.create_task(exchange.run_asgi(self.app))
-            task.add_done_callback(self.tasks.discard)
-            self.tasks.add(task)
+            exchange.start()
         else:  # in its turn
             self.flow.pause_reading()
             self.pipeline.appendleft((exchange, self.app))
@@ -363,18 +293,18 @@ class Exchange:
 
     Args:
         connection: where it came, and the answer goes.
-        method: the request's.
-        path: the route.
-        headers: the request's.
+        head: the request's.
         keep_alive: whether another request may follow.
         expects: whether the client waits to be told to go on.
         answer: answers it.
 
     Attributes:
+        head: see above.
         keep_alive: see above.
+        expects: see above; False once it has been told.
+        answer: see above.
         disconnected: whether the client has gone.
         response_complete: whether the answer has been given to the connection.
-        message_event: is set when more of the body has come, or the client has gone.
         body: what of it has come, and not been read.
         more_body: whether more is to come.
     """
@@ -382,25 +312,38 @@ class Exchange:
     def __init__(
         self,
         connection: Connection,
-        method: str,
-        path: str,
-        headers: list[tuple[bytes, bytes]],
+        head: Head,
         keep_alive: bool,
         expects: bool,
         answer: Callable[[Request], Awaitable[Reply]],
     ) -> None:
+        self.head = head
         self.keep_alive = keep_alive
+        self.expects = expects
+        self.answer = answer
         self.disconnected = False
         self.response_complete = False
-        self.message_event = asyncio.Event()
         self.body = bytearray()
         self.more_body = True
         self._connection = connection
-        self._method = method
-        self._path = path
-        self._headers = headers
-        self._expects = expects
-        self._answer = answer
+        self._arrival: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def message_event(self) -> Exchange:
+        """What is told that more of the body has come, or the client has gone."""
+        return self
+
+    def set(self) -> None:
+        """More of the body has come, or the client has gone."""
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    def start(self) -> None:
+        """Has it answered in a task, which the server waits for when it ends."""
+        connection = self._connection
+        self._task = connection.loop.create_task(self.run_asgi(connection.app))
+        connection.tasks.add(self._task)
 
     async def run_asgi(self, app: Any) -> None:
         """Reads the request and answers it; under the name that uvicorn has for it."""
@@ -408,9 +351,9 @@ class Exchange:
         guard = connection.guard
         start = perf_counter()
         status = 500
-        request = Request(self._path, self._headers, self._read)
+        request = Request(self.head, self._read)
         try:
-            reply = await self._answer(request)
+            reply = await self.answer(request)
             status = reply.status
             if len(reply.body) <= PIECE:
                 self._send(reply)
@@ -424,13 +367,16 @@ class Exchange:
             connection.give_up()
             raise
         finally:
-            client = guard.proxies.client(connection.client, self._headers)
-            guard.observer.note(client, request.owner, self._method, self._path, status, start)
+            head = self.head
+            client = guard.proxies.client(connection.client, head.headers)
+            guard.observer.note(client, request.owner, head.method, head.path, status, start)
+            if self._task is not None:
+                connection.tasks.discard(self._task)
 
     async def _read(self, limit: int, seconds: float) -> bytes:
-        if self._expects and self.more_body and not self.disconnected:
+        if self.expects and self.more_body and not self.disconnected:
             self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._expects = False
+        self.expects = False
         if self.more_body:
             try:
                 await asyncio.wait_for(self._arrived(limit), seconds)
@@ -448,8 +394,8 @@ class Exchange:
             if self.disconnected:
                 raise RefusedError(400, "disconnected", "the request did not arrive whole")
             self._connection.flow.resume_reading()
-            self.message_event.clear()
-            await self.message_event.wait()
+            self._arrival = self._connection.loop.create_future()
+            await self._arrival
 
     def _send(self, reply: Reply) -> None:
         self.keep_alive = self.keep_alive and not self.more_body

@@ -119,9 +119,20 @@ def array_from_wire(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> 
     """
     if not isinstance(node, dict):
         return _from_nested_list(node, dtype, shape)
+    name = _DTYPE_NAMES.get(dtype)
+    data = node.get("data")
+    if (
+        type(data) is bytes
+        and name is not None
+        and node == {TAG: "array", "dtype": name, "shape": [*shape], "data": data}
+        and 0 < len(data) == math.prod(shape) * dtype.itemsize
+        and dtype.kind != "b"
+        and all([type(length) is int for length in node["shape"]])  # 1.0 and True are 1, too
+    ):  # as it mostly is
+        return np.ndarray(shape, _LITTLE_ENDIAN[name], data).astype(dtype)
     check_fields(node, "array")
     given = node["dtype"], shape_from_wire(node["shape"])
-    if given != (_DTYPE_NAMES.get(dtype), shape):
+    if given != (name, shape):
         array = tagged_array_from_wire(node)  # which may not even be one
         raise WireError(
             f"expected an array of dtype {dtype} and shape {shape}, "

@@ -64,7 +64,8 @@ def batch_from_wire(
     """
     if isinstance(space, _ARRAY_SPACES):
         assert space.shape is not None
-        return array_from_wire(node, np.dtype(space.dtype), (count, *space.shape))
+        assert space.dtype is not None
+        return array_from_wire(node, space.dtype, (count, *space.shape))
     if isinstance(space, spaces.Dict):
         parts = _parts_of(space, node)
         return {

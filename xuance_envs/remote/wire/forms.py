@@ -10,6 +10,7 @@ from xuance_envs.remote.wire.bounds import check_json_nodes, check_nodes
 from xuance_envs.remote.wire.json_writer import JsonWriter, encode_json
 from xuance_envs.remote.wire.msgpack_writer import msgpack_library, pack
 from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.patterns import Patterned
 
 __all__ = ["Form", "dumps", "loads"]
 
@@ -30,11 +31,14 @@ class Form(Enum):
     __hash__ = object.__hash__  # likewise
 
 
+_JSON = Form.JSON  # to ask an enumeration's class for it takes as long as to write a number
+
+
 def dumps(message: Any, form: Form, limit: int | None = None) -> bytes:
     """Writes a message whose arrays may be NumPy's or tagged.
 
     Args:
-        message: the message.
+        message: the message, or a :class:`~xuance_envs.remote.wire.patterns.Patterned` one.
         form: how to write it.
         limit: the most bytes it may have; None for any number. With one, no call into C is long
             enough to keep other threads waiting.
@@ -42,7 +46,9 @@ def dumps(message: Any, form: Form, limit: int | None = None) -> bytes:
     Raises:
         TooLargeError: it would have more.
     """
-    if form is Form.JSON:
+    if form is _JSON:
+        if type(message) is Patterned:
+            message = message.message()
         if limit is None:
             return encode_json(message).encode()
         return JsonWriter(limit).written(message)
@@ -63,7 +69,7 @@ def loads(data: bytes, form: Form, max_nodes: int | None = None) -> Any:
     if max_nodes is not None and len(data) > max_nodes:  # none is shorter than a byte
         (check_json_nodes if form is Form.JSON else check_nodes)(data, max_nodes)
     try:
-        if form is Form.JSON:
+        if form is _JSON:
             return json.loads(data, parse_constant=_refused_constant)
         return msgpack_library().unpackb(
             data, raw=False, unicode_errors="surrogatepass", ext_hook=_refused_extension

@@ -10,14 +10,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.info_columns import NUMBERS, ArrayKind, Columns, Kind, NumberKind
+from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.data.info_columns import (
+    NUMBERS,
+    ArrayKind,
+    ColumnLayout,
+    Columns,
+    Kind,
+    NumberKind,
+)
 from xuance_envs.remote.wire.arrays import DTYPES, array_from_wire, tagged_array_from_wire
 from xuance_envs.remote.wire.nodes import TAG, WireError, check_fields, shown
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
 __all__ = [
     "InfoTable",
-    "are_tabled",
+    "InfoTables",
+    "TableForm",
     "info_table_from_wire",
     "infos_from_wire",
     "name_of",
@@ -42,9 +51,28 @@ def name_of(kind: Kind) -> str:
     return _NAMES.get(kind, _ARRAYS)
 
 
-def are_tabled(columns: Columns) -> bool:
+def _are_tabled(columns: Columns) -> bool:
     """Whether columns of infos can travel as such."""
     return all([kind in _NAMES or kind.dtype.name in DTYPES for kind, _, _ in columns.values()])
+
+
+class TableForm:
+    """What is the same of tables of infos whose values are as they lie in the cells of columns.
+
+    Args:
+        keys: by key, what the values are, and in which row of the cells they lie.
+        count: how many infos each is of.
+
+    Attributes:
+        keys: see above.
+        count: see above.
+    """
+
+    __slots__ = ("count", "keys")
+
+    def __init__(self, keys: Mapping[str, tuple[Kind, int]], count: int) -> None:
+        self.keys = keys
+        self.count = count
 
 
 class InfoTable:
@@ -53,13 +81,44 @@ class InfoTable:
     Args:
         columns: by key, what the values are, the values, and where there are any; None for all.
         count: how many infos they are.
+
+    Attributes:
+        count: see above.
+        form: what it has in common with others, if it was made of that.
+        cells: the values then, a row for each column.
     """
 
-    __slots__ = ("columns", "count")
+    __slots__ = ("_columns", "cells", "count", "form")
+    cells: NDArray[np.float64]
 
-    def __init__(self, columns: Columns, count: int) -> None:
-        self.columns = columns
+    def __init__(self, columns: Columns | None, count: int) -> None:
+        self._columns = columns
         self.count = count
+        self.form: TableForm | None = None
+
+    @classmethod
+    def of_form(cls, form: TableForm, cells: NDArray[np.float64]) -> InfoTable:
+        """A table of some form."""
+        table = cls(None, form.count)
+        table.form, table.cells = form, cells
+        return table
+
+    def data(self) -> list[bytes]:
+        """The data of the columns of one that is of a form."""
+        assert self.form is not None
+        size, raw = 8 * self.count, self.cells.tobytes()
+        return [raw[size * row : size * row + size] for _, row in self.form.keys.values()]
+
+    @property
+    def columns(self) -> Columns:
+        """By key, what the values are, the values, and where there are any; None for all."""
+        if self._columns is None:
+            assert self.form is not None
+            self._columns = {
+                key: (kind, self.cells[row].view(kind.dtype), None)
+                for key, (kind, row) in self.form.keys.items()
+            }
+        return self._columns
 
     def as_columns(self) -> dict[str, Any]:
         """As msgpack has them: by column its key, its type, its values, and where there are any."""
@@ -76,6 +135,55 @@ class InfoTable:
             for position in range(self.count) if mask is None else mask.nonzero()[0].tolist():
                 infos[position][key] = each[position]
         return infos
+
+
+MOST_FORMS = 64
+"""Forms of tables that are kept of one vector environment."""
+
+_AS_CELLS = tuple(NUMBERS[kind] for kind in (int, float, np.int64, np.float64))
+"""The kinds of numbers that are in messages as they lie in cells."""
+
+
+class InfoTables:
+    """Makes tables of the infos of one vector environment, most of which are of one form."""
+
+    def __init__(self) -> None:
+        self._forms: dict[tuple[int, bytes], TableForm] = {}
+        self._layout: ColumnLayout | None = None
+
+    def table(self, batch: InfoBatch, envs: NDArray[np.intp]) -> InfoTable | None:
+        """The table of a batch; None where its infos are not in columns that can travel.
+
+        Args:
+            batch: the infos.
+            envs: the environments at the batch's positions.
+        """
+        layout = batch.common_layout
+        if layout is None:
+            return self._of_columns(batch, envs)
+        if layout is not self._layout:
+            self._layout, self._forms = layout, {}
+        # The count, too: with no columns there are no codes that would tell it.
+        known = len(envs), batch.arrays.kinds.tobytes()
+        form = self._forms.get(known)
+        if form is not None:
+            return InfoTable.of_form(form, batch.arrays.cells)
+        table = self._of_columns(batch, envs)
+        if table is not None and len(self._forms) < MOST_FORMS:
+            columns = table.columns
+            if all([kind in _AS_CELLS and mask is None for kind, _, mask in columns.values()]):
+                keys = {
+                    key: (kind, layout.keys.index(key)) for key, (kind, _, _) in columns.items()
+                }
+                self._forms[known] = TableForm(keys, table.count)
+        return table
+
+    @staticmethod
+    def _of_columns(batch: InfoBatch, envs: NDArray[np.intp]) -> InfoTable | None:
+        columns = batch.columns(envs)
+        if columns is None or not _are_tabled(columns):
+            return None
+        return InfoTable(columns, len(envs))
 
 
 def info_table_from_wire(node: Any, count: int) -> InfoTable | None:

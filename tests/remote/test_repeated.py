@@ -1,0 +1,359 @@
+"""What is the same again and again is found out once: heads of requests, and most of answers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import gymnasium
+import httptools
+import msgpack
+import numpy as np
+import pytest
+from comparing import assert_same
+from gymnasium import spaces
+from serving import API, Asking, ServerMaker
+
+from xuance_envs.remote import commands
+from xuance_envs.remote.hosted_vec_env import HostedVecEnv
+from xuance_envs.remote.server import Server
+from xuance_envs.remote.serving.alarm import Alarm
+from xuance_envs.remote.settings import quickest_context
+from xuance_envs.remote.wire import msgpack_writer
+from xuance_envs.remote.wire.forms import Form, dumps, loads
+from xuance_envs.remote.wire.infos import infos_from_wire
+from xuance_envs.remote.wire.patterns import Patterned
+
+# -- requests ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def connection(server: Server) -> Iterator[socket.socket]:
+    address = urlsplit(server.url)
+    with closing(socket.create_connection((address.hostname, address.port), 20)) as connection:
+        yield connection
+
+
+def request(path: str, message: dict[str, Any], *more: str) -> bytes:
+    body = msgpack.packb(message)
+    lines = [
+        f"POST {API}/{path} HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/msgpack",
+        *(f"Content-Length: {len(body)}" for _ in [0] if "Transfer-Encoding: chunked" not in more),
+        *more,
+    ]
+    if "Transfer-Encoding: chunked" in more:
+        body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def answers(connection: socket.socket, count: int) -> list[tuple[int, Any]]:
+    """So many of them; nothing may come after the last one."""
+    found: list[tuple[int, Any]] = []
+    body = bytearray()
+
+    class Reader:
+        def on_body(self, piece: bytes) -> None:
+            body.extend(piece)
+
+        def on_message_complete(self) -> None:
+            found.append((parser.get_status_code(), loads(bytes(body), Form.MSGPACK)))
+            body.clear()
+
+    parser = httptools.HttpResponseParser(Reader())
+    while len(found) < count:
+        parser.feed_data(connection.recv(2**16))
+    connection.settimeout(0.05)
+    with pytest.raises(TimeoutError):
+        connection.recv(1)
+    connection.settimeout(20)
+    return found
+
+
+def steps(ask: Asking, count: int, *more: str) -> list[bytes]:
+    """Requests for steps that differ in nothing but their numbers, from 100 on."""
+    return [
+        request(
+            "episode/vectorized_step",
+            {"session_id": ask.id, "sequence": 100 + number, "actions": [0, 1]},
+            *more,
+        )
+        for number in range(count)
+    ]
+
+
+def counts(found: list[tuple[int, Any]]) -> list[int]:
+    """How many steps the environments had made by each answer."""
+    assert [status for status, _ in found] == [200] * len(found), found
+    return [int(message["infos"][0]["step"]) for _, message in found]
+
+
+def begin(ask: Asking) -> None:
+    """Two environments that go on for long."""
+    made = ask.ask("create", env_id="Counting", num_envs=2, kwargs={"length": 10**6})
+    assert made.status_code == 200
+    assert ask.ask("vectorized_reset", seed=0).status_code == 200
+
+
+@pytest.fixture
+def stepped(server: Server) -> Iterator[Asking]:
+    ask = Asking(server)
+    begin(ask)
+    yield ask
+    ask.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_requests_are_answered_alike_however_they_arrive(
+    stepped: Asking, connection: socket.socket, seed: int
+) -> None:
+    rng = random.Random(seed)
+    for first in range(3):  # one by one, so that the head is known
+        connection.sendall(steps(stepped, 3)[first])
+        assert counts(answers(connection, 1)) == [first]
+    stream = b"".join(steps(stepped, 9)[3:])
+    cuts = sorted(rng.sample(range(1, len(stream)), rng.choice([0, 3, 30])))
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        connection.sendall(stream[start:end])
+    assert counts(answers(connection, 6)) == [3, 4, 5, 6, 7, 8]
+
+
+def test_a_head_that_differs_is_read(stepped: Asking, connection: socket.socket) -> None:
+    known, *others = steps(stepped, 5)
+    connection.sendall(known)
+    connection.sendall(others[0])
+    assert counts(answers(connection, 2)) == [0, 1]
+    for changed, status in (
+        (others[1].replace(b"vectorized_step", b"vectorized_stop"), 404),
+        (others[1].replace(b"application/msgpack", b"application/msgpoek"), 415),
+        (others[1].replace(b"Host: localhost", b"Host: elsewhere"), 421),
+    ):
+        assert len(changed) == len(others[1])
+        with closing(socket.create_connection(connection.getpeername(), 20)) as fresh:
+            for _ in range(3):  # the last one again, whose head is known then
+                fresh.sendall(others[0])
+                assert fresh.recv(2**16).startswith(b"HTTP/1.1 200 ")
+            fresh.sendall(changed)
+            assert fresh.recv(2**16).startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_a_body_longer_or_shorter_than_the_last_one_is_whole(
+    stepped: Asking, connection: socket.socket
+) -> None:
+    for number in (1, 2, 200, 70_000, 70_001, 2**40):  # of 1 to 9 bytes
+        message = {"session_id": stepped.id, "sequence": number, "actions": [0, 1]}
+        connection.sendall(request("episode/vectorized_step", message))
+        answers(connection, 1)
+    assert counts(answers_to(connection, steps_from(stepped, 2**41))) == [6]
+
+
+def steps_from(ask: Asking, number: int) -> bytes:
+    message = {"session_id": ask.id, "sequence": number, "actions": [0, 1]}
+    return request("episode/vectorized_step", message)
+
+
+def answers_to(connection: socket.socket, sent: bytes) -> list[tuple[int, Any]]:
+    connection.sendall(sent)
+    return answers(connection, 1)
+
+
+@pytest.mark.parametrize("more", ["Transfer-Encoding: chunked", "X-Nothing: at all"])
+def test_bodies_in_chunks_are_read_as_such(
+    stepped: Asking, connection: socket.socket, more: str
+) -> None:
+    for number, each in enumerate(steps(stepped, 4, more)):
+        connection.sendall(each)
+        assert counts(answers(connection, 1)) == [number]
+
+
+def test_what_follows_a_refused_body_is_no_request(serve: ServerMaker) -> None:
+    """Whoever can put bytes into a body must not have them taken for a request."""
+    server = serve(body=3000, kwargs=("length",))
+    ask = Asking(server)
+    begin(ask)
+    first, second, hidden, last = steps(ask, 4)
+    address = urlsplit(server.url)
+    with closing(socket.create_connection((address.hostname, address.port), 20)) as connection:
+        for each in (first, second):
+            connection.sendall(each)
+            answers(connection, 1)
+        head, _, _ = first.partition(b"Content-Length")
+        connection.sendall(head + b"Content-Length: 1000000\r\n\r\n")
+        assert b" 413 " in connection.recv(2**16).partition(b"\r\n")[0]
+        connection.sendall(hidden)
+        assert connection.recv(2**16) == b""
+    with closing(socket.create_connection((address.hostname, address.port), 20)) as connection:
+        assert counts(answers_to(connection, last)) == [2]
+
+
+@pytest.mark.parametrize("cut", [2, -5], ids=["of a head", "of a body"])
+def test_the_rest_of_a_request_is_no_beginning(
+    stepped: Asking, connection: socket.socket, cut: int
+) -> None:
+    known, parted, other = steps(stepped, 3)
+    connection.sendall(known)
+    assert counts(answers(connection, 1)) == [0]
+    connection.sendall(parted[:cut])
+    time.sleep(0.05)
+    rest = parted[cut:] if cut > 0 else parted[cut:] + other
+    connection.sendall(rest)
+    assert counts(answers(connection, 1 if cut > 0 else 2)) == [1, 2][: 1 if cut > 0 else 2]
+    connection.sendall(rest)
+    assert connection.recv(2**16).startswith(b"HTTP/1.1 400 ")
+
+
+def test_the_health_check_is_answered_again_and_again(connection: socket.socket) -> None:
+    for _ in range(4):
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 200 OK")
+
+
+# -- answers ----------------------------------------------------------------------------
+
+
+class Various(gymnasium.Env[Any, Any]):
+    """Its infos change their keys and types, and its episodes end after other counts of steps.
+
+    Args:
+        space: of its observations.
+        number: where it begins with all that.
+        says: whether its infos have anything.
+    """
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space: spaces.Space[Any], number: int, says: bool = True) -> None:
+        self.observation_space = space
+        self.number = number
+        self.says = says
+        space.seed(number)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.count = 0
+        info = {"begun": self.number, "half": self.number % 2 / 2} if self.says else {}
+        return self.observation_space.sample(), info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.count += 1
+        self.number += 1
+        kind = self.number // 8 % 4
+        info: list[dict[str, Any]] = [
+            {"count": self.count, "score": 0.25},
+            {"count": float(self.count), "score": self.number % 3 == 0},
+            {"count": self.count} if self.count % 2 else {},
+            {"count": self.count, "words": "as they are"},
+        ]
+        ends = self.number % 5 == 0
+        told = info[kind] if self.says else {}
+        return self.observation_space.sample(), 1.5, ends, False, told
+
+
+BOX = spaces.Box(-1, 1, (3,))
+SPACES = [
+    BOX,
+    spaces.Box(0, 255, (4, 4, 3), np.uint8),
+    spaces.Dict(b=BOX, a=spaces.Discrete(4), c=spaces.Tuple([BOX, spaces.MultiBinary(2)])),
+    spaces.Tuple([BOX] * 5),
+    spaces.Dict(a=BOX, b=spaces.Text(4)),
+]
+
+
+CASES = [(space, True) for space in SPACES] + [(BOX, False)]
+
+
+@pytest.mark.parametrize(("space", "says"), CASES, ids=str)
+def test_an_answer_of_a_pattern_is_what_it_would_be_without(
+    space: spaces.Space[Any], says: bool
+) -> None:
+    # Of these one, two or none end an episode in the same step.
+    functions = [partial(Various, space, number, says) for number in (0, 3, 5)]
+    envs = HostedVecEnv(functions, None, quickest_context(), 30.0, 30.0)
+    of_patterns = 0
+    try:
+        envs.reset(seed=0)
+        for _ in range(200):
+            envs.step_async([0, 1, 0])
+            answer = commands.step(envs)
+            infos = envs.buf_infos
+            for form in Form:
+                written = dumps(answer, form, 10**6)
+                if isinstance(answer, Patterned):
+                    of_patterns += answer.pattern.heads is not None
+                    assert written == _anew(answer.message(), form)
+                message = loads(written, form)
+                ended = message["resets"]["environments"]
+                assert ended == [i for i, info in enumerate(infos) if "reset_info" in info]
+                told = infos_from_wire(message["resets"]["infos"], len(ended))
+                assert_same(told, [infos[i]["reset_info"] for i in ended])
+                for i, told in enumerate(infos_from_wire(message["infos"], len(infos))):
+                    assert_same({**infos[i], **told}, infos[i])
+                    assert infos[i].keys() - told.keys() <= {"reset_obs", "reset_info"}
+    finally:
+        envs.close()
+        envs.end_worker()
+    assert bool(of_patterns) == (space not in SPACES[3:])
+
+
+def _anew(message: dict[str, Any], form: Form) -> bytes:
+    """A message written by somebody who knows nothing yet."""
+    if form is Form.JSON:
+        return dumps(message, form)
+    return msgpack_writer._Writer().written(message, None)
+
+
+def test_an_answer_of_a_pattern_is_not_larger_than_allowed() -> None:
+    envs = HostedVecEnv([partial(Various, BOX, 0)], None, quickest_context(), 30.0, 30.0)
+    try:
+        envs.reset(seed=0)
+        for _ in range(4):
+            envs.step_async([0])
+            answer = commands.step(envs)
+            size = len(dumps(answer, Form.MSGPACK))
+            assert len(dumps(answer, Form.MSGPACK, size)) == size
+            with pytest.raises(msgpack_writer.TooLargeError):
+                dumps(answer, Form.MSGPACK, size - 1)
+    finally:
+        envs.close()
+        envs.end_worker()
+
+
+# -- steps that take long ---------------------------------------------------------------
+
+
+class Waited:
+    def __init__(self, told: list[Waited]) -> None:
+        self._told = told
+
+    def take_long(self) -> None:
+        self._told.append(self)
+
+
+def test_those_who_take_long_are_told_once_and_no_others() -> None:
+    told: list[Waited] = []
+    slow, quick, later = (Waited(told) for _ in range(3))
+
+    async def wait() -> None:
+        alarm = Alarm(0.05)
+        alarm.set(slow)
+        alarm.set(quick)
+        await asyncio.sleep(0.02)
+        alarm.stop(quick)
+        alarm.set(later)
+        await asyncio.sleep(0.04)
+        assert told == [slow]
+        alarm.stop(slow)  # which has been told
+        await asyncio.sleep(0.04)
+        assert told == [slow, later]
+        alarm.set(quick)  # with no timer running any more
+        await asyncio.sleep(0.1)
+        assert told == [slow, later, quick]
+
+    asyncio.run(wait())
