@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,8 @@ def at(collector: Any) -> list[list[int]]:
 
 
 def test_a_lost_node_costs_no_other_a_step_and_nothing_is_delivered_twice(cluster: Any) -> None:
-    with RayRolloutCollector([PacedEnv] * 4, Idle(), 2, STEPS, processes=2) as collector:
+    slow = partial(PacedEnv, 0.05)  # a busy machine takes a second to lose a node
+    with RayRolloutCollector([slow] * 4, Idle(), 2, STEPS, processes=2) as collector:
         assert not wait_until(lambda: free_cpus() > 0, seconds=0.2)
         collector.rollout()
         assert at(collector) == [[1, 0]] * 4

@@ -60,14 +60,19 @@ class PlacedEnv(gymnasium.Env[Any, Any]):
 
 
 class PacedEnv(PlacedEnv):
-    """Takes its time; its process is told to a file, if the variable names one."""
+    """Takes its time; its process is told to a file, if the variable names one.
 
-    def __init__(self) -> None:
+    Args:
+        pace: seconds of each step.
+    """
+
+    def __init__(self, pace: float = 0.02) -> None:
         super().__init__()
+        self.pace = pace
         if path := os.environ.get("XUANCE_ENVS_TOLD"):
             with open(path, "a") as file:
                 file.write(f"{os.getpid()}\n")
 
     def step(self, action: int) -> Any:
-        time.sleep(0.02)
+        time.sleep(self.pace)
         return super().step(action)
