@@ -93,7 +93,7 @@ def of_many(name: str, args: argparse.Namespace) -> dict[str, Any]:
             envs.step([action] * 8)
         on_disk = len(envs.save_state().to_bytes()) / 8
         envs.clone_state(3, range(8))
-        clone = microseconds(lambda: envs.clone_state(3, range(8)), 50)
+        clone = microseconds(lambda: envs.clone_state(3, range(8)), 400)
         return {"clone_us": clone, "file_bytes_each": on_disk}
 
 
