@@ -90,6 +90,7 @@ def test_a_script_without_a_guard_starts_ray_and_leaves_nothing_behind(tmp_path:
     mark = uuid.uuid4().hex
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     settings = {name: value for name, value in VARIABLES.items() if "USAGE" not in name}
+    settings["RAY_ADDRESS"] = "local"  # else it joins a cluster of tests that run beside it
     result = subprocess.run(
         [sys.executable, "-W", "error", str(script)],
         env={**environ, **settings, "PYTHONPATH": str(ROOT), "XUANCE_ENVS_TEST": mark},
