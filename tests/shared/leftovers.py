@@ -46,9 +46,9 @@ def is_no_more(now: dict[str, int], before: dict[str, int]) -> bool:
 def wait_until(done: Callable[[], bool], seconds: float = 20.0) -> bool:
     """Whether something is so before the time is over."""
     deadline = time.monotonic() + seconds
-    while not done() and time.monotonic() < deadline:
+    while not (is_so := done()) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return done()
+    return is_so
 
 
 def is_running(pid: int) -> bool:
