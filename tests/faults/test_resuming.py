@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import signal
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -32,6 +35,28 @@ def kill(envs: SubprocVecEnv, worker: int = 0) -> None:
     os.kill(pid, signal.SIGKILL)
     while envs._backend.workers[worker].alive:
         time.sleep(0.001)
+
+
+@contextlib.contextmanager
+def losing(
+    envs: SubprocVecEnv, worker: int, command: str, often: float = math.inf
+) -> Iterator[list[int]]:
+    """Kills a worker before it is asked for a command, as often; the others are asked.
+
+    Yields:
+        The workers that have been killed.
+    """
+    start, kills = Ledger.start, list[int]()
+
+    def killing(ledger: Any, packed: Any) -> None:
+        if len(kills) < often and packed[0][0][0] == command:
+            kills.append(worker)
+            kill(envs, worker)
+        start(ledger, packed)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger, "start", killing)
+        yield kills
 
 
 def shown(envs: Any, actions: Any) -> Any:
@@ -273,7 +298,7 @@ def test_a_kill_a_second_for_five_minutes() -> None:
 @pytest.mark.parametrize("lost", [0, 1])
 @pytest.mark.parametrize("when", ["prepare_states", "load_states"])
 def test_what_is_lost_while_states_are_loaded_is_loaded_again(
-    mode: str, lost: int, when: str, monkeypatch: pytest.MonkeyPatch
+    mode: str, lost: int, when: str
 ) -> None:
     with (
         SubprocVecEnv([Collector] * N, in_series=2, on_worker_failure=mode) as envs,
@@ -286,19 +311,9 @@ def test_what_is_lost_while_states_are_loaded_is_loaded_again(
         state = reference.save_state()
         for _ in range(4):
             envs.step([0] * N)
-        start, kills = Ledger.start, []
-
-        def killing(ledger: Any, packed: Any) -> None:
-            # Before it is asked; the others are.
-            if not kills and packed[0][0][0] == when:
-                kills.append(lost)
-                kill(envs, lost)
-            start(ledger, packed)
-
-        monkeypatch.setattr(Ledger, "start", killing)
-        obs, infos = envs.load_state(state)
+        with losing(envs, lost, when, often=1) as kills:
+            obs, infos = envs.load_state(state)
         assert kills == [lost]
-        monkeypatch.undo()
         expected, told = reference.load_state(state)
         assert_same(obs, expected)
         assert_same(list(infos), list(told))
@@ -306,27 +321,17 @@ def test_what_is_lost_while_states_are_loaded_is_loaded_again(
             assert_same(shown(envs, actions)[0], shown(reference, actions)[0])
 
 
-def test_what_is_lost_again_while_states_are_loaded_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_lost_again_while_states_are_loaded_is_told() -> None:
     with subproc([Collector] * N) as envs, DummyVecEnv([Collector] * N) as reference:
         for each in (envs, reference):
             each.reset(seed=1)
         envs.step([1] * N)
         state = reference.save_state()
         reference.step([1] * N)
-        start = Ledger.start
-
-        def killing(ledger: Any, packed: Any) -> None:
-            if packed[0][0][0] == "load_states":
-                kill(envs, 1)
-            start(ledger, packed)
-
-        monkeypatch.setattr(Ledger, "start", killing)
-        with pytest.raises(StateError, match="do it again") as caught:
+        told = pytest.raises(StateError, match="do it again")
+        with losing(envs, 1, "load_states"), told as caught:
             envs.load_state(state)
         assert caught.value.env_index == 2
-        monkeypatch.undo()
         # Those of the other worker are loaded by then; these are where they were.
         states = envs.save_state()
         reference.load_state(state)
@@ -346,25 +351,14 @@ class Telling(Collector):
         return *result, {**info, "late": self.steps} if self.steps > 2 else info
 
 
-def test_infos_that_came_with_an_error_are_known_thereafter(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_infos_that_came_with_an_error_are_known_thereafter() -> None:
     with subproc([Telling] * N) as envs, DummyVecEnv([Telling] * N) as reference:
         for each in (envs, reference):
             each.reset(seed=1)
         for _ in range(3):
             reference.step([1] * N)
         state = reference.save_state()
-        start = Ledger.start
-
-        def killing(ledger: Any, packed: Any) -> None:
-            if packed[0][0][0] == "load_states":
-                kill(envs, 1)
-            start(ledger, packed)
-
-        monkeypatch.setattr(Ledger, "start", killing)
-        with pytest.raises(StateError, match="do it again"):
+        with losing(envs, 1, "load_states"), pytest.raises(StateError, match="do it again"):
             envs.load_state(state)
-        monkeypatch.undo()
         infos, expected = envs.step([1] * N)[4], reference.step([1] * N)[4]
         assert_same(list(infos)[:2], list(expected)[:2])

@@ -322,9 +322,7 @@ class Ledger:
     def receive(self, env_ids: NDArray[np.intp]) -> None:
         """Takes note that the environments of the groups that are ready have been received."""
         owing = {k: asking for k, asking in self.owing.items() if k not in self._ready}
-        in_flight = self.in_flight.copy()
-        in_flight[env_ids] = False
-        sending = bool(np.count_nonzero(in_flight))
+        in_flight, sending = _without(self.in_flight, env_ids)
         # As in :meth:`_send`.
         self.owing, self._ready, self._interrupted = owing, {}, False
         self.in_flight, self.sending = in_flight, sending
@@ -406,9 +404,7 @@ class Ledger:
             raise
         except Exception:
             owing = {other: asking for other, asking in self.owing.items() if other != k}
-            in_flight = self.in_flight.copy()
-            in_flight[self._envs[k]] = False
-            sending = bool(np.count_nonzero(in_flight))
+            in_flight, sending = _without(self.in_flight, self._envs[k])
             # As in :meth:`_send`.
             self.owing, self.failed = owing, k
             self.in_flight, self.sending = in_flight, sending
@@ -466,6 +462,15 @@ class Ledger:
                 f"{what} was called while a step_async is pending: finish it with step_wait "
                 "first; send and recv are another way of stepping"
             )
+
+
+def _without(
+    in_flight: NDArray[np.bool_], landed: NDArray[np.intp]
+) -> tuple[NDArray[np.bool_], bool]:
+    """Which environments are in flight, once some are no more, and whether any is."""
+    still = in_flight.copy()
+    still[landed] = False
+    return still, bool(np.count_nonzero(still))
 
 
 def ends_all(error: Exception) -> bool:

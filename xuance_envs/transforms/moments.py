@@ -148,13 +148,13 @@ class Moments:
         if len(samples) == 0:
             return self
         count = self.count + len(samples)
-        origin = self.mean if self.count else _exact(samples[0])
+        origin = self.mean if self.count else _origin(samples[0])
         total, squares = room.sums(samples, origin)
         shift = total / float(count)
         return Moments(count, origin + shift, self.squares + (squares - total * shift))
 
 
-def _exact(sample: Any) -> Any:
+def _origin(sample: Any) -> Any:
     """A copy of one sample in float64; of a number Python's own."""
     copy = np.array(sample, np.float64)
     return copy if copy.shape else float(copy)

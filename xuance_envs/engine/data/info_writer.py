@@ -37,7 +37,12 @@ _ALL = slice(None)
 
 # What tells that a column does not take a value.
 _NOT_TAKEN = (
-    *(LookupError, TypeError, ValueError, NotImplementedError, BufferError, AttributeError),
+    AttributeError,
+    BufferError,
+    LookupError,
+    NotImplementedError,
+    TypeError,
+    ValueError,
 )
 
 
