@@ -12,6 +12,8 @@ from gymnasium import spaces
 from torch import nn
 
 from xuance_envs import (
+    DummyVecEnv,
+    Gym_Env,
     MultiAgentRolloutCollector,
     MultiAgentVecEnv,
     RolloutCollector,
@@ -61,19 +63,24 @@ def test_rollouts_hold_what_happened(plays, length):
                 np.testing.assert_array_equal(collector.action_masks[t], start.action_mask)
                 np.testing.assert_array_equal(collector.actions[t], actions)
                 step = plain.step(actions)
+                goes_on = step.acted & step.alive if t == 9 else np.False_
                 for name, expected in (
                     ("rewards", step.rewards),
                     ("acted", step.acted),
                     ("done_flags", step.terminated),
-                    ("trunc_flags", step.truncated),
+                    ("trunc_flags", step.truncated | goes_on),
                 ):
                     np.testing.assert_array_equal(getattr(collector, name)[t], expected)
+            flags = (collector.done_flags | collector.trunc_flags).any(2).T
+            assert collector.ep_counts.tolist() == flags.sum(1).tolist()
+            assert len(collector.end_obs) == len(collector.end_states) == flags.sum()
+            assert collector.total_return == pytest.approx(float(collector.rewards.sum()))
         assert collector.actions.dtype == collector.done_flags.dtype == torch.int32
         assert len(collector.finished_ep_returns) > 0
         assert collector.mean_ep_length <= length
         assert np.isfinite(collector.mean_ep_return)
         plain.close()
-    assert collector.envs.closed
+    assert collector.vec_env.closed
 
 
 @pytest.mark.parametrize("length", [7, 4, 30])
@@ -195,9 +202,26 @@ def test_steps_are_at_least_one():
         MultiAgentRolloutCollector(envs, Judge(), 0)
 
 
-def test_the_collector_of_one_agent_tells_of_this_one():
-    with herds() as envs, pytest.raises(TypeError, match="use MultiAgentRolloutCollector"):
-        RolloutCollector(envs, Judge(), 3)
+def test_a_rollout_collector_of_many_agents_is_this_one():
+    with RolloutCollector(herds(), Judge(), 3, seed=1, window=4) as collector:
+        assert type(collector) is MultiAgentRolloutCollector
+        assert isinstance(collector, RolloutCollector)
+        collector.rollout()
+        assert collector.obs.shape == (3, 3, 3, 4)
+
+
+def test_each_collector_says_whose_environments_it_takes():
+    class Derived(RolloutCollector):
+        pass
+
+    one = DummyVecEnv([lambda: Gym_Env("CartPole-v1")])
+    with one, pytest.raises(TypeError, match=r"expected a MultiAgentVecEnv, got .*DummyVecEnv"):
+        MultiAgentRolloutCollector(one, Judge(), 3)
+    with (
+        herds() as envs,
+        pytest.raises(TypeError, match="got a MultiAgentVecEnv: it goes into Roll"),
+    ):
+        Derived(envs, Judge(), 3)
 
 
 def test_agents_as_rows_are_collected_one_by_one():
