@@ -228,14 +228,14 @@ class AgentLoop(EpisodeFigures):
         scores = rewards.mean(axis=1) if self._envs.team else rewards
         self.statistics.add_step(scores, first)
         self.global_steps += len(scores)
-        firsts = []
-        finished = []
-        for end in step.ends:
-            firsts.append(self._layout.parts(end.first))
-            if self.statistics.add_end(first + end.place, end.info, end.truncated):
-                finished.append(end.place)
+        places, firsts, finished = [], [], []
+        for place, first_obs, info, truncated in step.ends:
+            places.append(place)
+            firsts.append(self._layout.parts(first_obs))
+            if self.statistics.add_end(first + place, info, truncated):
+                finished.append(place)
         parts = self._layout.parts(step.obs)
-        row.write(parts, [end.place for end in step.ends], firsts)
+        row.write(parts, places, firsts)
         return parts, finished
 
     def _settle(self) -> None:
