@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 import torch
 from agents_envs import FOREVER, MIXED, Herd
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 from torch import nn
 
 from xuance_envs import (
     DummyVecEnv,
+    DummyVecMultiAgentEnv,
     Gym_Env,
     MultiAgentRolloutCollector,
     MultiAgentVecEnv,
@@ -215,13 +218,26 @@ def test_each_collector_says_whose_environments_it_takes():
         pass
 
     one = DummyVecEnv([lambda: Gym_Env("CartPole-v1")])
-    with one, pytest.raises(TypeError, match=r"expected a MultiAgentVecEnv, got .*DummyVecEnv"):
+    with one, pytest.raises(TypeError, match="expected a MultiAgentVecEnv, got DummyVecEnv"):
         MultiAgentRolloutCollector(one, Judge(), 3)
-    with (
-        herds() as envs,
-        pytest.raises(TypeError, match="got a MultiAgentVecEnv: it goes into Roll"),
+    for kind, envs, told in (
+        (Derived, herds(), "MultiAgentVecEnv: give it to RolloutCollector itself"),
+        (RolloutCollector, DummyVecMultiAgentEnv([Herd]), "give its envs_of_agents"),
+        (RolloutCollector, SyncVectorEnv([lambda: Gym_Env("CartPole-v1")]), "from_gymnasium"),
+        (RolloutCollector, [Herd()], "expected a VecEnv, .* got list$"),
     ):
-        Derived(envs, Judge(), 3)
+        with pytest.raises(TypeError, match=told):
+            kind(envs, Judge(), 3)
+        if kind is Derived:
+            RolloutCollector(envs, Judge(), 3).close()  # nothing has happened to them
+
+
+def test_a_collector_can_be_copied():
+    with RolloutCollector(herds(), Judge(), 3) as collector:
+        other = copy.copy(collector)
+        other.rollout()
+        assert type(other) is MultiAgentRolloutCollector
+        assert other.rewards.shape == (3, 3, 3)
 
 
 def test_agents_as_rows_are_collected_one_by_one():

@@ -288,7 +288,7 @@ def test_values_of_those_that_act_are_numbers() -> None:
 
 
 def test_a_collector_that_makes_environments_itself_says_what_to_do() -> None:
-    with pytest.raises(TypeError, match="it goes into RolloutCollector"):
+    with pytest.raises(TypeError, match="give it to RolloutCollector itself"):
         SyncVecEnv(Herd, 2, 3, agent=Thinking(), backend=partial(MultiAgentVecEnv, backend="dummy"))
 
 

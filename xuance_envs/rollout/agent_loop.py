@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from xuance_envs.rollout.agents import ActionLayout, checked_answer, device_of, squeezed
@@ -66,12 +65,6 @@ class AgentLoop(EpisodeFigures):
         window: int,
         seed: int | Sequence[int | None] | None,
     ) -> None:
-        if isinstance(vec_env, VectorEnv):
-            raise TypeError(
-                "expected a VecEnv, got a Gymnasium vector environment: wrap it with "
-                "xuance_envs.compat.from_gymnasium, or make the environments with DummyVecEnv_Gym "
-                "or SubprocVecEnv_Gym"
-            )
         self._envs = self._envs_class(vec_env, agent)
         self.vec_env = vec_env
         self.agent = agent

@@ -76,7 +76,8 @@ class RolloutCollector(RolloutLoop):
     Raises:
         ValueError: an argument is out of its range, observations cannot become tensors, or the
             action space is not Discrete, MultiDiscrete, MultiBinary or Box.
-        TypeError: ``vec_env`` is a Gymnasium vector environment.
+        TypeError: ``vec_env`` is no vector environment of this package; says what to do with a
+            Gymnasium or XuanCe one.
 
     Attributes:
         states: ``(T, N, *state_shape)`` of ``state_dtype``, what was acted in. A leaf that requires
@@ -136,7 +137,7 @@ class RolloutCollector(RolloutLoop):
         **options: Unpack[CollectorOptions],
     ) -> Self: ...
 
-    def __new__(cls, vec_env: Any, *_: Any, **__: Any) -> Any:
+    def __new__(cls, vec_env: Any = None, *_: Any, **__: Any) -> Any:
         """One of many agents, where the environments have many."""
         many = cls is RolloutCollector and isinstance(vec_env, MultiAgentVecEnv)
         return super().__new__(MultiAgentRolloutCollector if many else cls)

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from gymnasium import Space, spaces
+from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
+from xuance_envs.multi_agent.xuance import XuanCeVecMultiAgentEnv
 from xuance_envs.rollout.agents import takes_masks
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.vector_env import StepBatch, VecEnv
@@ -64,7 +66,7 @@ class SingleAgentEnvs:
         agent: see :class:`~xuance_envs.rollout.agents.Agent`.
 
     Raises:
-        TypeError: they have many agents.
+        TypeError: they are no VecEnv.
 
     Attributes:
         space (gymnasium.Space): of what is seen of one environment.
@@ -78,12 +80,9 @@ class SingleAgentEnvs:
     team: tuple[int, ...] = ()
 
     def __init__(self, vec_env: VecEnv, agent: Any) -> None:
-        if isinstance(vec_env, MultiAgentVecEnv):
-            raise TypeError(
-                "expected environments with one agent each, got a MultiAgentVecEnv: it goes into "
-                "RolloutCollector or MultiAgentRolloutCollector themselves, or what is derived "
-                "from the latter"
-            )
+        if not isinstance(vec_env, VecEnv):
+            what = "a VecEnv, which has environments with one agent each"
+            raise TypeError(f"expected {what}, got {type(vec_env).__name__}{_hint(vec_env)}")
         self.vec_env = vec_env
         self.space = vec_env.observation_space
         self.action_space = vec_env.action_space
@@ -126,6 +125,20 @@ class SingleAgentEnvs:
         return agent.get_actions_and_values(states, actions=None, **given)
 
 
+def _hint(given: Any) -> str:
+    """What to do with what is no VecEnv."""
+    if isinstance(given, VectorEnv):
+        return (
+            ": wrap it with xuance_envs.compat.from_gymnasium, or make the environments with "
+            "DummyVecEnv_Gym or SubprocVecEnv_Gym"
+        )
+    if isinstance(given, MultiAgentVecEnv):
+        return ": give it to RolloutCollector itself, or derive from MultiAgentRolloutCollector"
+    if isinstance(given, XuanCeVecMultiAgentEnv):
+        return ": give its envs_of_agents to RolloutCollector"
+    return ""
+
+
 def _stepped(
     observations: Any,
     rewards: NDArray[np.float32],
@@ -161,13 +174,14 @@ class MultiAgentEnvs:
     def __init__(self, vec_env: MultiAgentVecEnv, agent: Any) -> None:
         if not isinstance(vec_env, MultiAgentVecEnv):
             raise TypeError(
-                f"expected a MultiAgentVecEnv, got {vec_env!r}: environments with one agent each "
-                "go into RolloutCollector"
+                f"expected a MultiAgentVecEnv, got {type(vec_env).__name__}: environments with one "
+                "agent each go into RolloutCollector"
             )
         if not vec_env.is_one:
             raise ValueError(
                 f"expected agents with equal spaces, and no groups, got {vec_env.groups} with "
-                f"{vec_env.observation_space}"
+                f"{vec_env.observation_space}: where they differ, make them alike by a wrapper "
+                "around each environment that pads them"
             )
         self.vec_env = vec_env
         self.team = (vec_env.num_agents,)
