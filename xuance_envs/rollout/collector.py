@@ -40,12 +40,12 @@ class CollectorOptions(TypedDict, total=False):
 class RolloutCollector(RolloutLoop):
     """Has an agent play in a vector environment, and keeps what happens.
 
-    :meth:`rollout` steps every environment ``steps_per_env`` times; what came of it is in the
-    attributes below, beside those of :class:`~xuance_envs.rollout.agent_loop.AgentLoop`, which has
-    single steps and statistics. The environments are reset once, by the constructor; each rollout
-    goes on where the last one stopped. An interrupted rollout, or one that raised, is lost, so that
-    its attributes are missing, and if a step was under way then, the environments are reset before
-    the next.
+    :meth:`~xuance_envs.rollout.playing.RolloutLoop.rollout` steps every environment
+    ``steps_per_env`` times; what came of it is in the attributes below, beside those of
+    :class:`~xuance_envs.rollout.agent_loop.AgentLoop`, which has single steps and statistics. The
+    environments are reset once, by the constructor; each rollout goes on where the last one
+    stopped. An interrupted rollout, or one that raised, is lost, so that its attributes are
+    missing, and if a step was under way then, the environments are reset before the next.
 
     The tensors are on ``device``, and yours: where you hold anything of a rollout, be it a part of
     a tensor or what autograd has saved, no later rollout writes. What nobody holds any more makes
@@ -97,7 +97,8 @@ class RolloutCollector(RolloutLoop):
         total_return (numpy.float32): the sum of all rewards.
         action_masks (torch.Tensor | None): ``(T, N, n)`` bool, those that the agent was given; None
             where it was given none.
-        images (list[list[PIL.Image.Image]]): by environment, from :meth:`test_agent`.
+        images (list[list[PIL.Image.Image]]): by environment, from
+            :meth:`~xuance_envs.rollout.playing.RolloutLoop.test_agent`.
         halves: 1 or 2, as is done; ``"auto"`` as long as it is being tried.
 
     Example:
