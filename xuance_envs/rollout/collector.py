@@ -185,7 +185,7 @@ class MultiAgentRolloutCollector(RolloutCollector):
         trunc_flags (torch.Tensor): ``(T, N, A)`` int32: 1 where one was truncated, and at the last
             step where one acted and plays on.
         end_obs: ``(E, A, *shape)``, last observations, environment by environment, in time order
-            within each: of all steps in which an agent that acted has a flag.
+            within each: of all steps in which an agent that acted has a flag, and of the last one.
         end_states: ``(E, *state_shape)``, the environments' states then; None without any.
         ep_counts (torch.Tensor): ``(N,)`` int32, how many of them each environment has.
 
@@ -247,7 +247,9 @@ class MultiAgentRolloutCollector(RolloutCollector):
             terminated = self.done_flags.bool() | ~self.acted
             ended = terminated | self.trunc_flags.bool()
             last = torch.zeros_like(self.values)
-            last.transpose(0, 1)[(ended & self.acted).any(dim=2).t()] = values
+            seen_last = (ended & self.acted).any(dim=2)
+            seen_last[-1] = True
+            last.transpose(0, 1)[seen_last.t()] = values
             last.masked_fill_(terminated, 0.0)
             # What was no action is worth what was expected of it, so that nothing comes of it.
             worth = self.values.masked_fill(~self.acted & self.values.isnan(), 0.0)
