@@ -233,6 +233,15 @@ def test_each_collector_says_whose_environments_it_takes():
             RolloutCollector(envs, Judge(), 3).close()  # nothing has happened to them
 
 
+def test_an_agent_for_one_is_refused():
+    class ForOne:
+        def get_actions_and_values(self, states, actions=None):
+            raise NotImplementedError
+
+    with herds() as envs, pytest.raises(TypeError, match=r"expected \(obs, .* got \(states, act"):
+        RolloutCollector(envs, ForOne(), 3)
+
+
 def test_a_collector_can_be_copied():
     with RolloutCollector(herds(), Judge(), 3) as collector:
         other = copy.copy(collector)

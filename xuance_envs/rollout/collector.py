@@ -165,7 +165,7 @@ class MultiAgentRolloutCollector(RolloutCollector):
         **options: those of :class:`RolloutCollector`.
 
     Raises:
-        TypeError: the environments have one agent each.
+        TypeError: the environments have one agent each, or the agent is one for those.
         ValueError: agents have different spaces or are in groups, an argument is out of its range,
             or as :class:`RolloutCollector` has it.
 
