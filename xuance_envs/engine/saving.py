@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,7 +49,7 @@ def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
     """
     with _lending(groups):
         shares = groups.shares(ids)
-        _start_saving(groups, shares, lambda driver, mine: (None, ()))
+        _start_saving(groups, shares)
         states, facts = _saved(groups, shares)
         contents = {env: data for env, (data, *_) in states.items() if not isinstance(data, int)}
         for sizes in _portions(states):
@@ -96,25 +96,10 @@ def load(
     states = {id(one.env): (one.env, one.digest) for one in state.envs}
     facts = {digest: dumps_plain(fact) for digest, fact in state.facts.items()}
     ways = _ways(groups.shares(ids), source_of)
-
-    def attempt() -> StepInfos:
-        with _lending(groups):
-            _prepare(groups, ways, states, facts, trusted=state.trusted, registers=True)
-        return put_in(groups, _packed_loads(ways), ids, of_all=of_all)
-
-    try:
-        infos = attempt()
-    except (EnvError, WorkerDiedError, WorkerTimeoutError) as error:
-        if not _was_replaced(error):
-            raise
-        infos = attempt()
+    with _lending(groups):
+        infos = _brought(groups, ways, states, facts, ids, of_all, trusted=state.trusted)
     _take_seeds(groups, dict(zip(ids, seeds, strict=True)))
     return infos
-
-
-def _was_replaced(error: EnvError | WorkerDiedError | WorkerTimeoutError) -> bool:
-    """Whether a state was not put in because another worker took the place of one."""
-    return error.reason == REPLACED if isinstance(error, EnvError) else error.restarted
 
 
 def clone(
@@ -127,6 +112,8 @@ def clone(
 ) -> StepInfos:
     """Puts the states of some environments into others; all are read before any is written.
 
+    They are put in once more, where a worker was replaced meanwhile.
+
     Args:
         groups: of both.
         sources: the environment each target is to become like.
@@ -136,31 +123,77 @@ def clone(
 
     Returns:
         The targets' infos; their observations are in the arrays.
+
+    Raises:
+        Exception: as for :func:`load`.
     """
-    group_of = groups.group_of
-    origins = {
-        target: (group_of[source] == group_of[target], source)
-        for target, source in zip(targets, sources, strict=True)
-    }
-    needed = [{s for is_here, s in origins.values() if is_here == here} for here in (False, True)]
-
-    def going(driver: Driver, mine: Sequence[int]) -> Any:
-        return [_places(driver, [s for s in mine if s in some]) for some in needed]
-
+    group_of, drivers = groups.group_of, groups.drivers
+    origins: dict[int, tuple[bool, int]] = {}
+    going, kept = set[int](), set[int]()
+    for source, target in zip(sources, targets, strict=True):
+        k = group_of[target]
+        # What may be replaced loses what it keeps: the caller has it then.
+        is_here = k == group_of[source] and drivers[k].seeds is None
+        origins[target] = is_here, source
+        (kept if is_here else going).add(source)
     with _lending(groups):
-        saving = groups.shares(sorted(set(sources)))
-        _start_saving(groups, saving, going)
+        saving = groups.shares(sorted(going | kept))
+        _start_saving(groups, saving, going, kept)
         # Meanwhile, what does not depend on it.
         ways = _ways(groups.shares(targets), origins)
-        loads = _packed_loads(ways)
         seeds = {} if fork_rng else _seeds(groups)
         saved, facts = _saved(groups, saving)
         for env, lent in _handed_over(groups, _sizes(saved)).items():
             saved[env] = lent, *saved[env][1:]
-        _prepare(groups, ways, saved, facts, fork_rng=fork_rng)
-    infos = put_in(groups, loads, targets, of_all=of_all)
+        infos = _brought(groups, ways, saved, facts, targets, of_all, fork_rng)
     _take_seeds(groups, {target: seeds.get(source) for target, (_, source) in origins.items()})
     return infos
+
+
+def _brought(
+    groups: Groups,
+    ways: Sequence[_Way],
+    states: Mapping[int, tuple[Any, ...]],
+    facts: Mapping[bytes, bytes],
+    ids: Sequence[int],
+    of_all: bool,
+    fork_rng: bool = False,
+    trusted: bool = True,
+) -> StepInfos:
+    """Has states read, compared with the environments they are for, and put in.
+
+    Once more, where a worker was replaced meanwhile.
+
+    Args:
+        groups: all of them.
+        ways: how the states come to those of these environments.
+        states: each, or what stands for it, and the digest of what it was saved from.
+        facts: about these, packed.
+        ids: the environments.
+        of_all: as for :func:`load`.
+        fork_rng: whether random streams are to be others from then on.
+        trusted: whether states may name classes of any module.
+
+    Returns:
+        Their infos; their observations are in the arrays.
+    """
+    loads = {way.group: way.driver.pack("load_states", way.places) for way in ways}
+
+    def attempt() -> StepInfos:
+        _prepare(groups, ways, states, facts, fork_rng, trusted)
+        return put_in(groups, loads, ids, of_all=of_all)
+
+    try:
+        return attempt()
+    except (EnvError, WorkerDiedError, WorkerTimeoutError) as error:
+        if not _was_replaced(error):
+            raise
+        return attempt()
+
+
+def _was_replaced(error: EnvError | WorkerDiedError | WorkerTimeoutError) -> bool:
+    """Whether a state was not put in because another worker took the place of one."""
+    return error.reason == REPLACED if isinstance(error, EnvError) else error.restarted
 
 
 def put_in(
@@ -186,41 +219,48 @@ def put_in(
 
 @contextmanager
 def _lending(groups: Groups) -> Iterator[None]:
-    """Lends groups states, which are taken back when none of them can be at it any more.
+    """Lends groups states, and has them keep some, until none of them can be at it any more.
 
-    After an error they keep none of theirs, either.
+    After an interrupt that came while they were, that is seen to by ``check_open``.
     """
+    groups.has_lent = True
     try:
         yield
-    except Exception as error:
-        if not (ends_all(error) or groups.ledger.owing):
-            with suppress(Exception):  # that one is to be told
-                packed = {k: each.pack("forget_states") for k, each in enumerate(groups.drivers)}
-                groups.ledger.start(packed)
-                _answers(groups)
+    except BaseException as error:
+        if not (groups.ledger.owing or ends_all(error)):
+            groups.forget_states()
         raise
-    finally:
-        if not groups.ledger.owing:  # else an interrupt came, and check_open does it
-            groups.lender.take_back()
+    groups.lender.take_back()
+    groups.has_lent = False
 
 
 def _start_saving(
-    groups: Groups, shares: _Shares, going: Callable[[Driver, Sequence[int]], Any]
+    groups: Groups,
+    shares: _Shares,
+    going: Collection[int] | None = None,
+    kept: Collection[int] = (),
 ) -> None:
     """Asks groups for states of theirs.
 
     Args:
         groups: all of them.
         shares: those whose states are wanted, and of which environments.
-        going: of some of a group, those whose states are wanted elsewhere, and within the group.
+        going: the environments whose states are wanted elsewhere; None for all.
+        kept: those whose states are wanted within their group.
     """
     packed = {}
     for k, driver, mine in shares:
+        leaving = None if going is None else _places(driver, [e for e in mine if e in going])
+        staying = _places(driver, [env for env in mine if env in kept])
         most = None if driver.is_local else groups.lender.most
-        registry = None if driver.is_local else packed_registry()
-        given = registry, *going(driver, mine), most
+        given = _registry(driver), leaving, staying, most
         packed[k] = driver.pack("save_states", _places(driver, mine), *given)
     groups.ledger.start(packed)
+
+
+def _registry(driver: Driver) -> bytes | None:
+    """What a group has to know of what was registered for classes of others."""
+    return None if driver.is_local else packed_registry()
 
 
 def _saved(groups: Groups, shares: _Shares) -> tuple[dict[int, Any], dict[bytes, bytes]]:
@@ -322,26 +362,14 @@ def _prepare(
     ways: Sequence[_Way],
     states: Mapping[int, tuple[Any, ...]],
     facts: Mapping[bytes, bytes],
-    fork_rng: bool = False,
-    trusted: bool = True,
-    registers: bool = False,
+    fork_rng: bool,
+    trusted: bool,
 ) -> None:
-    """Has states read, and compared with the environments they are for.
-
-    Args:
-        groups: all of them.
-        ways: how the states come to those of these environments.
-        states: each, or what stands for it, and the digest of what it was saved from.
-        facts: about these, packed.
-        fork_rng: whether random streams are to be others from then on.
-        trusted: whether states may name classes of any module.
-        registers: whether groups may not know yet what is registered for classes of others.
-    """
+    """Has states read, and compared with the environments they are for; see :func:`_brought`."""
     lender, packed = groups.lender, {}
     for k, driver, places, chosen, brought, sources in ways:
         digests = [states[source][1] for source in chosen]
-        registry = packed_registry() if registers and not driver.is_local else None
-        given = places, sources, digests, facts, fork_rng, trusted, registry
+        given = places, sources, digests, facts, fork_rng, trusted, _registry(driver)
         contents = [states[source][0] for source in brought]
         if not driver.is_local and lender.lends(contents):
             command = driver.pack("prepare_states", *given)
@@ -350,10 +378,6 @@ def _prepare(
             packed[k] = driver.pack("prepare_states", *given, list(map(lender.read, contents)))
     groups.ledger.start(packed)
     _warn(_answers(groups))
-
-
-def _packed_loads(ways: Sequence[_Way]) -> dict[int, Any]:
-    return {way.group: way.driver.pack("load_states", way.places) for way in ways}
 
 
 def _answers(groups: Groups) -> list[Any]:
