@@ -23,8 +23,7 @@ from xuance_envs.errors import (
 )
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
-from xuance_envs.state.pickling import dumps_plain, loads_plain
-from xuance_envs.state.saved_env import SavedEnv
+from xuance_envs.state.pickling import dumps_plain
 
 __all__ = ["clone", "load", "put_in", "save"]
 
@@ -56,8 +55,8 @@ def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
             for env, lent in _handed_over(groups, sizes).items():
                 contents[env] = groups.lender.read(lent)
             groups.lender.take_back()
-    saved = {env: SavedEnv(bytes(contents[env]), *states[env][1:]) for env in ids}
-    largest = max((len(one.env) for one in saved.values()), default=0)
+    state = EnvStates.told([(bytes(contents[env]), *states[env][1:]) for env in ids], facts)
+    largest = max((len(one.env) for one in state.envs), default=0)
     if largest > _LARGE:
         warnings.warn(
             f"the state of one environment has {largest / 2**20:.0f} MiB: a wrapper that keeps "
@@ -65,8 +64,6 @@ def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
             RuntimeWarning,
             stacklevel=callers_level(),
         )
-    about = {digest: loads_plain(fact, trusted=True) for digest, fact in facts.items()}
-    state = EnvStates([saved[env] for env in ids], about)
     seeds = _seeds(groups)
     return state.adding(_SEEDS, [seeds.get(env) for env in ids]) if seeds else state
 
