@@ -198,16 +198,16 @@ def test_a_worker_that_is_killed_in_between_leaves_nothing(command: str, mode: s
     envs.reset(seed=1)
     before = shared_bytes(envs)
     driver = envs._groups.drivers[1]
-    pack, killed = driver.pack, list[int]()
+    ask, killed = driver.ask, list[int]()
 
-    def killing(name: str, *arguments: Any) -> Any:
-        packed = pack(name, *arguments)
+    def killing(tag: int, packed: Any) -> None:
+        name = packed[0] if mode == "raise" else packed[0][0]
         if name == command and not killed:
             killed.append(envs.pids[1])
             os.kill(killed[0], signal.SIGKILL)
-        return packed
+        ask(tag, packed)
 
-    driver.pack = killing  # type: ignore[method-assign]
+    driver.ask = killing  # type: ignore[method-assign]
     try:
         if mode == "raise":
             with pytest.raises(WorkerDiedError):
@@ -217,7 +217,8 @@ def test_a_worker_that_is_killed_in_between_leaves_nothing(command: str, mode: s
             with suppress(*losses):
                 obs, _ = envs.clone_state(3, range(N))
                 assert_same(list(obs), [obs[3]] * N)
-            del driver.pack
+            del driver.ask
+            assert killed
             assert shared_bytes(envs) == before
             obs, _ = envs.clone_state(3, range(N))
             assert_same(list(obs), [obs[3]] * N)

@@ -58,6 +58,7 @@ class Groups(ABC):
         group_of (list[int]): by environment, its group.
         has_lent (bool): whether groups may have states that they are to let go of: what was lent
             them, or what they keep for a next command.
+        last_route (Any): how environments became like others the last time; None before.
         masks (ActionMasks): of the actions that come next.
         closed (bool): whether nothing may be asked of them any more.
         name: what errors call what they belong to.
@@ -77,6 +78,7 @@ class Groups(ABC):
         self.ledger = Ledger(drivers, waiter, before_step, asked)
         self.lender = lender or Lender()
         self.has_lent = False
+        self.last_route: Any = None
         self.drivers = self.ledger.drivers
         self.group_of = [k for k, driver in enumerate(drivers) for _ in range(driver.lo, driver.hi)]
         self.description = description

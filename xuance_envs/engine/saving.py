@@ -92,7 +92,7 @@ def load(
     source_of = {env: (False, id(one.env)) for env, one in zip(ids, state.envs, strict=True)}
     states = {id(one.env): (one.env, one.digest) for one in state.envs}
     facts = {digest: dumps_plain(fact) for digest, fact in state.facts.items()}
-    ways = _ways(groups.shares(ids), source_of)
+    ways = _ways(groups, ids, source_of)
     with _lending(groups):
         infos = _brought(groups, ways, states, facts, ids, of_all, trusted=state.trusted)
     _take_seeds(groups, dict(zip(ids, seeds, strict=True)))
@@ -124,26 +124,19 @@ def clone(
     Raises:
         Exception: as for :func:`load`.
     """
-    group_of, drivers = groups.group_of, groups.drivers
-    origins: dict[int, tuple[bool, int]] = {}
-    going, kept = set[int](), set[int]()
-    for source, target in zip(sources, targets, strict=True):
-        k = group_of[target]
-        # What may be replaced loses what it keeps: the caller has it then.
-        is_here = k == group_of[source] and drivers[k].seeds is None
-        origins[target] = is_here, source
-        (kept if is_here else going).add(source)
+    route = groups.last_route
+    if route is None or not (route.sources == sources and route.targets == targets):
+        route = groups.last_route = _Route.of(groups, sources, targets)
     with _lending(groups):
-        saving = groups.shares(sorted(going | kept))
-        _start_saving(groups, saving, going, kept)
-        # Meanwhile, what does not depend on it.
-        ways = _ways(groups.shares(targets), origins)
+        _start_saving(groups, route.saving, route.going, route.kept)
         seeds = {} if fork_rng else _seeds(groups)
-        saved, facts = _saved(groups, saving)
+        saved, facts = _saved(groups, route.saving)
         for env, lent in _handed_over(groups, _sizes(saved)).items():
             saved[env] = lent, *saved[env][1:]
-        infos = _brought(groups, ways, saved, facts, targets, of_all, fork_rng)
-    _take_seeds(groups, {target: seeds.get(source) for target, (_, source) in origins.items()})
+        infos = _brought(groups, route.ways, saved, facts, targets, of_all, fork_rng)
+    if seeds:
+        seeded = zip(targets, sources, strict=True)
+        _take_seeds(groups, {target: seeds[s] for target, s in seeded if s in seeds})
     return infos
 
 
@@ -174,11 +167,10 @@ def _brought(
     Returns:
         Their infos; their observations are in the arrays.
     """
-    loads = {way.group: way.driver.pack("load_states", way.places) for way in ways}
 
     def attempt() -> StepInfos:
         _prepare(groups, ways, states, facts, fork_rng, trusted)
-        return put_in(groups, loads, ids, of_all=of_all)
+        return put_in(groups, {way.group: way.load for way in ways}, ids, of_all=of_all)
 
     try:
         return attempt()
@@ -321,37 +313,78 @@ class _Way(NamedTuple):
         group: its place.
         driver: its driver.
         places: where its environments that are loaded are in it.
-        chosen: the state that each is given.
+        chosen: for each, whether its group has kept the state that it is given, and which it is.
         brought: those of the states that it does not have already.
         sources: for each environment, whether it has, and then where in it the state is from,
             otherwise which of those brought it is.
+        load: the command to put them in, as the driver packed it.
     """
 
     group: int
     driver: Driver
     places: list[int]
-    chosen: list[int]
+    chosen: list[tuple[bool, int]]
     brought: list[int]
     sources: list[tuple[bool, int]]
+    load: Any
 
 
-def _ways(shares: _Shares, source_of: Mapping[int, tuple[bool, int]]) -> list[_Way]:
-    """How states come to groups.
+def _ways(
+    groups: Groups, ids: Sequence[int], source_of: Mapping[int, tuple[bool, int]]
+) -> list[_Way]:
+    """How states come to the groups of some environments.
 
     Args:
-        shares: the groups, and which environments of each are loaded.
+        groups: all of them.
+        ids: the environments that are loaded.
         source_of: by environment, whether its group has kept the state, and which it is.
     """
     ways = []
-    for k, driver, mine in shares:
+    for k, driver, mine in groups.shares(ids):
         chosen = [source_of[env] for env in mine]
-        brought = list(dict.fromkeys(source for is_here, source in chosen if not is_here))
-        number = {source: n for n, source in enumerate(brought)}
-        lo = driver.lo
+        brought = list(dict.fromkeys([source for is_here, source in chosen if not is_here]))
+        number = dict(zip(brought, range(len(brought)), strict=True))
+        lo, places = driver.lo, _places(driver, mine)
         sources = [(here, source - lo if here else number[source]) for here, source in chosen]
-        of_each = [source for _, source in chosen]
-        ways.append(_Way(k, driver, _places(driver, mine), of_each, brought, sources))
+        load_ = driver.pack("load_states", places)
+        ways.append(_Way(k, driver, places, chosen, brought, sources, load_))
     return ways
+
+
+class _Route(NamedTuple):
+    """How environments become like others.
+
+    Attributes:
+        sources: the environment each target is to become like.
+        targets: these.
+        saving: the groups of the sources, and which of each.
+        going: the sources whose states are wanted elsewhere.
+        kept: those whose states are wanted within their group.
+        ways: how the states come to the groups of the targets.
+    """
+
+    sources: Sequence[int]
+    targets: Sequence[int]
+    saving: _Shares
+    going: Collection[int]
+    kept: Collection[int]
+    ways: Sequence[_Way]
+
+    @classmethod
+    def of(cls, groups: Groups, sources: Sequence[int], targets: Sequence[int]) -> _Route:
+        """That of some environments."""
+        group_of, drivers = groups.group_of, groups.drivers
+        source_of: dict[int, tuple[bool, int]] = {}
+        going, kept = set[int](), set[int]()
+        for source, target in zip(sources, targets, strict=True):
+            k = group_of[target]
+            # What may be replaced loses what it keeps: the caller has it then.
+            is_here = k == group_of[source] and drivers[k].seeds is None
+            source_of[target] = is_here, source
+            (kept if is_here else going).add(source)
+        saving = groups.shares(sorted(going | kept))
+        ways = _ways(groups, targets, source_of)
+        return cls(list(sources), list(targets), saving, going, kept, ways)
 
 
 def _prepare(
@@ -364,11 +397,11 @@ def _prepare(
 ) -> None:
     """Has states read, and compared with the environments they are for; see :func:`_brought`."""
     lender, packed = groups.lender, {}
-    for k, driver, places, chosen, brought, sources in ways:
-        digests = [states[source][1] for source in chosen]
+    for k, driver, places, chosen, brought, sources, _ in ways:
+        digests = [states[source][1] for _, source in chosen]
         given = places, sources, digests, facts, fork_rng, trusted, _registry(driver)
         contents = [states[source][0] for source in brought]
-        if not driver.is_local and lender.lends(contents):
+        if contents and not driver.is_local and lender.lends(contents):
             command = driver.pack("prepare_states", *given)
             packed[k] = driver.lending(command, lender.lend(contents))
         else:
@@ -423,8 +456,8 @@ def _take_seeds(groups: Groups, seeds: Mapping[int, Seeding | None]) -> None:
                 driver.seeds[env - driver.lo] = seeding
 
 
-def _warn(answers: Sequence[Sequence[Sequence[str]]]) -> None:
-    for doubt in dict.fromkeys(doubt for doubts in answers for each in doubts for doubt in each):
+def _warn(answers: Sequence[Sequence[str]]) -> None:
+    for doubt in dict.fromkeys([doubt for doubts in answers for doubt in doubts]):
         warnings.warn(
             f"a state is loaded that may go on otherwise: {doubt}", stacklevel=callers_level()
         )
