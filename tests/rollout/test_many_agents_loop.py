@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from agents_envs import FOREVER, MIXED, Herd
+from agents_envs import FOREVER, MIXED, Herd, Uneven
 from checkpoints import through_torch
 
 import xuance_envs.rollout.agent_loop as loop_module
@@ -176,18 +175,10 @@ def test_halves_leave_what_all_at_once_leave(staged: bool, monkeypatch: Any) -> 
             assert rollouts(collector, 3) == expected
 
 
-class Uneven(Herd):
-    """Its steps take longer or shorter, so that workers answer in any order."""
-
-    def step(self, actions: Any) -> Any:
-        time.sleep(np.random.default_rng().random() * 1e-3)
-        return super().step(actions)
-
-
 def test_halves_may_come_in_pieces() -> None:
-    with RolloutCollector(herds(6), Thinking(), 9, seed=2) as collector:
+    with RolloutCollector(herds(4), Thinking(), 9, seed=2) as collector:
         expected = rollouts(collector, 3)
-    envs = herds(6, "subproc", Uneven, in_series=1)
+    envs = herds(4, "subproc", Uneven, in_series=1)
     with RolloutCollector(envs, Thinking(), 9, seed=2, halves=2) as collector:
         assert rollouts(collector, 3) == expected
 

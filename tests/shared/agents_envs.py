@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -298,3 +299,11 @@ class Crowd(Herd):
         self.agents = [agent for agent in self.possible_agents if agent in on or agent in came]
         shown = acted + [agent for agent in came if chance() < 0.5]
         return self.seen(shown), rewards, terminated, truncated, self.told(acted)
+
+
+class Uneven(Herd):
+    """Its steps take longer or shorter, so that workers answer in any order."""
+
+    def step(self, actions: Any) -> Any:
+        time.sleep(np.random.default_rng().random() * 1e-3)
+        return super().step(actions)
