@@ -106,7 +106,8 @@ def checked_env(env: Any) -> Any:
         if not isinstance(space, Space):
             raise BadValueError(
                 f"expected an environment whose {name} is a gymnasium.Space, got "
-                f"{describe(space)}; Gym_Env(..., library='gym') takes those of the older gym"
+                f"{describe(space)}; Gym_Env(..., library='gym') takes those of the older gym, "
+                "MultiAgentVecEnv those with many agents"
             )
     return env
 
