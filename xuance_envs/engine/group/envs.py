@@ -119,7 +119,7 @@ class Envs:
 
     def render(self, places: Sequence[int], mode: str | None) -> list[Any]:
         """Renders some environments."""
-        return self._each("render", places, lambda env, _: render(env, mode))
+        return self._each("render", places, lambda env, _: render(env, mode), "render")
 
     def close(self) -> None:
         """Closes every environment, also after one of them failed to, or after an interrupt.
