@@ -23,7 +23,7 @@ def trail_of(actions: spaces.Space) -> tuple[Trail, StepArrays]:
 def steps_until_due(trail: Trail, tag: int, requests: int = 1) -> int:
     """How many steps there are from a request to the next one that states are saved with."""
     steps = 1
-    while (tag + requests * steps) >> trail.shift == trail.epoch:
+    while tag + requests * steps < trail.until:
         steps += 1
     return steps
 
@@ -31,26 +31,26 @@ def steps_until_due(trail: Trail, tag: int, requests: int = 1) -> int:
 @pytest.mark.parametrize(
     ("cost", "duration", "period"),
     [
-        (1e-3, 1e-3, 256),
-        (5e-5, 1e-2, 1),
+        (1e-3, 1e-3, 512),
+        (2.5e-5, 1e-2, 1),
         (1e-3, 1e-5, MOST_STEPS),
         (1e-3, math.nan, 1),
         (2.0, 0.1, 512),  # which are repeated in a minute; the start of a worker ends sometime
         (2.0, 500.0, 1),
     ],
 )
-def test_saving_costs_half_a_hundredth_of_stepping(
+def test_saving_costs_a_quarter_of_a_hundredth_of_stepping(
     cost: float, duration: float, period: int
 ) -> None:
     trail, _ = trail_of(spaces.Discrete(3))
-    assert trail.epoch == -1  # the first time at once
+    assert trail.until == -1  # the first time at once
     trail.plan(cost, duration, 1)
     trail.begin("states", 1)
     due = 1 + steps_until_due(trail, 1)
     trail.begin("others", due)
     assert steps_until_due(trail, due) == period
     trail.begin(None)
-    assert trail.epoch == -1
+    assert trail.until == -1
 
 
 def test_a_single_slow_one_does_not_count() -> None:
@@ -58,25 +58,25 @@ def test_a_single_slow_one_does_not_count() -> None:
     for tag, cost in enumerate((1e-3, 1.0, 1e-3)):
         trail.plan(cost, 1e-3, tag)
         trail.begin("states", tag)
-        assert trail.shift == 8
+        assert trail.shift == 9
     for _ in range(2):
         trail.plan(2e-3, 1e-3, 3)
-    assert trail.shift == 9
+    assert trail.shift == 10
 
 
 def test_groups_save_in_the_same_steps() -> None:
     trails = [trail_of(spaces.Discrete(3))[0] for _ in range(3)]
     saved: list[list[int]] = [[], [], []]
-    for tag in range(1, 5000):
+    for tag in range(1, 10_000):
         for k, trail in enumerate(trails):
             if tag == 700 + 10 * k:  # a reset of some
                 trail.begin("states", tag)
-            elif tag >> trail.shift != trail.epoch:
+            elif tag >= trail.until:
                 trail.plan((1 + k) * 1e-3, 1e-3, tag)
                 trail.begin("states", tag)
                 saved[k].append(tag)
             else:
-                trail.steps.append(b"")
+                trail.note(tag)
     assert len(saved[0]) > len(saved[1]) > len(saved[2]) > 3  # as often as each has to
     assert set(saved[0]) >= set(saved[1]) >= set(saved[2])
 
@@ -84,19 +84,19 @@ def test_groups_save_in_the_same_steps() -> None:
 def test_groups_that_are_stepped_one_by_one_save_as_often() -> None:
     trail, _ = trail_of(spaces.Discrete(3))
     groups, tag, kept = 6, 0, []
-    for _ in range(3000):
+    for _ in range(6000):
         tag += groups
-        if tag >> trail.shift != trail.epoch:
-            kept.append(len(trail.steps))
+        if tag >= trail.until:
+            kept.append(trail.count)
             trail.plan(1e-3, 1e-3, tag)
             trail.begin("states", tag)
         else:
-            trail.steps.append(b"")
-    assert 200 < np.mean(kept[3:]) < 520
+            trail.note(tag)
+    assert 400 < np.mean(kept[3:]) < 1040
     trail.begin(None)  # such as after a loss
     trail.plan(1e-3, 1e-3, tag)
     trail.begin("states", tag)
-    assert steps_until_due(trail, tag, groups) <= 520
+    assert steps_until_due(trail, tag, groups) <= 1040
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,33 @@ def test_actions_are_kept_whatever_comes_of_the_arrays(space: spaces.Space) -> N
     trail, arrays = trail_of(space)
     expected = []
     space.seed(1)
-    for _ in range(4):
+    for tag in range(4):
         arrays.actions.put([space.sample() for _ in range(3)], slice(None), 3)
         expected.append([part.copy() for part in arrays.actions.parts])
-        trail.steps.append(trail.actions())
+        trail.note(tag)
+        trail.note(tag)  # after an interrupt
     for part in arrays.actions.parts:
         part[...] = 0
-    assert_same(trail.unpacked(trail.steps), expected)
+    assert_same(trail.steps(), expected)
+    assert_same(trail.steps(before=3), expected[:-1])
+    assert_same(trail.steps(before=2), expected)
+
+
+def test_no_more_steps_are_kept_than_there_is_room_for() -> None:
+    """Where each request was taken for a fraction of a step, and is one."""
+    trail, _ = trail_of(spaces.Discrete(3))
+    trail.shift = 20
+    trail.begin("states", 1)
+    tag = 2
+    while tag < trail.until:
+        trail.note(tag)
+        tag += 1
+    assert trail.count == MOST_STEPS
+    assert trail.has_room  # for the step that states are saved after
+    while trail.has_room:
+        trail.note(tag)
+        tag += 1
+    assert len(trail.steps()) == trail.count < MOST_STEPS + 20
 
 
 def test_of_actions_without_a_fixed_shape_none_are_kept() -> None:

@@ -30,6 +30,7 @@ from xuance_envs import (
     VecEnv,
     register_state,
 )
+from xuance_envs.engine.group.states import GroupStates
 
 N = 5
 PACKAGE = Path(xuance_envs.__file__).parent
@@ -380,6 +381,53 @@ def test_an_error_in_saving_leaves_it_usable(make: Maker) -> None:
     envs.reset(seed=1)
     with pytest.raises(EnvError, match="failed in 'save_state': KeyError: 'not now'"):
         envs.save_state()
+
+
+MALFORMED = {
+    "nothing": None,
+    "an info that is no dict": ([np.zeros(2, np.float32)], ("number", 1), False, {}),
+    "another number of leaves": ([], {}, False, {}),
+    "another shape": ([np.zeros(3, np.float32)], {}, False, {}),
+    "another dtype": ([np.zeros(2)], {}, False, {}),
+    "no array": (["far"], {}, False, {}),
+    "no moment of a reset": ([np.zeros(2, np.float32)], {}, "never", {}),
+}
+
+
+@pytest.mark.parametrize("seen", MALFORMED.values(), ids=MALFORMED.keys())
+def test_what_a_stranger_wrote_is_refused_before_anything_is_touched(
+    seen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with DummyVecEnv([lambda: Gym_Env("MountainCar-v0")] * 2) as envs:
+        envs.reset(seed=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(GroupStates, "_seen", lambda states, i: seen)
+            data = envs.save_state().to_bytes()
+        was = buffers(envs), played_from(envs)
+        with pytest.raises(StateError, match="expected"):
+            envs.load_state(EnvStates.from_bytes(data))
+        assert_same((buffers(envs), played_from(envs)), was)
+
+
+def test_what_a_stranger_wrote_for_a_generator_is_refused_before_anything_is_touched() -> None:
+    with DummyVecEnv([lambda: Gym_Env("MountainCar-v0")] * 2) as envs:
+        envs.reset(seed=1)
+        space = envs.envs[1].unwrapped.action_space
+        before, space._np_random = space._np_random, "a number"
+        data = envs.save_state().to_bytes()
+        space._np_random = before
+        was = buffers(envs), played_from(envs)
+        with pytest.raises(StateError, match=r"environment 1 .*expected a space's generator"):
+            envs.load_state(EnvStates.from_bytes(data))
+        assert_same((buffers(envs), played_from(envs)), was)
+
+
+def played_from(envs: Any) -> Any:
+    """What it plays from here, where it is again thereafter."""
+    state = envs.save_state()
+    result = played(envs, [[1] * 2] * 3)
+    envs.load_state(state)
+    return result
 
 
 class Library:

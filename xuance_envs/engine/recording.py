@@ -35,19 +35,16 @@ class RecordingDriver(GroupDriver):
         self._files = files
         self._trail = Trail(arrays)
         self._steps = False
-        self._noted = (0, 0)  # the number of the step whose actions are the last, and its place
 
     def ask_step(self, tag: int, actions: Any) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         trail = self._trail
         if actions is not None:
             trail.begin(None)
-        elif trail.is_kept and tag >> trail.shift != trail.epoch:
+        elif trail.is_kept and tag >= trail.until:
             self._save(tag)
         if trail.states is not None:
-            if tag != self._noted[0]:  # else an interrupt came before it was asked
-                self._noted = tag, len(trail.steps)
-            trail.steps[self._noted[1] :] = [trail.actions()]
+            trail.note(tag)
         self._steps = True
         super().ask_step(tag, actions)
 
@@ -79,4 +76,4 @@ class RecordingDriver(GroupDriver):
         self._trail.begin(states, tag)
 
     def _record(self, what: str) -> None:
-        self._files.write(self._trail.states, self._trail.unpacked(self._trail.steps), what)
+        self._files.write(self._trail.states, self._trail.steps(), what)

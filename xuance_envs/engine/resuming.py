@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any
 
 from xuance_envs.engine.failure_files import FailureFiles
-from xuance_envs.engine.group.outcome import Outcome, WithStates
+from xuance_envs.engine.group.outcome import WithStates
 from xuance_envs.engine.group.states import DIFFERENT, checksum, packed_registry
 from xuance_envs.engine.restarts import READY, Loss, RestartingDriver
 from xuance_envs.engine.trails import CHANGING, Trail
@@ -41,11 +41,10 @@ class ResumingDriver(RestartingDriver):
         super().__init__(*arguments)
         self._files = files
         self._trail = Trail(self._arrays)
-        # Of what is asked now: when it was, where states are saved after it; how many steps there
-        # have been before it since they were; and its actions, if it is a step and they are kept.
+        # Of what is asked now: when it was, where states are saved after it; and whether it is a
+        # step whose actions are kept, and nothing else.
         self._began = 0.0
-        self._place = 0
-        self._actions: bytes | None = None
+        self._is_plain = False
         # What states were followed by before others were saved, and in which step that was.
         self._before: tuple[int, Any, list[Any]] = READY, None, []
         # Whether a successor is to resume, and whether one has been asked to.
@@ -54,17 +53,21 @@ class ResumingDriver(RestartingDriver):
     def ask_step(self, tag: int, actions: Any) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         trail = self._trail
-        self._place = len(trail.steps)
-        self._actions = trail.actions() if actions is None and trail.is_kept else None
-        if self._actions is None or tag >> trail.shift == trail.epoch or self._owed:
-            RestartingDriver.ask_step(self, tag, actions)  # each step: super() would take as long
+        self._is_plain = tag < trail.until and actions is None
+        if self._is_plain:
+            trail.note(tag)
+            RestartingDriver.ask_step(self, tag, None)  # each step: super() would take as long
+        elif actions is not None or self._owed or not trail.is_kept:
+            super().ask_step(tag, actions)
         else:
+            if trail.states is not None and trail.has_room:
+                trail.note(tag)
             self._ask_with_states(tag, ("step", ()))
 
     def ask(self, tag: int, packed: Any) -> None:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
         asked, _ = packed
-        self._place, self._actions = len(self._trail.steps), None
+        self._is_plain = False
         if asked[0] in CHANGING and self._trail.is_kept and not self._owed:
             self._ask_with_states(tag, asked)
         else:
@@ -81,13 +84,9 @@ class ResumingDriver(RestartingDriver):
         self._resumes = self._has_tried = False
 
     def _take(self, result: Any) -> None:
-        if self._actions is not None and type(result) is Outcome and not self._owed:
-            steps = self._trail.steps
-            if len(steps) == self._place:  # else an interrupt came when it had been appended
-                steps.append(self._actions)
-        else:
+        if not self._is_plain:
             result = self._taken_in(result)
-        self._resumes = self._has_tried = False
+            self._resumes = self._has_tried = False
         RestartingDriver._take(self, result)
         if self._files is not None and self._asked[0] == "step":
             nan = self._trail.new_nan(self.lo)
@@ -99,7 +98,7 @@ class ResumingDriver(RestartingDriver):
         self._check(result)
         trail = self._trail
         if not isinstance(result, WithStates):
-            if self._asked[0] in ("step", *CHANGING):
+            if self._asked[0] in ("step", *CHANGING) and trail.noted != self.tag:
                 trail.begin(None)
             return result
         if self._files is not None and self._before[0] != self.tag:
@@ -137,8 +136,7 @@ class ResumingDriver(RestartingDriver):
 
     def _steps(self) -> list[Any]:
         """The actions since states were saved, those of this step with them."""
-        steps = self._trail.steps[: self._place]
-        return self._trail.unpacked(steps if self._actions is None else [*steps, self._actions])
+        return [*self._trail.steps(before=self.tag), self._trail.next_step()]
 
     # -- when it is lost --------------------------------------------------------------
 
@@ -150,6 +148,7 @@ class ResumingDriver(RestartingDriver):
     def _loses_nothing(self) -> bool:
         may_resume = self._restarts.resumes and not (self._has_tried or self._owed)
         self._resumes = may_resume and self._trail.states is not None
+        self._is_plain = False
         if not self._resumes:
             self._trail.begin(None)
         return self._resumes
@@ -161,8 +160,7 @@ class ResumingDriver(RestartingDriver):
         command, arguments = self._asked
         then = (command, arguments) if command in ("step", "reset") else None
         seen = checksum(self._last_known.shown())
-        states = self._trail.states
-        steps = self._trail.unpacked(self._trail.steps[: self._place])
+        states, steps = self._trail.states, self._trail.steps(before=self.tag)
         resume = "resume", (states, steps, seen, packed_registry(), then)
         self._has_tried = True
         tag = READY if then is None else self.tag

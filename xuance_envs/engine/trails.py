@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ from xuance_envs.errors import name_envs
 
 __all__ = ["CHANGING", "Trail"]
 
-SHARE = 0.005
+SHARE = 0.0025
 """What saving may cost, as a share of stepping: keeping the actions costs about as much."""
 
 MOST_STEPS = 2048
@@ -24,7 +22,9 @@ MOST_SECONDS = 60.0
 """So many steps, about so many bytes of actions, and steps of about so much time are kept at most:
 who repeats them has two minutes to start, unless told otherwise."""
 
-_BYTES = operator.methodcaller("tobytes")
+_SPARE = 16
+"""Steps more that there is room for: of those that states are saved after, which a loss leaves to
+be repeated."""
 
 CHANGING = ("reset", "call", "set_attr", "apply", "load_states")
 """The commands after which a trail begins anew."""
@@ -40,27 +40,33 @@ class Trail:
 
     Attributes:
         states: those that were saved last; None where there are none.
-        steps (list): for each step since, the bytes of its actions.
+        count (int): the steps since, whose actions are kept.
+        noted (int): the number of the last of these requests; -1 without any.
         is_kept (bool): whether the environments can be saved, as far as is known.
         shift (int): states are saved by the first step of each ``2**shift`` requests, as the vector
             environment numbers them: so its groups save theirs in the same steps, and what is
             waited for is one of them and not each in turn.
-        epoch (int): which of these stretches states are there of; -1 without any.
-        actions: gives those of the step that is asked for, as they are kept.
+        until (int): the number of the request from which on others are to be saved; -1 for at once.
     """
 
     def __init__(self, arrays: StepArrays) -> None:
         self._arrays = arrays
+        parts = arrays.actions.parts
         self.is_kept = not arrays.actions.objects
         self.states: Any = None
-        self.steps: list[bytes] = []
-        self._parts = arrays.actions.parts
+        self.count = 0
+        self.noted = self.until = -1
         self.shift = 0
-        self.epoch = -1
         self._begun, self._requests = 0, 1.0
-        self.actions: Callable[[], bytes] = self._all_actions
-        if self.is_kept and len(self._parts) == 1:  # which is quicker
-            self.actions = self._parts[0].tobytes
+        size = sum(part.nbytes for part in parts) if self.is_kept else 0
+        self._most = max(1, min(MOST_STEPS, MOST_BYTES // max(size, 1)))
+        # Of each leaf: those of the steps, one after the other; that of the next one; its size.
+        self._parts = parts if self.is_kept else []
+        room = self._most + _SPARE
+        self._kept = [
+            (memoryview(np.empty(room * part.nbytes, np.uint8)), _bytes_of(part), part.nbytes)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
+            for part in self._parts
+        ]
         self._costs: list[float] = []
         self._has_nan = False
 
@@ -71,23 +77,48 @@ class Trail:
             states: those.
             tag: the number of the request that they were saved with.
         """
-        self.states, self.steps, self._begun = states, [], tag
-        self.epoch = -1 if states is None else tag >> self.shift
+        self.states, self.count, self.noted, self._begun = states, 0, -1, tag
+        self.until = -1 if states is None else ((tag >> self.shift) + 1) << self.shift
 
-    def _all_actions(self) -> bytes:
-        return b"".join(map(_BYTES, self._parts))
+    @property
+    def has_room(self) -> bool:
+        """Whether one step more can be kept."""
+        return self.count < self._most + _SPARE
 
-    def unpacked(self, steps: Sequence[bytes]) -> list[list[NDArray[Any]]]:
-        """The actions of some steps, as leaves."""
-        found = []
-        for data in steps:
-            leaves, at = [], 0
-            for part in self._parts:
-                leaf = np.frombuffer(data, part.dtype, part.size, at)
-                leaves.append(leaf.reshape(part.shape))
-                at += part.nbytes
-            found.append(leaves)
+    def note(self, tag: int) -> None:
+        """Keeps the actions that a step is asked for with; again, it does so in the same place.
+
+        Args:
+            tag: the number of the request.
+        """
+        at = self.count
+        if tag == self.noted:  # an interrupt came before it was asked
+            at -= 1
+        # No call in between, so that an interrupt finds both or none.
+        self.noted, self.count = tag, at + 1
+        for kept, part, size in self._kept:
+            kept[at * size : (at + 1) * size] = part
+        if at + 1 == self._most:
+            self.until = -1
+
+    def steps(self, before: int = -1) -> list[list[NDArray[Any]]]:
+        """The actions of each step, as leaves.
+
+        Args:
+            before: the number of the request that is left out, if it is the last one.
+        """
+        count = self.count - (self.noted == before)
+        found: list[list[NDArray[Any]]] = []
+        for at in range(count):
+            found.append([])
+            for part, (kept, _, size) in zip(self._parts, self._kept, strict=True):
+                leaf = np.ndarray(part.shape, part.dtype, kept, at * size)
+                found[at].append(leaf.copy())
         return found
+
+    def next_step(self) -> list[NDArray[Any]]:
+        """The actions that are in the arrays, as leaves."""
+        return [part.copy() for part in self._parts]
 
     def plan(self, cost: float, duration: float, tag: int) -> None:
         """Chooses how often states are saved, before it begins anew with those that were just.
@@ -101,11 +132,11 @@ class Trail:
         self._costs = [*self._costs[-1:], cost]
         if not duration > 0:
             return
-        size = sum(part.nbytes for part in self._parts)
-        most = max(1, min(MOST_STEPS, MOST_BYTES // max(size, 1), MOST_SECONDS / duration))
+        most = max(1, min(self._most, MOST_SECONDS / duration))
         wanted = min(max(min(self._costs) / (SHARE * duration), 1), most)
         if self.states is not None:  # other groups have had some of the requests since
-            self._requests = max((tag - self._begun) / (len(self.steps) + 1), 1)
+            steps = self.count + (self.noted != tag)
+            self._requests = max((tag - self._begun) / steps, 1)
         a_step = self._requests
         self.shift = min(math.ceil(math.log2(wanted * a_step)), int(math.log2(most * a_step)))
 
@@ -125,3 +156,8 @@ class Trail:
         places = range(len(self._arrays.rewards))
         found = [first + i for i in places if any(np.isnan(part[i]).any() for part in numbers)]
         return f"a NaN in the observation or the reward of {name_envs(found)}"
+
+
+def _bytes_of(part: NDArray[Any]) -> memoryview:
+    """The memory of an array, which is quicker to copy."""
+    return memoryview(part.reshape(-1).view(np.uint8))  # type: ignore[arg-type]  # as above

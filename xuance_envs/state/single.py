@@ -109,6 +109,8 @@ class StateOfEnv:
         for (handler, obj, _), value in zip(plan.handled, handled, strict=True):
             if handler.check is not None:
                 handler.check(obj, value)
+        if not trusted:
+            _check_form(plan, names, attributes, generators, state.contents)
         return Prepared(plan, names, attributes, handled, generators, state.contents, seen, spawn)
 
 
@@ -193,6 +195,32 @@ def _check_around(then: Mapping[str, tuple[int, str]], now: Mapping[str, tuple[i
         before, here = then.get(name, (0, "nothing")), now.get(name, (0, "nothing"))
         if before[0] != here[0]:
             raise MismatchError(name, before[1], here[1])
+
+
+def _check_form(
+    plan: Plan,
+    names: Any,
+    attributes: Sequence[Any],
+    generators: Sequence[Any],
+    contents: Sequence[tuple[Any, Any]],
+) -> None:
+    """Sees that what somebody else may have written is what putting it in expects.
+
+    Raises:
+        FaultError: it is not.
+    """
+    for k, values in enumerate(attributes):
+        if (values is None) != (k in plan.whole) or not isinstance(values, dict | None):
+            raise FaultError("", f"expected attributes in a dict, got a {kind_of(values)}")
+    for name in [*names, *(name for values in attributes for name in values or ())]:
+        if not isinstance(name, str):
+            raise FaultError("", f"expected names of attributes, got {name!r}")
+    for generator in generators:
+        if not isinstance(generator, np.random.Generator | np.random.RandomState | None):
+            raise FaultError("", f"expected a space's generator, got a {kind_of(generator)}")
+    for array, content in contents:
+        if not isinstance(content, bytes) or len(content) != array.nbytes:
+            raise FaultError("", f"expected {array.nbytes} bytes for an array, got {content!r}")
 
 
 def _why_not(plan: Plan, attributes: Any, handled: Any, error: Exception) -> FaultError:

@@ -52,6 +52,15 @@ class RestorableGroup(EnvGroup):
             stepped.arguments if type(stepped) is ResetInstead else {},
         )
 
+    def can_show(self, leaves: Sequence[Any]) -> bool:
+        """Whether these may be an observation's."""
+        parts = self._observations.parts
+        return len(leaves) == len(parts) and all(
+            isinstance(part, list)
+            or (isinstance(leaf, np.ndarray | np.generic) and _fits(leaf, part))
+            for part, leaf in zip(parts, leaves, strict=True)
+        )
+
     def show(self, showings: Mapping[int, Showing]) -> Outcome:
         """Has environments that were given other states show what belongs to these."""
         self._begin_with(showings)
@@ -111,3 +120,7 @@ class RestorableGroup(EnvGroup):
         from xuance_envs.engine.group.states import GroupStates
 
         return GroupStates(self, self._first, self._autoreset)
+
+
+def _fits(leaf: Any, part: NDArray[Any]) -> bool:
+    return bool(leaf.shape == part.shape[1:] and leaf.dtype == part.dtype)

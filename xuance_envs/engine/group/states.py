@@ -55,6 +55,8 @@ class _Group(Protocol):
 
     def showing(self, i: int) -> Showing: ...
 
+    def can_show(self, leaves: Sequence[Any]) -> bool: ...
+
     def show(self, showings: Mapping[int, Showing]) -> Outcome: ...
 
     def each(
@@ -70,6 +72,10 @@ class _Group(Protocol):
     def command(self, name: str) -> Callable[..., Any]: ...
 
     def tell_of_columns(self) -> None: ...
+
+
+_SHOWN = [list, dict, bool, dict], [list, dict, str, dict]
+"""The types of what is kept with a state of what the environment shows."""
 
 
 class _Itself(NamedTuple):
@@ -217,6 +223,8 @@ class GroupStates:
                 if digest != own.digest:
                     doubts = own.check(*loads_plain(facts[digest], trusted))
                 prepared[i] = state.prepare(data, trusted, [env] if forks else None, plan)
+                if not trusted:
+                    self._check_seen(prepared[i].seen)
                 self._check_autoreset(prepared[i].seen[2])
             except FaultError as fault:
                 raise as_error(env, fault, "load_state") from None
@@ -318,6 +326,20 @@ class GroupStates:
         """What is kept with a state of what the environment shows."""
         leaves, info, pending, arguments = self._group.showing(i)
         return leaves, info, pending and self._autoreset.name, dict(arguments)
+
+    def _check_seen(self, seen: Any) -> None:
+        """Sees that what somebody else may have written can be shown.
+
+        Raises:
+            FaultError: it cannot.
+        """
+        if not isinstance(seen, tuple) or list(map(type, seen)) not in _SHOWN:
+            raise FaultError("", f"expected what an environment shows, got {seen!r}")
+        leaves, _, pending, _ = seen
+        if pending and pending not in Autoreset.__members__:
+            raise FaultError("", f"expected the moment of a reset, got {pending!r}")
+        if not self._group.can_show(leaves):
+            raise FaultError("", f"expected an observation of this space, got {leaves!r}")
 
     def _found(self, kept: Mapping[int, Any], i: int, command: str) -> Any:
         """What was kept of an environment.
