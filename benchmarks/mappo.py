@@ -7,8 +7,9 @@ ours.
 
 from __future__ import annotations
 
+import importlib
 import json
-import runpy
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_outputs(parser, "mappo table")
     args = parser.parse_args(argv)
     run = begin()
-    example = runpy.run_path(str(ROOT / EXAMPLE))
+    sys.path.insert(0, str(ROOT / "examples"))
+    example = vars(importlib.import_module("train_mappo"))
     trainings: dict[str, list[Sequence[float]]] = {name: [] for name in args.learners}
     for seed, name in in_turn(trainings, args.seeds, "training"):
         training = train(LEARNERS[name], example, args.num_envs, args.steps, seed)

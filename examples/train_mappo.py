@@ -1,7 +1,10 @@
 """PPO for many agents with a shared policy and a critic that sees all they observe, in one file.
 
     python examples/train_mappo.py
-    python examples/train_mappo.py --env mpe2:simple_tag_v3 --plot tag.png
+    python examples/train_mappo.py --env mpe2:simple_reference_v3 --plot reference.png
+
+With `--checkpoint DIR` it can be ended at any moment, and goes on with `--resume DIR` as if it
+never had been, as `train_ppo.py` beside it does.
 
 It is MAPPO as in Yu et al. 2021, https://arxiv.org/abs/2103.01955, in its plain form. It needs the
 extras `torch` and `plot`, and the package `mpe2`.
@@ -12,11 +15,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import nn
+from train_ppo import add_checkpoints, resume, save_checkpoint
 
-from xuance_envs import MultiAgentRolloutCollector, make_multi_agent_vec
+from xuance_envs import MultiAgentRolloutCollector, RolloutCollector, make_multi_agent_vec
 
 STEPS_PER_ENV, BATCH, EPOCHS, LEARNING_RATE = 50, 800, 10, 7e-4  # a batch of environment steps
 GAMMA, GAE_LAMBDA, CLIP = 0.99, 0.95, 0.2
@@ -107,7 +112,14 @@ def plot(path: str, curve: Sequence[tuple[int, float]], title: str) -> None:
 
 
 def train(
-    env_id: str, num_envs: int, steps: int, backend: str = "subproc", seed: int = 1
+    env_id: str,
+    num_envs: int,
+    steps: int,
+    backend: str = "subproc",
+    seed: int = 1,
+    checkpoint: Path | None = None,
+    every: int = 10,
+    resumed: Path | None = None,
 ) -> tuple[float, list[tuple[int, float]]]:
     """Trains, and tells how it goes: the seconds it took, and the learning curve."""
     torch.manual_seed(seed)
@@ -121,10 +133,17 @@ def train(
     )
     optimizer = torch.optim.Adam(agent.parameters(), LEARNING_RATE, eps=1e-5)
     began, curve = time.perf_counter(), []
-    with MultiAgentRolloutCollector(envs, agent, STEPS_PER_ENV, seed=seed) as play:
+    with RolloutCollector(envs, agent, STEPS_PER_ENV, seed=seed) as play:
+        if resumed is not None:
+            # The folder is yours: its environments may have objects of classes of their own.
+            resume(resumed, play, agent, optimizer, trusted=True)
+        updates = 0
         while play.global_steps < steps:
             play.rollout()
             improve(agent, optimizer, play)
+            updates += 1
+            if checkpoint is not None and (updates % every == 0 or play.global_steps >= steps):
+                save_checkpoint(checkpoint, play, agent, optimizer)
             if play.mean_ep_return == play.mean_ep_return:  # there has been an episode
                 curve.append((play.global_steps, play.mean_ep_return))
             if len(curve) % 25 == 1:
@@ -146,8 +165,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--backend", default="subproc", choices=["auto", "dummy", "subproc"])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--plot", metavar="FILE")
+    add_checkpoints(parser)
     args = parser.parse_args(argv)
-    seconds, curve = train(args.env, args.num_envs, args.steps, args.backend, args.seed)
+    kept = args.checkpoint, args.every, args.resume
+    seconds, curve = train(args.env, args.num_envs, args.steps, args.backend, args.seed, *kept)
     if args.plot:
         plot(args.plot, curve, f"{args.env}, {args.num_envs} environments, {seconds:.0f} s")
 

@@ -36,7 +36,6 @@ import xuance_envs
 from xuance_envs import Gym_Env, RayRolloutCollector, RolloutCollector, VecEnv, transforms
 
 ATARI_IDS = "ALE/"
-
 Collector = RolloutCollector | RayRolloutCollector
 
 
@@ -183,9 +182,8 @@ def update(
     collector: Collector, agent: Agent, optimizer: torch.optim.Optimizer, settings: Settings
 ) -> None:
     """Learns from the last rollout."""
-    advantages = collector.advantages(settings.gamma, settings.gae_lambda)
-    returns = (advantages + collector.values).flatten()
-    advantages = advantages.flatten()
+    advantages = collector.advantages(settings.gamma, settings.gae_lambda).flatten()
+    returns = advantages + collector.values.flatten()
     states = collector.states.detach().flatten(0, 1)
     actions = collector.actions.flatten(0, 1)
     old_log_probs = collector.log_probs.flatten()
@@ -230,17 +228,22 @@ def load(path: str, agent: Agent, envs: VecEnv) -> None:
 CHECKPOINT = "checkpoint.pt"
 
 
+def add_checkpoints(parser: argparse.ArgumentParser) -> None:
+    """What a command line says of them."""
+    add = partial(parser.add_argument, metavar="DIR", type=Path)
+    add("--checkpoint", help="to write checkpoints to")
+    add("--every", type=int, default=10, metavar="N", help="updates between two checkpoints")
+    add("--resume", help="to go on from, if there is one")
+
+
 def save_checkpoint(
-    folder: Path, collector: Collector, agent: Agent, optimizer: torch.optim.Optimizer
+    folder: Path, collector: Collector, agent: nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
     """Writes all that the rest of the training depends on, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f"{CHECKPOINT}.{os.getpid()}"
-    state = {
-        "collector": collector.state_dict(),
-        "agent": agent.state_dict(),
-        "optimizer": optimizer.state_dict(),
-    }
+    parts = {"collector": collector, "agent": agent, "optimizer": optimizer}
+    state = {name: part.state_dict() for name, part in parts.items()}
     with unfinished.open("wb") as file:
         torch.save(state, file)
         file.flush()
@@ -248,16 +251,20 @@ def save_checkpoint(
     unfinished.replace(folder / CHECKPOINT)
 
 
-def load_checkpoint(
-    folder: Path, collector: Collector, agent: Agent, optimizer: torch.optim.Optimizer
+def resume(
+    folder: Path, collector: Collector, agent: nn.Module, optimizer: Any, trusted: bool = False
 ) -> None:
     """Goes on from there; the generators come last, because making all of these draws from them."""
+    if not (folder / CHECKPOINT).exists():
+        print(f"from the beginning: {folder} has no checkpoint", flush=True)
+        return
     state = torch.load(folder / CHECKPOINT, weights_only=True, map_location=collector.device)
     agent.load_state_dict(state["agent"])
     optimizer.load_state_dict(state["optimizer"])
-    collector.load_state_dict(state["collector"])
+    collector.load_state_dict(state["collector"], trusted=trusted)
     if isinstance(collector, RayRolloutCollector):
         collector.update_agent()
+    print(f"{collector.global_steps:>10,} steps  as in {folder}", flush=True)
 
 
 # --- environments and the command line ----------------------------------------------------------
@@ -326,9 +333,7 @@ def main() -> None:
     add("--steps", type=int, default=200_000)
     parser.add_argument("--save", metavar="FILE", help="where the trained agent goes")
     parser.add_argument("--play", metavar="FILE", help="an agent that is to play, and not to learn")
-    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="to write checkpoints to")
-    add("--every", type=int, default=10, metavar="N", help="updates between two checkpoints")
-    parser.add_argument("--resume", type=Path, metavar="DIR", help="to go on from, if there is one")
+    add_checkpoints(parser)
     args = parser.parse_args()
     if args.collectors and (args.save is not None or args.play is not None):
         parser.error("--collectors goes with neither --save nor --play")
@@ -361,11 +366,8 @@ def main() -> None:
         collector = RolloutCollector(envs, agent, settings.steps_per_env, **options)
     with collector:
         optimizer = optimizer_for(agent, settings)
-        if args.resume is not None and (args.resume / CHECKPOINT).exists():
-            load_checkpoint(args.resume, collector, agent, optimizer)
-            print(f"{collector.global_steps:>10,} steps  as in {args.resume}", flush=True)
-        elif args.resume is not None:
-            print(f"from the beginning: {args.resume} has no checkpoint", flush=True)
+        if args.resume is not None:
+            resume(args.resume, collector, agent, optimizer)
         start, begun = time.perf_counter(), collector.global_steps
         shown = start
         playing = iter(collector.rollout, "learned")  # play for ever, and learn nothing

@@ -51,10 +51,8 @@ from xuance_envs.remote.client import (
     create_student_gym_env_vectorized as create_student_gym_env_vectorized,
 )
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv as RemoteVecEnv
+from xuance_envs.rollout.collector import MultiAgentRolloutCollector as MultiAgentRolloutCollector
 from xuance_envs.rollout.collector import RolloutCollector as RolloutCollector
-from xuance_envs.rollout.many_agents import (
-    MultiAgentRolloutCollector as MultiAgentRolloutCollector,
-)
 from xuance_envs.rollout.ray_collector import RayRolloutCollector as RayRolloutCollector
 from xuance_envs.rollout.sync_vec_env import SyncVecEnv as SyncVecEnv
 from xuance_envs.state.checking import check_saving as check_saving

@@ -310,7 +310,8 @@ def test_the_benchmark_trains(whose, tmp_path):
 def test_the_benchmark_of_many_agents_trains(whose, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(ROOT)
     settings = importlib.import_module("benchmarks.mappo").settings
-    example = runpy.run_path(str(ROOT / "examples" / "train_mappo.py"))
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    example = vars(importlib.import_module("train_mappo"))
     command = [sys.executable, "-m", "benchmarks.peers.xuance_mappo"]
     done = subprocess.run(
         [*command, whose, "2", "100", "1"],

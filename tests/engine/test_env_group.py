@@ -357,6 +357,40 @@ def layered(name):
     return gymnasium.wrappers.OrderEnforcing(Wrapped(NamedEnv(name)))
 
 
+class PassesNothingOn:
+    """A wrapper that has what takes to be stepped, and nothing else."""
+
+    def __init__(self, env):
+        self.env = env
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.reset, self.step = env.reset, env.step
+
+
+class Painted(EchoEnv):
+    """An environment that can be rendered, and says whether it has been closed."""
+
+    metadata = {"render_fps": 7}  # noqa: RUF012  # as Gymnasium's
+    render_mode = "ansi"
+    is_open = True
+
+    def render(self):
+        return "a picture"
+
+    def close(self):
+        self.is_open = False
+
+
+def test_a_wrapper_need_not_pass_on_what_environments_have():
+    env = Painted(spaces.Discrete(3))
+    group = Group(lambda: PassesNothingOn(env)).group
+    (_, description), *_ = group.describe()
+    assert description.metadata == {"render_fps": 7}
+    assert description.render_mode == "ansi"
+    assert group.render([0], None) == ["a picture"]
+    group.close()
+    assert not env.is_open
+
+
 def test_attributes_are_read_from_the_outermost_layer_that_has_them():
     group = Group(partial(layered, "a"), partial(layered, "b"))
     assert group.group.get_attr([0, 1], "name") == ["a", "b"]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ torch = pytest.importorskip("torch")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def training(env_id: str, *arguments: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, str(ROOT / "examples" / "train_ppo.py"), "--env", env_id]
+def training(script: str, env_id: str, *arguments: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, str(ROOT / "examples" / script), "--env", env_id]
     sizes = ["--num-envs", "4", "--seed", "3", "--every", "1"]
     return subprocess.Popen(
         [*command, *sizes, *map(str, arguments)],
@@ -41,20 +42,23 @@ def checkpoint(folder: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("env_id", "steps", "after"),
+    ("script", "env_id", "steps", "after"),
     [
-        ("CartPole-v1", "2304", "dummy"),
-        pytest.param("Pendulum-v1", "3072", "subproc", marks=pytest.mark.long),
+        ("train_ppo.py", "CartPole-v1", "2304", "dummy"),
+        ("train_mappo.py", "mpe2:simple_spread_v3", "1000", "dummy"),
+        pytest.param("train_ppo.py", "Pendulum-v1", "3072", "subproc", marks=pytest.mark.long),
     ],
 )
 def test_a_killed_training_ends_with_the_same_weights(
-    tmp_path: Path, env_id: str, steps: str, after: str
+    tmp_path: Path, script: str, env_id: str, steps: str, after: str
 ) -> None:
+    pytest.importorskip(env_id.partition(":")[0] if ":" in env_id else "gymnasium")
+    train = partial(training, script, env_id)
     before = "subproc" if after == "dummy" else "dummy"
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    uninterrupted = training(env_id, "--backend", before, "--steps", steps, "--checkpoint", whole)
+    uninterrupted = train("--backend", before, "--steps", steps, "--checkpoint", whole)
     endless = ["--backend", before, "--steps", "10000000", "--checkpoint", parts, "--resume", parts]
-    killed = training(env_id, *endless)
+    killed = train(*endless)
     while not (parts / "checkpoint.pt").exists():
         assert killed.poll() is None
         time.sleep(0.002)
@@ -65,7 +69,7 @@ def test_a_killed_training_ends_with_the_same_weights(
     reached = checkpoint(parts)["collector"]["global_steps"]
     assert reached < int(steps)
     where = ["--checkpoint", parts, "--resume", parts]
-    said = ended(training(env_id, "--backend", after, "--steps", steps, *where))
+    said = ended(train("--backend", after, "--steps", steps, *where))
     assert f"{reached:,} steps  as in {parts}" in said
     one, other = checkpoint(whole), checkpoint(parts)
     assert one["collector"]["global_steps"] == other["collector"]["global_steps"]

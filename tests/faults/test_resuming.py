@@ -321,6 +321,32 @@ def test_what_is_lost_while_states_are_loaded_is_loaded_again(
             assert_same(shown(envs, actions)[0], shown(reference, actions)[0])
 
 
+@pytest.mark.parametrize("mode", ["restart", "resume"])
+@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("when", ["prepare_states", "load_states"])
+def test_what_is_lost_while_environments_are_cloned_is_cloned_again(
+    mode: str, lost: int, when: str
+) -> None:
+    """Also where the sources have become others by then, or were in the worker that was lost."""
+    sources = [3, 0, 0, 1]
+    with (
+        SubprocVecEnv([Collector] * N, in_series=2, on_worker_failure=mode) as envs,
+        DummyVecEnv([Collector] * N) as reference,
+    ):
+        for each in (envs, reference):
+            each.reset(seed=1)
+            for _ in range(3):
+                each.step([1, 2, 0, 1])
+        with losing(envs, lost, when, often=1) as kills:
+            obs, infos = envs.clone_state(sources, range(N))
+        assert kills == [lost]
+        expected, told = reference.clone_state(sources, range(N))
+        assert_same(obs, expected)
+        assert_same(list(infos), list(told))
+        for actions in ([1] * N, [2] * N, [0] * N) * 5:
+            assert_same(shown(envs, actions)[0], shown(reference, actions)[0])
+
+
 def test_what_is_lost_again_while_states_are_loaded_is_told() -> None:
     with subproc([Collector] * N) as envs, DummyVecEnv([Collector] * N) as reference:
         for each in (envs, reference):

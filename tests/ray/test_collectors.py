@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import random
 import signal
@@ -23,6 +22,7 @@ torch = pytest.importorskip("torch")
 for library in ("PIL", "tqdm"):
     pytest.importorskip(library)
 
+from checkpoints import through_torch
 from collected_envs import (
     RESULTS,
     SPACES,
@@ -414,14 +414,6 @@ def rollouts(collector: Any, count: int = 3) -> list[Any]:
             ]
         )
     return found
-
-
-def through_torch(state: Any) -> Any:
-    """As a checkpoint takes it."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 def test_it_goes_on_from_where_any_number_of_collectors_was() -> None:

@@ -225,7 +225,7 @@ def test_something_else_is_refused(halves):
 @pytest.mark.parametrize(("slow", "chosen"), [(1, 2), (2, 1)])
 def test_auto_takes_what_is_quicker_and_says_so(slow, chosen, monkeypatch, caplog):
     now = [0.0]
-    monkeypatch.setattr("xuance_envs.rollout.collector.perf_counter", lambda: now[0])
+    monkeypatch.setattr("xuance_envs.rollout.playing.perf_counter", lambda: now[0])
     asked = []
 
     class Timed(Thinker):
@@ -237,7 +237,7 @@ def test_auto_takes_what_is_quicker_and_says_so(slow, chosen, monkeypatch, caplo
             now[0] += (0.002 if kind == slow else 0.001) / kind
             return super().get_actions_and_values(states, actions)
 
-    monkeypatch.setattr("xuance_envs.rollout.collector.TURN", 4)
+    monkeypatch.setattr("xuance_envs.rollout.playing.TURN", 4)
     functions = env_fns(SPACES["vector"])
     expected = played(DummyVecEnv(functions), Thinker(), rollouts=8, steps=6)
     with caplog.at_level(logging.INFO, "xuance_envs"):

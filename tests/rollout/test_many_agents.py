@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 
 import numpy as np
@@ -9,9 +10,13 @@ import pytest
 import torch
 from agents_envs import FOREVER, MIXED, Herd
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 from torch import nn
 
 from xuance_envs import (
+    DummyVecEnv,
+    DummyVecMultiAgentEnv,
+    Gym_Env,
     MultiAgentRolloutCollector,
     MultiAgentVecEnv,
     RolloutCollector,
@@ -61,19 +66,24 @@ def test_rollouts_hold_what_happened(plays, length):
                 np.testing.assert_array_equal(collector.action_masks[t], start.action_mask)
                 np.testing.assert_array_equal(collector.actions[t], actions)
                 step = plain.step(actions)
+                goes_on = step.acted & step.alive if t == 9 else np.False_
                 for name, expected in (
                     ("rewards", step.rewards),
                     ("acted", step.acted),
                     ("done_flags", step.terminated),
-                    ("trunc_flags", step.truncated),
+                    ("trunc_flags", step.truncated | goes_on),
                 ):
                     np.testing.assert_array_equal(getattr(collector, name)[t], expected)
+            flags = (collector.done_flags | collector.trunc_flags).any(2).T
+            assert collector.ep_counts.tolist() == flags.sum(1).tolist()
+            assert len(collector.end_obs) == len(collector.end_states) == flags.sum()
+            assert collector.total_return == pytest.approx(float(collector.rewards.sum()))
         assert collector.actions.dtype == collector.done_flags.dtype == torch.int32
         assert len(collector.finished_ep_returns) > 0
         assert collector.mean_ep_length <= length
         assert np.isfinite(collector.mean_ep_return)
         plain.close()
-    assert collector.envs.closed
+    assert collector.vec_env.closed
 
 
 @pytest.mark.parametrize("length", [7, 4, 30])
@@ -195,9 +205,39 @@ def test_steps_are_at_least_one():
         MultiAgentRolloutCollector(envs, Judge(), 0)
 
 
-def test_the_collector_of_one_agent_tells_of_this_one():
-    with herds() as envs, pytest.raises(TypeError, match="use MultiAgentRolloutCollector"):
-        RolloutCollector(envs, Judge(), 3)
+def test_a_rollout_collector_of_many_agents_is_this_one():
+    with RolloutCollector(herds(), Judge(), 3, seed=1, window=4) as collector:
+        assert type(collector) is MultiAgentRolloutCollector
+        assert isinstance(collector, RolloutCollector)
+        collector.rollout()
+        assert collector.obs.shape == (3, 3, 3, 4)
+
+
+def test_each_collector_says_whose_environments_it_takes():
+    class Derived(RolloutCollector):
+        pass
+
+    one = DummyVecEnv([lambda: Gym_Env("CartPole-v1")])
+    with one, pytest.raises(TypeError, match="expected a MultiAgentVecEnv, got DummyVecEnv"):
+        MultiAgentRolloutCollector(one, Judge(), 3)
+    for kind, envs, told in (
+        (Derived, herds(), "MultiAgentVecEnv: give it to RolloutCollector itself"),
+        (RolloutCollector, DummyVecMultiAgentEnv([Herd]), "give its envs_of_agents"),
+        (RolloutCollector, SyncVectorEnv([lambda: Gym_Env("CartPole-v1")]), "from_gymnasium"),
+        (RolloutCollector, [Herd()], "expected a VecEnv, .* got list$"),
+    ):
+        with pytest.raises(TypeError, match=told):
+            kind(envs, Judge(), 3)
+        if kind is Derived:
+            RolloutCollector(envs, Judge(), 3).close()  # nothing has happened to them
+
+
+def test_a_collector_can_be_copied():
+    with RolloutCollector(herds(), Judge(), 3) as collector:
+        other = copy.copy(collector)
+        other.rollout()
+        assert type(other) is MultiAgentRolloutCollector
+        assert other.rewards.shape == (3, 3, 3)
 
 
 def test_agents_as_rows_are_collected_one_by_one():

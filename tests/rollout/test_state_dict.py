@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from comparing import assert_same
 
 torch = pytest.importorskip("torch")
 
+from checkpoints import through_torch
 from gymnasium.wrappers import NormalizeReward
 
 from xuance_envs import (
@@ -49,14 +49,6 @@ def rollouts(collector: RolloutCollector, count: int) -> list[Any]:
         found += [getattr(collector, name).detach().clone().numpy() for name in RESULTS]
         found += [collector.global_steps, collector.finished_ep_returns, collector.mean_ep_return]
     return found
-
-
-def through_torch(state: Any) -> Any:
-    """As a checkpoint takes it."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 @pytest.mark.parametrize("backend", [DummyVecEnv, SubprocVecEnv])

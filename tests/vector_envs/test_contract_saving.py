@@ -409,6 +409,7 @@ def test_registered_classes_are_known_in_workers(make: Maker) -> None:
     envs = make([UsingLibrary] * N)
     envs.reset(seed=1)
     envs.step([0] * N)
+    envs.clone_state(0, range(N))  # in workers that have been told of nothing yet, too
     state = envs.save_state()
     expected = played(envs, [[1] * N] * 9)
     envs.load_state(state)

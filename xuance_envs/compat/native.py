@@ -28,7 +28,7 @@ from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.driver import LocalDriver
-from xuance_envs.engine.group.outcome import Outcome, OutcomeMaker, Reset
+from xuance_envs.engine.group.outcome import OF_STATES, Outcome, OutcomeMaker, Reset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.group.step_clock import StepClock, StepTimes
 from xuance_envs.engine.groups import Groups
@@ -275,7 +275,7 @@ class NativeDriver(LocalDriver):
             seeds = [seed for _, seed, _ in resets]
             options = resets[0][2] if resets else None
             self._engine.check_reset(seeds, options, len(resets) < self.hi)
-        elif command in ("save_states", "prepare_states"):
+        elif command in OF_STATES:
             raise StateError(
                 0,
                 "save_state",

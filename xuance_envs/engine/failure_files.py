@@ -14,8 +14,7 @@ from xuance_envs.engine.serialization import dumps_for_worker, loads
 from xuance_envs.errors import StateError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.file_format import header_of, write, write_file
-from xuance_envs.state.pickling import dumps_plain, loads_plain
-from xuance_envs.state.saved_env import SavedEnv
+from xuance_envs.state.pickling import dumps_plain
 
 __all__ = ["Failure", "FailureFiles"]
 
@@ -83,12 +82,12 @@ class FailureFiles:
         if states is None:
             logger.warning("a failure was not recorded: there is no state from before it")
             return None
-        saved, facts = states
         try:
             content = dumps_for_worker(self._recipe), actions
+            told = EnvStates.told(*states)
             data = write(
-                [SavedEnv(one or b"", digest, replays) for one, digest, replays in saved],
-                {digest: loads_plain(fact, trusted=True) for digest, fact in facts.items()},
+                told.envs,
+                told.facts,
                 {_NAME: dumps_plain(content)},
                 failure={"what": what, "first": self._first, "steps": len(actions)},
             )

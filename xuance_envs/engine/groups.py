@@ -6,6 +6,7 @@ import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,9 @@ class Groups(ABC):
         lender (Lender): as given.
         results (Results): what came of it.
         group_of (list[int]): by environment, its group.
+        has_lent (bool): whether groups may have states that they are to let go of: what was lent
+            them, or what they keep for a next command.
+        last_route (Any): how environments became like others the last time; None before.
         masks (ActionMasks): of the actions that come next.
         closed (bool): whether nothing may be asked of them any more.
         name: what errors call what they belong to.
@@ -73,6 +77,8 @@ class Groups(ABC):
     ) -> None:
         self.ledger = Ledger(drivers, waiter, before_step, asked)
         self.lender = lender or Lender()
+        self.has_lent = False
+        self.last_route: Any = None
         self.drivers = self.ledger.drivers
         self.group_of = [k for k, driver in enumerate(drivers) for _ in range(driver.lo, driver.hi)]
         self.description = description
@@ -154,7 +160,22 @@ class Groups(ABC):
         if not self.ledger.sending:
             if self.ledger.owing:
                 self.ledger.settle(self.results.forget)
-            self.lender.take_back()
+            if self.has_lent:
+                self.forget_states()
+
+    def forget_states(self) -> None:
+        """Takes back what was lent, and has groups let go of the states that they keep.
+
+        They owe no answer. One that cannot be asked has nothing any more.
+        """
+        self.lender.take_back()
+        with suppress(Exception):
+            self.ledger.start(
+                {k: each.pack("forget_states") for k, each in enumerate(self.drivers)}
+            )
+            self.ledger.finish()
+        self.ledger.take()
+        self.has_lent = False
 
     def check_process(self) -> None:
         """Raises if they belong to another process.

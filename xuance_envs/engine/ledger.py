@@ -473,6 +473,6 @@ def _without(
     return still, bool(np.count_nonzero(still))
 
 
-def ends_all(error: Exception) -> bool:
+def ends_all(error: BaseException) -> bool:
     """Whether after an error in a command nothing can be asked any more."""
     return isinstance(error, WorkerDiedError | WorkerTimeoutError) and not error.restarted

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,8 +23,7 @@ from xuance_envs.errors import (
 )
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
-from xuance_envs.state.pickling import dumps_plain, loads_plain
-from xuance_envs.state.saved_env import SavedEnv
+from xuance_envs.state.pickling import dumps_plain
 
 __all__ = ["clone", "load", "put_in", "save"]
 
@@ -49,15 +48,15 @@ def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
     """
     with _lending(groups):
         shares = groups.shares(ids)
-        _start_saving(groups, shares, lambda driver, mine: (None, ()))
+        _start_saving(groups, shares)
         states, facts = _saved(groups, shares)
         contents = {env: data for env, (data, *_) in states.items() if not isinstance(data, int)}
         for sizes in _portions(states):
             for env, lent in _handed_over(groups, sizes).items():
                 contents[env] = groups.lender.read(lent)
             groups.lender.take_back()
-    saved = {env: SavedEnv(bytes(contents[env]), *states[env][1:]) for env in ids}
-    largest = max((len(one.env) for one in saved.values()), default=0)
+    state = EnvStates.told([(bytes(contents[env]), *states[env][1:]) for env in ids], facts)
+    largest = max((len(one.env) for one in state.envs), default=0)
     if largest > _LARGE:
         warnings.warn(
             f"the state of one environment has {largest / 2**20:.0f} MiB: a wrapper that keeps "
@@ -65,8 +64,6 @@ def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
             RuntimeWarning,
             stacklevel=callers_level(),
         )
-    about = {digest: loads_plain(fact, trusted=True) for digest, fact in facts.items()}
-    state = EnvStates([saved[env] for env in ids], about)
     seeds = _seeds(groups)
     return state.adding(_SEEDS, [seeds.get(env) for env in ids]) if seeds else state
 
@@ -95,26 +92,11 @@ def load(
     source_of = {env: (False, id(one.env)) for env, one in zip(ids, state.envs, strict=True)}
     states = {id(one.env): (one.env, one.digest) for one in state.envs}
     facts = {digest: dumps_plain(fact) for digest, fact in state.facts.items()}
-    ways = _ways(groups.shares(ids), source_of)
-
-    def attempt() -> StepInfos:
-        with _lending(groups):
-            _prepare(groups, ways, states, facts, trusted=state.trusted, registers=True)
-        return put_in(groups, _packed_loads(ways), ids, of_all=of_all)
-
-    try:
-        infos = attempt()
-    except (EnvError, WorkerDiedError, WorkerTimeoutError) as error:
-        if not _was_replaced(error):
-            raise
-        infos = attempt()
+    ways = _ways(groups, ids, source_of)
+    with _lending(groups):
+        infos = _brought(groups, ways, states, facts, ids, of_all, trusted=state.trusted)
     _take_seeds(groups, dict(zip(ids, seeds, strict=True)))
     return infos
-
-
-def _was_replaced(error: EnvError | WorkerDiedError | WorkerTimeoutError) -> bool:
-    """Whether a state was not put in because another worker took the place of one."""
-    return error.reason == REPLACED if isinstance(error, EnvError) else error.restarted
 
 
 def clone(
@@ -127,6 +109,8 @@ def clone(
 ) -> StepInfos:
     """Puts the states of some environments into others; all are read before any is written.
 
+    They are put in once more, where a worker was replaced meanwhile.
+
     Args:
         groups: of both.
         sources: the environment each target is to become like.
@@ -136,31 +120,69 @@ def clone(
 
     Returns:
         The targets' infos; their observations are in the arrays.
+
+    Raises:
+        Exception: as for :func:`load`.
     """
-    group_of = groups.group_of
-    origins = {
-        target: (group_of[source] == group_of[target], source)
-        for target, source in zip(targets, sources, strict=True)
-    }
-    needed = [{s for is_here, s in origins.values() if is_here == here} for here in (False, True)]
-
-    def going(driver: Driver, mine: Sequence[int]) -> Any:
-        return [_places(driver, [s for s in mine if s in some]) for some in needed]
-
+    route = groups.last_route
+    if route is None or not (route.sources == sources and route.targets == targets):
+        route = groups.last_route = _Route.of(groups, sources, targets)
     with _lending(groups):
-        saving = groups.shares(sorted(set(sources)))
-        _start_saving(groups, saving, going)
-        # Meanwhile, what does not depend on it.
-        ways = _ways(groups.shares(targets), origins)
-        loads = _packed_loads(ways)
+        _start_saving(groups, route.saving, route.going, route.kept)
         seeds = {} if fork_rng else _seeds(groups)
-        saved, facts = _saved(groups, saving)
+        saved, facts = _saved(groups, route.saving)
         for env, lent in _handed_over(groups, _sizes(saved)).items():
             saved[env] = lent, *saved[env][1:]
-        _prepare(groups, ways, saved, facts, fork_rng=fork_rng)
-    infos = put_in(groups, loads, targets, of_all=of_all)
-    _take_seeds(groups, {target: seeds.get(source) for target, (_, source) in origins.items()})
+        infos = _brought(groups, route.ways, saved, facts, targets, of_all, fork_rng)
+    if seeds:
+        seeded = zip(targets, sources, strict=True)
+        _take_seeds(groups, {target: seeds[s] for target, s in seeded if s in seeds})
     return infos
+
+
+def _brought(
+    groups: Groups,
+    ways: Sequence[_Way],
+    states: Mapping[int, tuple[Any, ...]],
+    facts: Mapping[bytes, bytes],
+    ids: Sequence[int],
+    of_all: bool,
+    fork_rng: bool = False,
+    trusted: bool = True,
+) -> StepInfos:
+    """Has states read, compared with the environments they are for, and put in.
+
+    Once more, where a worker was replaced meanwhile.
+
+    Args:
+        groups: all of them.
+        ways: how the states come to those of these environments.
+        states: each, or what stands for it, and the digest of what it was saved from.
+        facts: about these, packed.
+        ids: the environments.
+        of_all: as for :func:`load`.
+        fork_rng: whether random streams are to be others from then on.
+        trusted: whether states may name classes of any module.
+
+    Returns:
+        Their infos; their observations are in the arrays.
+    """
+
+    def attempt() -> StepInfos:
+        _prepare(groups, ways, states, facts, fork_rng, trusted)
+        return put_in(groups, {way.group: way.load for way in ways}, ids, of_all=of_all)
+
+    try:
+        return attempt()
+    except (EnvError, WorkerDiedError, WorkerTimeoutError) as error:
+        if not _was_replaced(error):
+            raise
+        return attempt()
+
+
+def _was_replaced(error: EnvError | WorkerDiedError | WorkerTimeoutError) -> bool:
+    """Whether a state was not put in because another worker took the place of one."""
+    return error.reason == REPLACED if isinstance(error, EnvError) else error.restarted
 
 
 def put_in(
@@ -186,41 +208,48 @@ def put_in(
 
 @contextmanager
 def _lending(groups: Groups) -> Iterator[None]:
-    """Lends groups states, which are taken back when none of them can be at it any more.
+    """Lends groups states, and has them keep some, until none of them can be at it any more.
 
-    After an error they keep none of theirs, either.
+    After an interrupt that came while they were, that is seen to by ``check_open``.
     """
+    groups.has_lent = True
     try:
         yield
-    except Exception as error:
-        if not (ends_all(error) or groups.ledger.owing):
-            with suppress(Exception):  # that one is to be told
-                packed = {k: each.pack("forget_states") for k, each in enumerate(groups.drivers)}
-                groups.ledger.start(packed)
-                _answers(groups)
+    except BaseException as error:
+        if not (groups.ledger.owing or ends_all(error)):
+            groups.forget_states()
         raise
-    finally:
-        if not groups.ledger.owing:  # else an interrupt came, and check_open does it
-            groups.lender.take_back()
+    groups.lender.take_back()
+    groups.has_lent = False
 
 
 def _start_saving(
-    groups: Groups, shares: _Shares, going: Callable[[Driver, Sequence[int]], Any]
+    groups: Groups,
+    shares: _Shares,
+    going: Collection[int] | None = None,
+    kept: Collection[int] = (),
 ) -> None:
     """Asks groups for states of theirs.
 
     Args:
         groups: all of them.
         shares: those whose states are wanted, and of which environments.
-        going: of some of a group, those whose states are wanted elsewhere, and within the group.
+        going: the environments whose states are wanted elsewhere; None for all.
+        kept: those whose states are wanted within their group.
     """
     packed = {}
     for k, driver, mine in shares:
+        leaving = None if going is None else _places(driver, [e for e in mine if e in going])
+        staying = _places(driver, [env for env in mine if env in kept])
         most = None if driver.is_local else groups.lender.most
-        registry = None if driver.is_local else packed_registry()
-        given = registry, *going(driver, mine), most
+        given = _registry(driver), leaving, staying, most
         packed[k] = driver.pack("save_states", _places(driver, mine), *given)
     groups.ledger.start(packed)
+
+
+def _registry(driver: Driver) -> bytes | None:
+    """What a group has to know of what was registered for classes of others."""
+    return None if driver.is_local else packed_registry()
 
 
 def _saved(groups: Groups, shares: _Shares) -> tuple[dict[int, Any], dict[bytes, bytes]]:
@@ -284,37 +313,78 @@ class _Way(NamedTuple):
         group: its place.
         driver: its driver.
         places: where its environments that are loaded are in it.
-        chosen: the state that each is given.
+        chosen: for each, whether its group has kept the state that it is given, and which it is.
         brought: those of the states that it does not have already.
         sources: for each environment, whether it has, and then where in it the state is from,
             otherwise which of those brought it is.
+        load: the command to put them in, as the driver packed it.
     """
 
     group: int
     driver: Driver
     places: list[int]
-    chosen: list[int]
+    chosen: list[tuple[bool, int]]
     brought: list[int]
     sources: list[tuple[bool, int]]
+    load: Any
 
 
-def _ways(shares: _Shares, source_of: Mapping[int, tuple[bool, int]]) -> list[_Way]:
-    """How states come to groups.
+def _ways(
+    groups: Groups, ids: Sequence[int], source_of: Mapping[int, tuple[bool, int]]
+) -> list[_Way]:
+    """How states come to the groups of some environments.
 
     Args:
-        shares: the groups, and which environments of each are loaded.
+        groups: all of them.
+        ids: the environments that are loaded.
         source_of: by environment, whether its group has kept the state, and which it is.
     """
     ways = []
-    for k, driver, mine in shares:
+    for k, driver, mine in groups.shares(ids):
         chosen = [source_of[env] for env in mine]
-        brought = list(dict.fromkeys(source for is_here, source in chosen if not is_here))
-        number = {source: n for n, source in enumerate(brought)}
-        lo = driver.lo
+        brought = list(dict.fromkeys([source for is_here, source in chosen if not is_here]))
+        number = dict(zip(brought, range(len(brought)), strict=True))
+        lo, places = driver.lo, _places(driver, mine)
         sources = [(here, source - lo if here else number[source]) for here, source in chosen]
-        of_each = [source for _, source in chosen]
-        ways.append(_Way(k, driver, _places(driver, mine), of_each, brought, sources))
+        load_ = driver.pack("load_states", places)
+        ways.append(_Way(k, driver, places, chosen, brought, sources, load_))
     return ways
+
+
+class _Route(NamedTuple):
+    """How environments become like others.
+
+    Attributes:
+        sources: the environment each target is to become like.
+        targets: these.
+        saving: the groups of the sources, and which of each.
+        going: the sources whose states are wanted elsewhere.
+        kept: those whose states are wanted within their group.
+        ways: how the states come to the groups of the targets.
+    """
+
+    sources: Sequence[int]
+    targets: Sequence[int]
+    saving: _Shares
+    going: Collection[int]
+    kept: Collection[int]
+    ways: Sequence[_Way]
+
+    @classmethod
+    def of(cls, groups: Groups, sources: Sequence[int], targets: Sequence[int]) -> _Route:
+        """That of some environments."""
+        group_of, drivers = groups.group_of, groups.drivers
+        source_of: dict[int, tuple[bool, int]] = {}
+        going, kept = set[int](), set[int]()
+        for source, target in zip(sources, targets, strict=True):
+            k = group_of[target]
+            # What may be replaced loses what it keeps: the caller has it then.
+            is_here = k == group_of[source] and drivers[k].seeds is None
+            source_of[target] = is_here, source
+            (kept if is_here else going).add(source)
+        saving = groups.shares(sorted(going | kept))
+        ways = _ways(groups, targets, source_of)
+        return cls(list(sources), list(targets), saving, going, kept, ways)
 
 
 def _prepare(
@@ -322,38 +392,22 @@ def _prepare(
     ways: Sequence[_Way],
     states: Mapping[int, tuple[Any, ...]],
     facts: Mapping[bytes, bytes],
-    fork_rng: bool = False,
-    trusted: bool = True,
-    registers: bool = False,
+    fork_rng: bool,
+    trusted: bool,
 ) -> None:
-    """Has states read, and compared with the environments they are for.
-
-    Args:
-        groups: all of them.
-        ways: how the states come to those of these environments.
-        states: each, or what stands for it, and the digest of what it was saved from.
-        facts: about these, packed.
-        fork_rng: whether random streams are to be others from then on.
-        trusted: whether states may name classes of any module.
-        registers: whether groups may not know yet what is registered for classes of others.
-    """
+    """Has states read, and compared with the environments they are for; see :func:`_brought`."""
     lender, packed = groups.lender, {}
-    for k, driver, places, chosen, brought, sources in ways:
-        digests = [states[source][1] for source in chosen]
-        registry = packed_registry() if registers and not driver.is_local else None
-        given = places, sources, digests, facts, fork_rng, trusted, registry
+    for k, driver, places, chosen, brought, sources, _ in ways:
+        digests = [states[source][1] for _, source in chosen]
+        given = places, sources, digests, facts, fork_rng, trusted, _registry(driver)
         contents = [states[source][0] for source in brought]
-        if not driver.is_local and lender.lends(contents):
+        if contents and not driver.is_local and lender.lends(contents):
             command = driver.pack("prepare_states", *given)
             packed[k] = driver.lending(command, lender.lend(contents))
         else:
             packed[k] = driver.pack("prepare_states", *given, list(map(lender.read, contents)))
     groups.ledger.start(packed)
     _warn(_answers(groups))
-
-
-def _packed_loads(ways: Sequence[_Way]) -> dict[int, Any]:
-    return {way.group: way.driver.pack("load_states", way.places) for way in ways}
 
 
 def _answers(groups: Groups) -> list[Any]:
@@ -402,8 +456,8 @@ def _take_seeds(groups: Groups, seeds: Mapping[int, Seeding | None]) -> None:
                 driver.seeds[env - driver.lo] = seeding
 
 
-def _warn(answers: Sequence[Sequence[Sequence[str]]]) -> None:
-    for doubt in dict.fromkeys(doubt for doubts in answers for each in doubts for doubt in each):
+def _warn(answers: Sequence[Sequence[str]]) -> None:
+    for doubt in dict.fromkeys([doubt for doubts in answers for doubt in doubts]):
         warnings.warn(
             f"a state is loaded that may go on otherwise: {doubt}", stacklevel=callers_level()
         )

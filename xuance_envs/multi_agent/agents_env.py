@@ -21,7 +21,8 @@ __all__ = ["AgentsEnv"]
 class AgentsEnv:
     """An environment of PettingZoo's parallel form whose observations and actions are records.
 
-    What it does not have is that of the environment itself.
+    What it does not have is looked for in the environment, as in any that is wrapped: passing it on
+    from here would take time with whatever is had here, in every step.
 
     Args:
         env: the environment; one of PettingZoo's turn-based form is turned into a parallel one.
@@ -52,11 +53,6 @@ class AgentsEnv:
         self.observation_space = ObservationRecord(self.described)
         self.action_space = ActionRecord(self.described)
         self._record = EnvRecord(self.described, False, [])
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("env", "adapted"):  # while it is being unpickled
-            raise AttributeError(name)
-        return getattr(self.env, name)
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "_record": None}
@@ -200,7 +196,9 @@ class AgentsEnv:
             The record and the dict are good until the next step or reset.
         """
         record, env = self._record, self.env
-        lineup = record.begin()
+        lineup = record.lineup
+        if lineup is not record.entered:
+            record.enter(lineup)
         result = env.step(lineup.actions(action))
         try:
             observations, rewards, terminated, truncated, infos = result

@@ -28,9 +28,6 @@ _STEPPED = ("observations", "rewards", "terminations", "truncations")
 class EnvRecord:
     """The record of one environment, and how what its agents have gets into it.
 
-    It is apart from the environment's adapter, which passes on what it does not have: on such an
-    object everything takes several times as long to get.
-
     Args:
         team: the agents.
         gave_masks: whether the environment has given any masks.
@@ -59,6 +56,7 @@ class EnvRecord:
             rows.row(i, lambda value: value) for rows, i in self._observation_rows
         ]
         self._rewards = memoryview(fields["rewards"])  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
+        self._flags = {name: memoryview(fields[name]) for name in ("terminated", "truncated")}  # type: ignore[arg-type]  # as above
         self.has_state = record.state is not None
         if record.state is not None:
             parts = [fields[name][np.newaxis] for name in record.state_names]
@@ -66,7 +64,7 @@ class EnvRecord:
             self._state_row = self._state_rows.row(0, lambda value: value)
         self.masks = Masks(team, fields, gave_masks)
         self._infos = InfoJoiner(team, self.masks)
-        self._lineups = Lineups(record, self._rows, self.masks)
+        self._lineups = Lineups(record, self._rows, self._rewards, self.masks)
         self.marked = False
         self.play(playing)
 
@@ -75,23 +73,16 @@ class EnvRecord:
     def play(self, agents: Iterable[Any]) -> None:
         """Takes note of who plays; what they have is yet to come."""
         self.lineup = self._lineups.of(agents)
-        self._entered: Lineup | None = None
+        self.entered: Lineup | None = None
 
-    def begin(self) -> Lineup:
-        """Readies the record for a step; the agents that act in it."""
-        lineup = self.lineup
-        if lineup is not self._entered:
-            self._enter(lineup)
-        return lineup
-
-    def _enter(self, lineup: Lineup) -> None:
+    def enter(self, lineup: Lineup) -> None:
         """Readies the record for what these agents do: all else in it is that of nobody."""
         self.flat[:] = 0
         fields = self.fields
         fields["acted"][...] = fields["alive"][...] = lineup.playing
         self.masks.begin()
         self.marked = False
-        self._entered = lineup
+        self.entered = lineup
 
     def start(self, agents: Iterable[Any], observations: Any) -> None:
         """Stores what an episode starts from.
@@ -105,9 +96,9 @@ class EnvRecord:
         """
         self.play(agents)
         lineup = self.lineup
-        self._enter(lineup)
+        self.enter(lineup)
         self.fields["acted"][...] = False
-        self._entered = None
+        self.entered = None
         for k, agent in enumerate(lineup.agents):
             if agent not in observations:
                 raise BadValueError(
@@ -130,15 +121,19 @@ class EnvRecord:
         if following is lineup:
             return
         self.fields["alive"][...] = following.playing
-        before = set(lineup.agents)
-        for k, agent in enumerate(following.agents):
-            if agent not in before and agent in observations:
-                self._put_observation(following, k, observations[agent])
-        for agent, row in following.masked:
-            if agent not in before and agent in observations:
-                self.masks.put(agent, row, observations[agent][MASK])
+        if not following.none.keys() <= lineup.none.keys():
+            self._welcome(following, lineup, observations)
         self.lineup = following
-        self._entered = None
+        self.entered = None
+
+    def _welcome(self, lineup: Lineup, before: Lineup, observations: Any) -> None:
+        """Stores the observations that agents have who were not there before."""
+        for k, agent in enumerate(lineup.agents):
+            if agent not in before.none and agent in observations:
+                self._put_observation(lineup, k, observations[agent])
+        for agent, row in lineup.masked:
+            if agent not in before.none and agent in observations:
+                self.masks.put(agent, row, observations[agent][MASK])
 
     def check_ends(self, living: Iterable[Any]) -> None:
         """Raises where all that are to play on were ended by the last step.
@@ -146,8 +141,8 @@ class EnvRecord:
         Raises:
             BadValueError: so it is.
         """
-        ended = self.fields["terminated"] | self.fields["truncated"]
-        if ended[self._lineups.of(living).places].all():
+        terminated, truncated = self._flags["terminated"], self._flags["truncated"]
+        if all(terminated[i] or truncated[i] for i in self._lineups.of(living).places):
             raise BadValueError(
                 "step: expected agents to be empty where all are terminated or truncated, for that "
                 f"is an episode's end, got {list(living)}"
@@ -163,9 +158,7 @@ class EnvRecord:
         """
         lineup = self.lineup
         try:
-            for agent, row in lineup.rows:
-                row[_ALL] = observations[agent]
-            lineup.put_rewards(self._rewards, 0, *lineup.get_rewards(rewards))
+            lineup.put(observations, rewards)
             none = lineup.none
             if terminated != none or truncated != none or self.marked:
                 self._mark(lineup, terminated, truncated)
@@ -185,15 +178,16 @@ class EnvRecord:
         return {}
 
     def _mark(self, lineup: Lineup, terminated: Any, truncated: Any) -> None:
-        self.marked = False
+        marked, self.marked = False, True  # what an error leaves is overwritten
         for name, flags in (("terminated", terminated), ("truncated", truncated)):
-            field = self.fields[name]
+            stored = self._flags[name]
             for agent, place in zip(lineup.agents, lineup.places, strict=True):
                 flag = flags[agent]
                 if type(flag) is not bool:
                     flag = _scalar(agent, name, flag, _BOOL)
-                field[place] = flag
-                self.marked = self.marked or flag
+                stored[place] = flag
+                marked = marked or flag
+        self.marked = marked
 
     def _put_each(self, lineup: Lineup, *stepped: Any) -> None:
         """Stores what the quick way did not take, agent by agent.
@@ -230,7 +224,7 @@ class EnvRecord:
         except BadValueError as error:
             raise BadValueError(f"agent {lineup.agents[k]!r}: its observation: {error}") from None
         self._rows[place] = row
-        lineup.rows[k] = lineup.agents[k], row
+        lineup.take_row(lineup.agents[k], row)
 
     def put_state(self, state: Any) -> None:
         """Stores the environment's state.

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.step_infos import LazyInfos, StepInfos
-from xuance_envs.multi_agent.lineups import NO_FORM, Lineup
+from xuance_envs.engine.data.written_out import Cell, joiner
+from xuance_envs.multi_agent.lineups import Lineup
 from xuance_envs.multi_agent.masks import NOT_STORED, Masks
 from xuance_envs.multi_agent.team import MASK, Team
 
@@ -18,6 +19,7 @@ __all__ = ["InfoJoiner", "MultiAgentInfos", "common_name", "infos_by_agent", "ow
 
 _ENDS = ("reset_obs", "reset_info")
 _ALL = slice(None)
+NO_FORM = None, None, None
 _MAX_KEYS = 1000
 """How many keys of an agent's info are known."""
 
@@ -151,20 +153,12 @@ class InfoJoiner:
         Raises:
             BadValueError: an info is no dict, or a mask is none.
         """
-        had_masks, joined, cell = lineup.info_form
+        had_masks, store, joined = lineup.info_form
         if had_masks is self._masks.have_come:
             try:
-                for agent, info in infos.items():
-                    for key, value in info.items():
-                        whose, known, target, at, cell = cell
-                        if (key is not known and key != known) or (
-                            agent is not whose and agent != whose
-                        ):
-                            raise LookupError
-                        target[at] = value
-                if cell is None and len(infos) == len(lineup.agents):
+                if store(infos):
                     return joined  # type: ignore[no-any-return]
-            except (*NOT_STORED, AttributeError):
+            except NOT_STORED:
                 pass  # not of the form that they had
         return self._joined_anew(lineup, infos)
 
@@ -189,20 +183,22 @@ class InfoJoiner:
     ) -> tuple[bool | None, Any, Any]:
         """Where what comes in infos of the same form goes, if nothing else has to be done then."""
         masks = self._masks
-        if [*infos] != lineup.agents or not all(infos.values()):
+        if infos.keys() != lineup.none.keys() or None in infos.values():
             return NO_FORM
-        cell: Any = None
-        for agent, info in reversed([*infos.items()]):
+        cells_of: dict[Any, list[Cell]] = {}
+        for agent, info in infos.items():
             place = self._place[agent]
             if masks.have_come and MASK not in info and masks.is_in_info(place):
                 return NO_FORM
-            for key in reversed([*info]):
+            cells = cells_of[agent] = []
+            for key, value in info.items():
                 name = self._names[agent][key]
                 if name is MASK:
-                    cell = agent, key, masks.rows[place].place_for(info[key]), _ALL, cell
+                    cells.append((key, masks.rows[place].place_for(value), _ALL))
                 else:
-                    cell = agent, key, joined, name, cell
-        return masks.have_come, joined, cell
+                    cells.append((key, joined, name))
+        store = joiner(cells_of)
+        return NO_FORM if store is None else (masks.have_come, store, joined)
 
     def _join(self, agent: Any, info: Any, joined: dict[Any, Any]) -> None:
         place = self._place.get(agent)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Any
 
@@ -13,10 +12,11 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row
+from xuance_envs.engine.data.written_out import putter, taker
 from xuance_envs.multi_agent.masks import MaskRow, Masks
 from xuance_envs.multi_agent.record import Record
 
-__all__ = ["NO_FORM", "Lineup", "Lineups"]
+__all__ = ["Lineup", "Lineups"]
 
 _STRUCT_CODES = {"i1": "b", "i2": "h", "i4": "i", "i8": "q"}
 _STRUCT_CODES |= {"u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
@@ -27,9 +27,6 @@ _MAX_LINEUPS = 256
 _MOST_KNOWN = 1024
 """How many actions of a space are kept as what its agents are given."""
 
-NO_FORM = None, None, None
-"""What is known of infos before any have come."""
-
 
 class Lineup:
     """The agents that play in a step, and where what they have goes.
@@ -39,31 +36,32 @@ class Lineup:
         places: where they are in the team.
         size: of the team.
         rows: where their observations go.
+        rewards: where the team's rewards go.
         actions: gives the action of each by agent, of a record of actions.
         masked: those whose observations have masks: the agent, and where its mask goes.
 
     Attributes:
-        rows (list): of each agent its id and where its observation goes.
         playing: ``(A,)`` bool: which agents of the team they are.
-        get_rewards (Callable): gets a tuple of what a dict has of each, in the team's order.
-        put_rewards (Callable): writes these as the team's float64, 0 being those of others.
+        put (Callable): stores the observation and the reward of each, those of others being 0;
+            raises what tells that it does not take one.
         none (dict): the flags of agents of whom none has one.
         info_form (tuple): for who joins their infos: what the last ones were like.
         info_changes (int): how often they were otherwise than the last ones.
     """
 
     __slots__ = (
+        "_pack_rewards",
+        "_rewards",
+        "_rows",
         "actions",
         "agents",
-        "get_rewards",
         "info_changes",
         "info_form",
         "masked",
         "none",
         "places",
         "playing",
-        "put_rewards",
-        "rows",
+        "put",
     )
 
     def __init__(
@@ -72,6 +70,7 @@ class Lineup:
         places: list[int],
         size: int,
         rows: Sequence[Row],
+        rewards: memoryview,
         actions: Callable[[NDArray[np.uint8]], dict[Any, Any]],
         masked: list[tuple[Any, MaskRow]],
     ) -> None:
@@ -79,15 +78,25 @@ class Lineup:
         self.places = places
         self.playing = np.zeros(size, np.bool_)
         self.playing[places] = True
-        self.rows = list(zip(agents, rows, strict=True))
         self.actions = actions
         self.masked = masked
         self.none = dict.fromkeys(agents, False)
-        self.info_form: tuple[bool | None, Any, Any] = NO_FORM
+        self.info_form: tuple[Any, Any, Any] = None, None, None
         self.info_changes = 0
-        at = dict(zip(places, agents, strict=True))
-        self.get_rewards = _getter([at[i] for i in sorted(at)])
-        self.put_rewards = Struct("".join("d" if i in at else "8x" for i in range(size))).pack_into
+        self._rows = dict(zip(agents, rows, strict=True))
+        self._rewards = rewards
+        self._pack_rewards = _struct_of("d", 8, places, size).pack_into
+        self.put = self._putter()
+
+    def take_row(self, agent: Any, row: Row) -> None:
+        """Has the observation of an agent go to another row."""
+        self._rows[agent] = row
+        self.put = self._putter()
+
+    def _putter(self) -> Callable[[Mapping[Any, Any], Mapping[Any, Any]], None]:
+        in_order = [agent for _, agent in sorted(zip(self.places, self.agents, strict=True))]
+        rows = [self._rows[agent] for agent in in_order]
+        return putter(in_order, rows, self._pack_rewards, self._rewards)
 
 
 class Lineups:
@@ -97,14 +106,16 @@ class Lineups:
         record: how the team's records are laid out.
         rows: by place, where the observation of an agent goes; changed by whoever finds a better
             one.
+        rewards: where rewards go.
         masks: of the agents.
     """
 
-    def __init__(self, record: Record, rows: list[Row], masks: Masks) -> None:
+    def __init__(self, record: Record, rows: list[Row], rewards: memoryview, masks: Masks) -> None:
         team = record.team
         self._team = team
         self._place = {agent: i for i, agent in enumerate(team.agents)}
         self._rows = rows
+        self._rewards = rewards
         self._masks = masks
         self._actions = np.zeros(record.action_dtype.itemsize, np.uint8)
         fields = record.fields(self._actions, record.action_dtype)
@@ -146,6 +157,7 @@ class Lineups:
             places,
             len(self._place),
             [self._rows[place] for place in places],
+            self._rewards,
             self._taker(key, places),
             [
                 (agent, masks.rows[place])
@@ -160,37 +172,27 @@ class Lineups:
     ) -> Callable[[NDArray[np.uint8]], dict[Any, Any]]:
         """What gives the actions of the agents at some places, in that order, from a record."""
         own, readers, order = self._actions, self._read_actions, self._action_order
-        pick = None if places == order else _getter([order.index(place) for place in places])
         space = self._team.groups[0].action_space
         if len(readers) == 1 and isinstance(space, spaces.Discrete):
             dtype = np.dtype(space.dtype)
-            numbers_of = Struct(f"{len(order)}{_STRUCT_CODES[dtype.str[1:]]}").unpack_from
+            code = _STRUCT_CODES[dtype.str[1:]]
+            unpack = _struct_of(code, dtype.itemsize, places, len(order)).unpack_from
             kind, known = dtype.type, self._scalars
             if not known:  # NumPy's scalars take a while to make
                 last = int(space.start) + min(int(space.n), _MOST_KNOWN)
                 known.update((i, kind(i)) for i in range(int(space.start), last))
-
-            def numbers(record: NDArray[np.uint8]) -> dict[Any, Any]:
-                values = numbers_of(record)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
-                given = zip(agents, values if pick is None else pick(values))  # noqa: B905  # costs, every step
-                try:
-                    return {agent: known[value] for agent, value in given}
-                except LookupError:
-                    pass  # a large number, or one that is in no space
-                return dict(zip(agents, map(kind, values if pick is None else pick(values))))  # noqa: B905  # as above
-
-            return numbers
+            return taker(agents, places, unpack, known, kind)
+        at = [order.index(place) for place in places]
 
         def read(record: NDArray[np.uint8]) -> dict[Any, Any]:
             own[:] = record
             values = [action for read in readers for action in read()]
-            return dict(zip(agents, values if pick is None else pick(values), strict=True))
+            return {agent: values[i] for agent, i in zip(agents, at, strict=True)}
 
         return read
 
 
-def _getter(keys: Sequence[Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that gets a tuple of the values under some keys."""
-    if len(keys) > 1:
-        return itemgetter(*keys)
-    return lambda values: tuple(values[key] for key in keys)
+def _struct_of(code: str, size: int, places: Sequence[int], count: int) -> Struct:
+    """Of so many numbers in a row, those at some places; the others are skipped."""
+    taken = set(places)
+    return Struct("".join([code if i in taken else f"{size}x" for i in range(count)]))

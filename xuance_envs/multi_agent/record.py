@@ -59,6 +59,8 @@ class GroupFields:
 
     def read(self, records: NDArray[Any]) -> Any:
         """Its observations in structured records."""
+        if self.observations.flat:
+            return records[self.observation_names[0]]
         return self.observations.unflatten([records[name] for name in self.observation_names])
 
     def read_masks(self, records: NDArray[Any]) -> Any:

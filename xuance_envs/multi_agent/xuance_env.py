@@ -57,7 +57,9 @@ class XuanCeAgentsEnv(AgentsEnv):
         record = self._record
         fields = record.fields
         acted = fields["alive"].copy()
-        lineup = record.begin()
+        lineup = record.lineup
+        if lineup is not record.entered:
+            record.enter(lineup)
         result = self.env.step(lineup.actions(action))
         try:
             observations, rewards, terminated, truncated, info = result

@@ -7,24 +7,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
-from xuance_envs.rollout.agents import (
-    ActionLayout,
-    Agent,
-    checked_answer,
-    device_of,
-    squeezed,
-    takes_masks,
-)
+from xuance_envs.rollout.agents import ActionLayout, checked_answer, device_of, squeezed
+from xuance_envs.rollout.environments import EnvsStep, MultiAgentEnvs, SingleAgentEnvs
 from xuance_envs.rollout.episode_statistics import EpisodeFigures, EpisodeStatistics
 from xuance_envs.rollout.recorder import GifRecorder, render_folder
 from xuance_envs.rollout.saved import SavedLoop, generators, set_generators
 from xuance_envs.rollout.states import StateLayout, StateRow
 from xuance_envs.rollout.transfer import Transfer
-from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["RENDER_MODE", "AgentLoop"]
 
@@ -53,17 +44,19 @@ class AgentLoop(EpisodeFigures):
         t_states: ``(N, *state_shape)``, the states that the next step starts from.
         state_space (gymnasium.Space): of one environment's observations.
         state_shape: of one state; for a Dict space a dict of shapes.
-        action_space (gymnasium.Space): of one environment.
+        action_space (gymnasium.Space): of one agent.
         action_dtype (torch.dtype): float32 for Box, else int32.
         device (torch.device): where the tensors are.
         statistics (EpisodeStatistics): of the episodes.
         global_steps (int): environment steps so far, but for those of a test.
     """
 
+    _envs_class: type[SingleAgentEnvs] | type[MultiAgentEnvs] = SingleAgentEnvs
+
     def __init__(
         self,
-        vec_env: VecEnv,
-        agent: Agent,
+        vec_env: Any,
+        agent: Any,
         *,
         device: torch.device | str | None,
         state_dtype: torch.dtype,
@@ -72,32 +65,22 @@ class AgentLoop(EpisodeFigures):
         window: int,
         seed: int | Sequence[int | None] | None,
     ) -> None:
-        if isinstance(vec_env, VectorEnv):
-            raise TypeError(
-                "expected a VecEnv, got a Gymnasium vector environment: wrap it with "
-                "xuance_envs.compat.from_gymnasium, or make the environments with DummyVecEnv_Gym "
-                "or SubprocVecEnv_Gym"
-            )
-        if isinstance(vec_env, MultiAgentVecEnv):
-            raise TypeError(
-                "expected a VecEnv, got environments with many agents: use "
-                "MultiAgentRolloutCollector, or from_gymnasium(per_agent_rows(envs)), where each "
-                "row is an agent"
-            )
+        self._envs = self._envs_class(vec_env, agent)
         self.vec_env = vec_env
         self.agent = agent
         self.num_envs = vec_env.num_envs
         self.device = device_of(agent, device)
         self.recorder = recorder
-        self.state_space = vec_env.observation_space
-        self.action_space = vec_env.action_space
+        self.state_space = self._envs.space
+        self.action_space = self._envs.action_space
         self.global_steps = 0
 
         self._transfer = Transfer(self.device)
-        self._layout = StateLayout(self.state_space, state_dtype, channels_first, self._transfer)
+        self._layout = StateLayout(
+            self.state_space, state_dtype, channels_first, self._transfer, self._envs.lead
+        )
         self._action_layout = ActionLayout(self.action_space)
         self.statistics = EpisodeStatistics(self.num_envs, window)
-        self._gives_masks, self._needs_masks = takes_masks(agent)
         self._masks: torch.Tensor | None = None
         self._must_reset = False
         self._fresh = np.zeros(self.num_envs, np.bool_)
@@ -117,7 +100,7 @@ class AgentLoop(EpisodeFigures):
         Returns:
             The first states, ``(N, *state_shape)``.
         """
-        observations, _ = self.vec_env.reset(seed=seed)
+        observations = self._envs.reset(seed=seed)
         row = self._layout.new_row(self.num_envs)
         row.write(self._layout.parts(observations))
         self._must_reset = False
@@ -143,7 +126,7 @@ class AgentLoop(EpisodeFigures):
         self._settle()
         i = range(self.num_envs)[env_id]
         if not self._fresh[i]:
-            observation, _ = self.vec_env.reset(env_ids=[i])
+            observation = self._envs.reset(env_ids=[i])
             row = self._layout.new_row(1)
             row.write(self._layout.parts(observation))
             states = [part.clone() for part in self._layout.parts(self.t_states)]
@@ -171,37 +154,31 @@ class AgentLoop(EpisodeFigures):
             ValueError: the actions do not fit; nothing has happened then.
         """
         self._settle()
-        tensor = squeezed(torch.as_tensor(actions), self._action_layout.shape)
-        shape = (self.num_envs, *self._action_layout.shape)
+        shape = (self.num_envs, *self._envs.team, *self._action_layout.shape)
+        tensor = squeezed(torch.as_tensor(actions), shape, self._action_layout.shape)
         if tensor.shape != shape:
             raise ValueError(f"actions: expected shape {shape}, got {tuple(tensor.shape)}")
         self._start_step(tensor.detach().cpu().numpy())
-        parts, _, rewards, *flags = self._finish_step(self._layout.new_row(self.num_envs))
+        parts, step = self._finish_step(self._layout.new_row(self.num_envs))
         last = self._layout.new_row(self.num_envs)
         last.write(parts)
-        done, truncated = (torch.from_numpy(f.astype(np.int32)).to(self.device) for f in flags)
+        rewards, *flags = step.results
+        done, truncated = (torch.from_numpy(f.astype(np.int32)).to(self.device) for f in flags[:2])
         return last.states, torch.from_numpy(rewards.copy()).to(self.device), done, truncated
 
     def _ask_agent(
         self, states: Any, count: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        self._masks = self._masks_to_give()
-        given = {} if self._masks is None else {"masks": self._masks}
-        answer = self.agent.get_actions_and_values(states, actions=None, **given)
-        return checked_answer(answer, count, self._action_layout.shape, self.device)
+        masks = self._envs.masks()
+        self._masks = None if masks is None else torch.from_numpy(masks).to(self.device)
+        return self._answer(states, self._masks, count)
 
-    def _masks_to_give(self) -> torch.Tensor | None:
-        """The masks of the next actions on the device, if the agent takes them."""
-        if not self._gives_masks:
-            return None
-        try:
-            masks = self.vec_env.action_masks()
-        except (AttributeError, NotImplementedError):
-            if self._needs_masks:
-                raise
-            self._gives_masks = False
-            return None
-        return torch.from_numpy(masks).to(self.device)
+    def _answer(
+        self, states: Any, masks: torch.Tensor | None, count: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        rows = count, *self._envs.team
+        answer = self._envs.ask(self.agent, states, masks)
+        return checked_answer(answer, rows, self._action_layout.shape, self.device)
 
     def _start_step(self, actions: NDArray[Any]) -> None:
         actions = self._action_layout.for_envs(actions)
@@ -213,59 +190,46 @@ class AgentLoop(EpisodeFigures):
     def _render(self) -> Any:
         return self.vec_env.render(RENDER_MODE, env_ids=[0])[0]
 
-    def _finish_step(self, row: StateRow) -> tuple[Any, ...]:
+    def _finish_step(self, row: StateRow) -> tuple[list[Any], EnvsStep]:
         """Waits for the step, and writes the states that the next one starts from into a row.
 
         Returns:
-            The parts of the last observations, the environments whose episodes ended, rewards,
-            terminated, truncated.
+            The parts of the last observations, and the step.
         """
-        observations, rewards, terminated, truncated, infos = self.vec_env.step_wait()
-        parts = self._layout.parts(observations)
-        self._fresh = terminated | truncated
-        ended, finished = self._take_in(0, row, parts, rewards, truncated, infos)
+        step = self._envs.step_wait()
+        parts, finished = self._take_in(0, row, step)
+        self._fresh = step.over
         self.t_states = row.states
         self._must_reset = False
         if self.recorder is not None:
-            self.recorder.after_step(float(rewards[0]), 0 in finished, self.global_steps)
-        return parts, ended, rewards, terminated, truncated
+            reward = float(np.mean(step.results[0][0]))
+            self.recorder.after_step(reward, 0 in finished, self.global_steps)
+        return parts, step
 
-    def _take_in(
-        self,
-        first: int,
-        row: StateRow,
-        parts: list[Any],
-        rewards: NDArray[np.float32],
-        truncated: NDArray[np.bool_],
-        infos: Any,
-    ) -> tuple[NDArray[np.intp], list[int]]:
-        """Takes in what came of a step of some environments; whose episodes ended is noted.
+    def _take_in(self, first: int, row: StateRow, step: EnvsStep) -> tuple[list[Any], list[int]]:
+        """Takes in what came of a step of some environments.
 
         Args:
             first: index of the first of them.
             row: where the states go that the next step starts from.
-            parts: of the last observations.
-            rewards: theirs, here and below.
-            truncated: whether that is how an episode ended.
-            infos: by their places.
+            step: theirs.
 
         Returns:
-            The places of those whose episodes ended, and those of them whose episodes finished.
+            The parts of the last observations, and the places of those whose episodes finished.
         """
-        last = first + len(rewards)
-        self.statistics.add_step(rewards, first)
-        self.global_steps += len(rewards)
-        (ended,) = self._fresh[first:last].nonzero()
-        places = ended.tolist()
-        firsts = []
-        finished = []
-        for i in places:
-            info = infos[i]
-            firsts.append(self._layout.parts(info["reset_obs"]))
-            if self.statistics.add_end(first + i, info, bool(truncated[i])):
-                finished.append(i)
+        rewards = step.results[0]
+        scores = rewards.mean(axis=1) if self._envs.team else rewards
+        self.statistics.add_step(scores, first)
+        self.global_steps += len(scores)
+        places, firsts, finished = [], [], []
+        for place, first_obs, info, truncated in step.ends:
+            places.append(place)
+            firsts.append(self._layout.parts(first_obs))
+            if self.statistics.add_end(first + place, info, truncated):
+                finished.append(place)
+        parts = self._layout.parts(step.obs)
         row.write(parts, places, firsts)
-        return ended, finished
+        return parts, finished
 
     def _settle(self) -> None:
         """Gets over what was interrupted in a step or a test, by a reset that throws it away."""
@@ -334,7 +298,7 @@ class AgentLoop(EpisodeFigures):
         """
         if self.vec_env.waiting:
             self.vec_env.step_wait()
-        self.vec_env.load_state(saved.envs)
+        self._envs.load_state(saved.envs)
         row = self._layout.parts(self._layout.new_row(self.num_envs).states)
         for part, array in zip(row, saved.states, strict=True):
             part.copy_(torch.from_numpy(array))

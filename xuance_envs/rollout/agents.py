@@ -13,8 +13,10 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 __all__ = [
+    "ASKED",
     "ActionLayout",
     "Agent",
+    "MultiAgent",
     "check_weights",
     "checked_answer",
     "checked_numbers",
@@ -55,6 +57,31 @@ class Agent(Protocol):
         """
 
 
+class MultiAgent(Protocol):
+    """Chooses the actions of all agents, and estimates values.
+
+    It may have an attribute ``device``, or be a :class:`torch.nn.Module`, whose first parameter
+    then tells the device.
+    """
+
+    def get_actions_and_values(
+        self, obs: Any, states: Any, masks: Any, actions: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Acts for the agents of n environments.
+
+        Args:
+            obs: ``(n, A, *shape)``; for Dict and Tuple spaces dicts and tuples of such.
+            states: ``(n, *state_shape)``, of the environments; None where there are none.
+            masks: ``(n, A, k)`` bool, which actions may be taken; None where there are none.
+            actions: None to choose actions, or ``(n, A, *action_shape)`` to judge those.
+
+        Returns:
+            ``(actions, log_probs, values, entropy)``: the actions ``(n, A, *action_shape)``, their
+            log-probabilities and the values, both ``(n, A)``. The entropy, in whatever form, is for
+            the training only.
+        """
+
+
 def takes_masks(agent: Any) -> tuple[bool, bool]:
     """Whether an agent takes masks of actions, and whether it insists on them."""
     try:
@@ -78,9 +105,15 @@ def device_of(agent: Any, device: torch.device | str | None) -> torch.device:
 
 
 def checked_answer(
-    answer: Any, count: int, action_shape: tuple[int, ...], device: torch.device
+    answer: Any, rows: tuple[int, ...], action_shape: tuple[int, ...], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The actions, log-probabilities and values of an agent's answer, once they are in order.
+
+    Args:
+        answer: the agent's.
+        rows: for how many it is: of environments, or of environments and agents.
+        action_shape: of one action.
+        device: where it is to be.
 
     Raises:
         ValueError: a wrong number of outputs, a wrong shape, or another device.
@@ -93,17 +126,19 @@ def checked_answer(
         )
     actions, log_probs, values, _ = answer
     if isinstance(actions, torch.Tensor):
-        actions = squeezed(actions, action_shape)
-    _check("actions", actions, (count, *action_shape), device)
-    _check("log_probs", log_probs, (count,), device)
-    _check("values", values, (count,), device)
+        actions = squeezed(actions, (*rows, *action_shape), action_shape)
+    _check("actions", actions, (*rows, *action_shape), device)
+    _check("log_probs", log_probs, rows, device)
+    _check("values", values, rows, device)
     return actions, log_probs, values
 
 
-def squeezed(actions: torch.Tensor, action_shape: tuple[int, ...]) -> torch.Tensor:
+def squeezed(
+    actions: torch.Tensor, shape: tuple[int, ...], action_shape: tuple[int, ...]
+) -> torch.Tensor:
     """Actions that are single numbers as ``(n,)``, also where they come as a column, ``(n, 1)``."""
-    is_column = not action_shape and actions.ndim == 2 and actions.shape[1] == 1
-    return actions.squeeze(1) if is_column else actions
+    is_column = not action_shape and actions.ndim == len(shape) + 1 and actions.shape[-1] == 1
+    return actions.squeeze(-1) if is_column else actions
 
 
 def _check(name: str, tensor: Any, shape: tuple[int, ...], device: torch.device) -> None:
@@ -127,10 +162,12 @@ def checked_numbers(name: str, values: torch.Tensor) -> None:
     wrong = torch.isnan(values)
     if not wrong.any():
         return
-    step = int(wrong.any(dim=1).nonzero()[0])
+    places = wrong.nonzero()
+    step = int(places[0, 0])
+    envs = sorted({env for t, env, *_ in places.tolist() if t == step})
     raise ValueError(
         f"{ASKED}: {name}: expected numbers, got NaN from step {step} of the "
-        f"rollout on, there for environments {wrong[step].nonzero().flatten().tolist()}"
+        f"rollout on, there for environments {envs}"
     )
 
 

@@ -1,30 +1,43 @@
-"""Rollouts: what an agent and many environments do together, as tensors to learn from."""
+"""Collectors: what an agent and many environments do together, as tensors to learn from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import islice
-from time import perf_counter
-from typing import Any
+from collections.abc import Sequence
+from inspect import signature
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from PIL import Image
-from tqdm import tqdm
 
-from xuance_envs.rollout.agent_loop import RENDER_MODE, AgentLoop
-from xuance_envs.rollout.agents import Agent, checked_numbers
-from xuance_envs.rollout.halves import TURN, Half, HalvesTrial, checked_halves, halves_of
-from xuance_envs.rollout.recorder import GifRecorder, image_of
-from xuance_envs.rollout.results import RolloutResults
-from xuance_envs.rollout.storage import Rollout, RolloutStorage, SegmentEnds
+from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
+from xuance_envs.rollout.advantages import generalized_advantages
+from xuance_envs.rollout.agents import Agent, MultiAgent, checked_numbers
+from xuance_envs.rollout.environments import MultiAgentEnvs
+from xuance_envs.rollout.playing import RolloutLoop
+from xuance_envs.rollout.recorder import GifRecorder
+from xuance_envs.rollout.results import RESULTS, checked_ends
+from xuance_envs.rollout.storage import Rollout, SegmentEnds
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = ["RolloutCollector"]
+if TYPE_CHECKING:  # since Python 3.11 they are in typing
+    from typing_extensions import Self, Unpack
+
+__all__ = ["CollectorOptions", "MultiAgentRolloutCollector", "RolloutCollector"]
 
 
-class RolloutCollector(RolloutResults, AgentLoop):
+class CollectorOptions(TypedDict, total=False):
+    """The arguments of collectors that have defaults."""
+
+    device: torch.device | str | None
+    state_dtype: torch.dtype
+    channels_first: bool | str
+    progress: bool
+    recorder: GifRecorder | None
+    window: int
+    seed: int | Sequence[int | None] | None
+    halves: int | str
+
+
+class RolloutCollector(RolloutLoop):
     """Has an agent play in a vector environment, and keeps what happens.
 
     :meth:`rollout` steps every environment ``steps_per_env`` times; what came of it is in the
@@ -37,6 +50,8 @@ class RolloutCollector(RolloutResults, AgentLoop):
     The tensors are on ``device``, and yours: where you hold anything of a rollout, be it a part of
     a tensor or what autograd has saved, no later rollout writes. What nobody holds any more makes
     room for the next. T is ``steps_per_env`` and N the number of environments.
+
+    Environments with many agents each make it a :class:`MultiAgentRolloutCollector`.
 
     Args:
         vec_env: the environments; closed by ``close``.
@@ -61,7 +76,8 @@ class RolloutCollector(RolloutResults, AgentLoop):
     Raises:
         ValueError: an argument is out of its range, observations cannot become tensors, or the
             action space is not Discrete, MultiDiscrete, MultiBinary or Box.
-        TypeError: ``vec_env`` is a Gymnasium vector environment.
+        TypeError: ``vec_env`` is no vector environment of this package; says what to do with a
+            Gymnasium or XuanCe one.
 
     Attributes:
         states: ``(T, N, *state_shape)`` of ``state_dtype``, what was acted in. A leaf that requires
@@ -103,231 +119,160 @@ class RolloutCollector(RolloutResults, AgentLoop):
         >>> collector.close()
     """
 
-    images: list[list[Image.Image]]
+    @overload
+    def __new__(
+        cls,
+        vec_env: MultiAgentVecEnv,
+        agent: MultiAgent,
+        steps_per_env: int,
+        **options: Unpack[CollectorOptions],
+    ) -> MultiAgentRolloutCollector: ...
 
-    def __init__(
-        self,
+    @overload
+    def __new__(
+        cls,
         vec_env: VecEnv,
         agent: Agent,
         steps_per_env: int,
-        *,
-        device: torch.device | str | None = None,
-        state_dtype: torch.dtype = torch.float32,
-        channels_first: bool | str = "auto",
-        progress: bool = False,
-        recorder: GifRecorder | None = None,
-        window: int = 10,
-        seed: int | Sequence[int | None] | None = None,
-        halves: int | str = 1,
-    ) -> None:
-        if steps_per_env < 1:
-            raise ValueError(f"steps_per_env: expected at least 1, got {steps_per_env}")
-        super().__init__(
-            vec_env,
-            agent,
-            device=device,
-            state_dtype=state_dtype,
-            channels_first=channels_first,
-            recorder=recorder,
-            window=window,
-            seed=seed,
-        )
-        self.halves = checked_halves(halves, vec_env, recorder is not None)
-        self._bounds = halves_of(vec_env) if self.halves != 1 else []
-        self._trial = HalvesTrial()
-        self.steps_per_env = steps_per_env
-        self._kept_masks: list[torch.Tensor] = []
-        self.progress = progress
-        self._storage = RolloutStorage(
-            steps_per_env, self.num_envs, self._layout, self._action_layout, self._transfer
-        )
+        **options: Unpack[CollectorOptions],
+    ) -> Self: ...
 
-    # -- rollouts ---------------------------------------------------------------------
+    def __new__(cls, vec_env: Any = None, *_: Any, **__: Any) -> Any:
+        """One of many agents, where the environments have many."""
+        many = cls is RolloutCollector and isinstance(vec_env, MultiAgentVecEnv)
+        return super().__new__(MultiAgentRolloutCollector if many else cls)
 
-    def rollout(self) -> None:
-        """Steps every environment ``steps_per_env`` times; see the attributes for the result.
+    __new__.__signature__ = signature(RolloutLoop.__init__)  # type: ignore[attr-defined]  # for help
 
-        Raises:
-            ValueError: the agent's answer has a wrong number of outputs, a wrong shape, or NaNs, or
-                is on another device.
-            TypeError: it is not made of tensors.
-            VecEnvError: as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step` raises them.
-        """
-        self._settle()
-        self._let_go()
-        rollout = self._storage.begin()
-        self.statistics.forget()
-        rows = rollout.state_rows
-        rows[0].copy_from(self._layout.parts(self.t_states))
-        self.t_states = rows[0].states
-        ends = SegmentEnds(self._layout, self.num_envs)
-        self._kept_masks = []
-        with torch.no_grad():
-            self._play(rollout, ends)
-        checked_numbers("values", rollout.values)
-        checked_numbers("log_probs", rollout.log_probs)
-        self._storage.send(rollout)
-        self._show(rollout, ends)
-        self.action_masks = torch.stack(self._kept_masks) if self._kept_masks else None
-        self._kept_masks = []
 
-    def _play(self, rollout: Rollout, ends: SegmentEnds) -> None:
-        steps = iter(self._progress_bar())
-        done = 0
-        while (left := self.steps_per_env - done) > 0:
-            # Where masks are given, the agent thinks of all at once.
-            tried = self.halves == "auto" and not self._gives_masks
-            count = min(left, TURN) if tried else left
-            start = perf_counter()
-            if self._gives_masks or (self._trial.halves if tried else self.halves) == 1:
-                self._play_at_once(rollout, islice(steps, count), ends)
-            else:
-                self._play_in_halves(rollout, islice(steps, count), done, done + count, ends)
-            if tried:
-                self.halves = self._trial.note(perf_counter() - start, count)
-            done += count
-        for _ in steps:  # of which there are none: it ends the progress bar
-            pass
+class MultiAgentRolloutCollector(RolloutCollector):
+    """Has many agents play in many environments, and keeps what happens.
 
-    def _play_at_once(self, rollout: Rollout, steps: Iterable[int], ends: SegmentEnds) -> None:
-        rows = rollout.state_rows
-        for t in steps:
-            actions, log_probs, values = self._ask_agent(self.t_states, self.num_envs)
-            self._start_step(self._transfer.receive(actions))
-            # Subprocesses are at work meanwhile.
-            if self._masks is not None:
-                self._kept_masks.append(self._masks)
-            rollout.put_answer(t, actions, log_probs, values)
-            parts, ended, *results = self._finish_step(rows[t + 1])
-            rollout.put_results(t, *results)
-            self._put_ends(rollout, t, 0, ended, parts, ends)
+    It is what a :class:`RolloutCollector` of a
+    :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv` is, and does all that one
+    does, with the same arguments. Where tensors have a value for each agent, the agents' axis comes
+    after that of the environments, which are A. Where that one has states, this one has dicts:
+    ``"obs"`` of the agents, and ``"state"`` of the environments, where they have one; that goes for
+    ``t_states``, ``state_space``, ``state_shape``, and what single steps and resets return. What
+    a rollout leaves behind is apart, in ``obs`` and ``states``. Statistics are of the environments'
+    episodes; a return is the mean of the agents'.
 
-    def _play_in_halves(
-        self, rollout: Rollout, steps: Iterable[int], start: int, stop: int, ends: SegmentEnds
-    ) -> None:
-        """Lets the halves take turns; between two calls nothing is under way.
+    Args:
+        vec_env: the environments, whose agents have equal spaces; closed by ``close``.
+        agent: chooses the actions; see :class:`~xuance_envs.rollout.agents.MultiAgent`.
+        steps_per_env: steps of each environment in a rollout.
+        **options: those of :class:`RolloutCollector`.
+
+    Raises:
+        TypeError: the environments have one agent each.
+        ValueError: agents have different spaces or are in groups, an argument is out of its range,
+            or as :class:`RolloutCollector` has it.
+
+    Attributes:
+        obs: ``(T, N, A, *shape)`` of ``state_dtype``, what was acted on; for Dict and Tuple spaces
+            dicts and tuples of such tensors. Neither these nor the states require grad.
+        states: ``(T, N, *state_shape)``, of the environments, likewise; None without any.
+        action_masks (torch.Tensor | None): ``(T, N, A, k)`` bool, of the actions; None where
+            environments give none.
+        actions (torch.Tensor): ``(T, N, A, *action_shape)``: float32 for Box, else int32.
+        rewards (torch.Tensor): ``(T, N, A)`` float32.
+        values (torch.Tensor): ``(T, N, A)`` float32.
+        log_probs (torch.Tensor): ``(T, N, A)`` float32.
+        acted (torch.Tensor): ``(T, N, A)`` bool: what is a transition; learn from nothing else.
+        done_flags (torch.Tensor): ``(T, N, A)`` int32: 1 where an agent was terminated, or is dead
+            though nothing said so.
+        trunc_flags (torch.Tensor): ``(T, N, A)`` int32: 1 where one was truncated, and at the last
+            step where one acted and plays on.
+        end_obs: ``(E, A, *shape)``, last observations, environment by environment, in time order
+            within each: of all steps in which an agent that acted has a flag.
+        end_states: ``(E, *state_shape)``, the environments' states then; None without any.
+        ep_counts (torch.Tensor): ``(N,)`` int32, how many of them each environment has.
+
+    Example:
+        >>> import torch
+        >>> from xuance_envs import RolloutCollector, make_multi_agent_vec
+        >>> class Still:
+        ...     device = "cpu"
+        ...     def get_actions_and_values(self, obs, states, masks, actions=None):
+        ...         zeros = torch.zeros(obs.shape[:2])
+        ...         return zeros.int(), zeros, zeros, zeros
+        >>> envs = make_multi_agent_vec("mpe2:simple_spread_v3", 2, backend="dummy")
+        >>> collector = RolloutCollector(envs, Still(), steps_per_env=30, seed=0)
+        >>> collector.rollout()
+        >>> collector.obs.shape, collector.states.shape, bool(collector.acted.all())
+        (torch.Size([30, 2, 3, 18]), torch.Size([30, 2, 54]), True)
+        >>> collector.advantages(gamma=0.99, gae_lambda=0.95).shape
+        torch.Size([30, 2, 3])
+        >>> collector.close()
+    """
+
+    _envs_class = MultiAgentEnvs
+    _results = (*RESULTS, "obs", "end_obs", "acted")
+
+    obs: Any
+    end_obs: Any
+    acted: torch.Tensor
+    _envs: MultiAgentEnvs
+
+    @property
+    def t_alive(self) -> torch.Tensor:
+        """``(N, A)`` bool: who acts in the next step."""
+        return torch.tensor(self._envs.alive, device=self.device)
+
+    def advantages(self, gamma: float, gae_lambda: float) -> torch.Tensor:
+        """Generalized advantage estimates of the last rollout's actions.
+
+        Each agent's are its own, and stop where it ends: what it did not act in is 0. One that was
+        truncated, or is not over, is bootstrapped from the value of its last observation; one that
+        was terminated is not. The agent is asked for these values, so this comes before it learns.
 
         Args:
-            rollout: what comes of it.
-            steps: the numbers of the steps.
-            start: the first of them.
-            stop: the number after the last one.
-            ends: of its segments.
+            gamma: the discount per step.
+            gae_lambda: 0 looks one step ahead, 1 to the agent's end.
+
+        Returns:
+            ``(T, N, A)`` float32.
+
+        Raises:
+            RuntimeError: there has been no rollout yet.
+            ValueError: the agent's answer is not in order.
         """
-        halves = [Half(lo, hi, self._layout) for lo, hi in self._bounds]
-        parts = [self._storage.part(rollout, lo, hi) for lo, hi in self._bounds]
-        turns = list(zip(halves, parts, strict=True))
-        self._fresh = np.zeros(self.num_envs, np.bool_)
-        self._must_reset = True
-        for half, part in turns:
-            self._send(half, part, start)
-        for t in steps:
-            for half, part in turns:
-                while half.missing:
-                    batch = self.vec_env.recv(min_envs=half.missing)
-                    for each in halves:
-                        each.take(batch)
-                self._finish_turn(half, part, t, ends)
-                if t + 1 < stop:
-                    self._send(half, part, t + 1)
-        self.t_states = rollout.state_rows[stop].states
-        self._must_reset = False
+        count = self._count_of_ends()
+        masks, seen = self.action_masks, {"obs": self.end_obs, "state": self.end_states}
+        if masks is not None:
+            masks = masks.new_ones(count, *masks.shape[2:])
+        with torch.no_grad():
+            values = self._answer(seen, masks, count)[2].to(self.values.dtype)
+            terminated = self.done_flags.bool() | ~self.acted
+            ended = terminated | self.trunc_flags.bool()
+            last = torch.zeros_like(self.values)
+            last.transpose(0, 1)[(ended & self.acted).any(dim=2).t()] = values
+            last.masked_fill_(terminated, 0.0)
+            # What was no action is worth what was expected of it, so that nothing comes of it.
+            worth = self.values.masked_fill(~self.acted & self.values.isnan(), 0.0)
+            rewards = torch.where(self.acted, self.rewards, worth)
+            ended = ended.flatten(1)
+            advantages = generalized_advantages(
+                rewards.flatten(1),
+                worth.flatten(1),
+                terminated.flatten(1),
+                ended,
+                checked_ends(last.flatten(1).t()[ended.t()]),
+                gamma,
+                gae_lambda,
+            )
+        return advantages.reshape(self.acted.shape)
 
-    def _send(self, half: Half, part: Rollout, t: int) -> None:
-        states = part.state_rows[t].states
-        actions, log_probs, values = self._ask_agent(states, len(half.env_ids))
-        for_envs = self._action_layout.for_envs(self._transfer.receive(actions))
-        self.vec_env.send(for_envs, half.env_ids)
-        part.put_answer(t, actions, log_probs, values)
+    def _check_numbers(self, rollout: Rollout) -> None:
+        *_, acted = rollout.results
+        checked_numbers("values", rollout.values.masked_fill(~acted, 0.0))
+        checked_numbers("log_probs", rollout.log_probs.masked_fill(~acted, 0.0))
 
-    def _finish_turn(self, half: Half, part: Rollout, t: int, ends: SegmentEnds) -> None:
-        step = half.step()
-        self._fresh[half.lo : half.hi] = step.terminated | step.truncated
-        row = part.state_rows[t + 1]
-        ended, _ = self._take_in(half.lo, row, step.parts, step.rewards, step.truncated, step.infos)
-        part.put_results(t, step.rewards, step.terminated, step.truncated)
-        self._put_ends(part, t, half.lo, ended, step.parts, ends)
-
-    def _put_ends(
-        self,
-        rollout: Rollout,
-        t: int,
-        first: int,
-        ended: NDArray[np.intp],
-        parts: Sequence[NDArray[Any]],
-        ends: SegmentEnds,
-    ) -> None:
-        """Keeps the last observations of the segments that end with a step of some environments."""
-        if len(ended):
-            ends.add(first, ended, parts)
-        if t == self.steps_per_env - 1:
-            (unfinished,) = np.nonzero(~self._fresh[first : first + len(parts[0])])
-            rollout.cut(unfinished)
-            ends.add(first, unfinished, parts)
-
-    def _let_go(self) -> None:
-        """Holds on to nothing of the last rollout, so that its memory can be used again."""
-        self.t_states = self._layout.whole([p.clone() for p in self._layout.parts(self.t_states)])
-        self.drop_results()
+    def _to_learn_from(self, states: torch.Tensor) -> torch.Tensor:
+        return states
 
     def _show(self, rollout: Rollout, ends: SegmentEnds) -> None:
-        self.states = self._layout.whole(
-            [part[:-1].detach().requires_grad_(part.is_floating_point()) for part in rollout.states]
-        )
-        self.actions, self.log_probs, self.values = (
-            rollout.actions,
-            rollout.log_probs,
-            rollout.values,
-        )
-        self.rewards, self.done_flags, self.trunc_flags = (
-            rollout.rewards,
-            rollout.terminated,
-            rollout.truncated,
-        )
-        self.end_states = ends.states()
-        self.ep_counts = torch.from_numpy(ends.counts()).to(self.device)
-        self.total_return = np.float32(rollout.hosts[0].sum(dtype=np.float64))
-
-    # -- a test ------------------------------------------------------------------------
-
-    def test_agent(self, render_every: int) -> None:
-        """Lets the agent play ``steps_per_env`` steps from a reset, and pictures it.
-
-        A progress bar is shown. Afterwards ``images`` has a list of PIL images for each
-        environment, and all environments are reset. These steps are in the statistics of episodes,
-        but not in ``global_steps``, and never recorded.
-
-        Args:
-            render_every: steps from one image to the next.
-
-        Raises:
-            ValueError: ``render_every`` is below 1, or the environments do not render pictures.
-        """
-        if render_every < 1:
-            raise ValueError(f"render_every: expected at least 1 step, got {render_every}")
-        recorder, global_steps = self.recorder, self.global_steps
-        self.recorder = None
-        try:
-            self.vec_reset()
-            self._play_for_images(render_every)
-        finally:
-            self.recorder, self.global_steps = recorder, global_steps
-            self._must_reset = True
-        self.vec_reset()
-
-    def _play_for_images(self, render_every: int) -> None:
-        self.images = [[] for _ in range(self.num_envs)]
-        steps = tqdm(range(self.steps_per_env), desc="Recording", unit=" steps")
-        with torch.no_grad():
-            for t in steps:
-                if t % render_every == 0:
-                    frames = self.vec_env.render(RENDER_MODE)
-                    for images, frame in zip(self.images, frames, strict=True):
-                        images.append(image_of(frame))
-                self.vec_step(self._ask_agent(self.t_states, self.num_envs)[0])
-
-    def _progress_bar(self) -> Iterable[int]:
-        steps = range(self.steps_per_env)
-        if not self.progress:
-            return steps
-        return tqdm(steps, desc="rollout", unit=" steps", unit_scale=self.num_envs, leave=False)
+        super()._show(rollout, ends)
+        self.obs, self.states = self.states["obs"], self.states.get("state")
+        self.end_obs, self.end_states = self.end_states["obs"], self.end_states.get("state")
+        *_, self.acted = rollout.results

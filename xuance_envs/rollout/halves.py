@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
+from xuance_envs.rollout.environments import EnvsStep, EpisodeEnd
 from xuance_envs.rollout.states import StateLayout
-from xuance_envs.vector_envs.vector_env import StepBatch, VecEnv
+from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = ["Half", "HalfStep", "HalvesTrial", "checked_halves", "halves_of"]
+__all__ = ["Half", "HalvesTrial", "checked_halves", "halves_of"]
 
 logger = logging.getLogger("xuance_envs")
 
@@ -26,7 +27,7 @@ GAIN = 1.05
 """From so much on, halves are taken: below, the difference may be chance."""
 
 
-def halves_of(vec_env: VecEnv) -> list[tuple[int, int]]:
+def halves_of(vec_env: VecEnv | MultiAgentVecEnv) -> list[tuple[int, int]]:
     """Index of the first environment and after the last, of each half of the workers.
 
     Where all environments step together, there are none.
@@ -41,7 +42,9 @@ def halves_of(vec_env: VecEnv) -> list[tuple[int, int]]:
     return [(0, middle), (middle, vec_env.num_envs)]
 
 
-def checked_halves(halves: int | str, vec_env: VecEnv, records: bool) -> int | str:
+def checked_halves(
+    halves: int | str, vec_env: VecEnv | MultiAgentVecEnv, records: bool
+) -> int | str:
     """How many halves there are to be: 1 or 2, or ``"auto"`` where both are possible.
 
     Args:
@@ -66,46 +69,6 @@ def checked_halves(halves: int | str, vec_env: VecEnv, records: bool) -> int | s
     return 1 if why else halves
 
 
-class HalfStep:
-    """What came of a step of some environments, by their places.
-
-    Args:
-        parts: of the observations.
-        rewards: float32.
-        terminated: bool.
-        truncated: bool.
-        infos: gives the info of the environment at a place.
-    """
-
-    __slots__ = ("infos", "parts", "rewards", "terminated", "truncated")
-
-    def __init__(
-        self,
-        parts: list[Any],
-        rewards: NDArray[Any],
-        terminated: NDArray[Any],
-        truncated: NDArray[Any],
-        infos: Any,
-    ) -> None:
-        self.parts = parts
-        self.rewards = rewards
-        self.terminated = terminated
-        self.truncated = truncated
-        self.infos = infos
-
-
-class _Infos:
-    """Infos that came in several batches."""
-
-    def __init__(self, places: list[tuple[Any, int]]) -> None:
-        self._places = places
-
-    def __getitem__(self, place: int) -> Mapping[Any, Any]:
-        infos, at = self._places[place]
-        found: Mapping[Any, Any] = infos[at]
-        return found
-
-
 class Half:
     """Some environments in a row, whose results come in whatever batches are ready first.
 
@@ -127,35 +90,37 @@ class Half:
         self.env_ids = np.arange(lo, hi)
         self.missing = hi - lo
         self._layout = layout
-        self._came: list[tuple[StepBatch, slice]] = []
+        self._came: list[tuple[NDArray[np.intp], EnvsStep, slice]] = []
 
-    def take(self, batch: StepBatch) -> None:
-        """Keeps what is theirs of a batch."""
-        begin, end = np.searchsorted(batch.env_ids, (self.lo, self.hi)).tolist()
+    def take(self, env_ids: NDArray[np.intp], step: EnvsStep) -> None:
+        """Keeps what is theirs of a step of some environments."""
+        begin, end = np.searchsorted(env_ids, (self.lo, self.hi)).tolist()
         if begin < end:
-            self._came.append((batch, slice(begin, end)))
+            self._came.append((env_ids - self.lo, step, slice(begin, end)))
             self.missing -= end - begin
 
-    def step(self) -> HalfStep:
+    def step(self) -> EnvsStep:
         """The step of all of them, once nobody is missing; then another one begins."""
         came, self._came, self.missing = self._came, [], self.hi - self.lo
-        infos = [(batch.infos, k) for batch, at in came for k in range(at.start, at.stop)]
         columns = [
-            [
-                *(part[at] for part in self._layout.parts(batch.obs)),
-                *(batch.rewards[at], batch.terminated[at], batch.truncated[at]),
-            ]
-            for batch, at in came
+            [each[at] for each in (step.over, *step.results, *self._layout.parts(step.obs))]
+            for _, step, at in came
         ]
-        if len(came) == 1:
-            *parts, rewards, terminated, truncated = columns[0]
-            return HalfStep(parts, rewards, terminated, truncated, _Infos(infos))
-        order = np.argsort(np.concatenate([batch.env_ids[at] for batch, at in came]))
-        *parts, rewards, terminated, truncated = (
-            np.concatenate(pieces)[order] for pieces in zip(*columns, strict=True)
-        )
-        in_order = _Infos([infos[k] for k in order.tolist()])
-        return HalfStep(parts, rewards, terminated, truncated, in_order)
+        if len(came) > 1:
+            order = np.argsort(np.concatenate([places[at] for places, _, at in came]))
+            columns = [[np.concatenate(pieces)[order] for pieces in zip(*columns, strict=True)]]
+        (over, *others), count = columns[0], len(came[0][1].results)
+        cut: list[int] = []
+        ends: list[EpisodeEnd] = []
+        for places, step, at in came:
+            here = range(at.start, at.stop)
+            cut += [int(places[k]) for k in step.cut.tolist() if k in here]
+            ends += [
+                end._replace(place=int(places[end.place])) for end in step.ends if end.place in here
+            ]
+        ends.sort(key=attrgetter("place"))
+        obs = self._layout.whole(others[count:])
+        return EnvsStep(obs, tuple(others[:count]), over, np.array(sorted(cut), np.intp), ends)
 
 
 class HalvesTrial:

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 
 from xuance_envs.rollout.advantages import generalized_advantages
-from xuance_envs.rollout.agents import ActionLayout, Agent, checked_answer
+from xuance_envs.rollout.agents import ASKED, ActionLayout, Agent, checked_answer
 
-__all__ = ["RolloutResults"]
+__all__ = ["RESULTS", "RolloutResults", "checked_ends"]
 
-_RESULTS = (
+
+RESULTS = (
     *("states", "actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags"),
     *("end_states", "ep_counts", "total_return", "action_masks"),
 )
@@ -37,9 +38,11 @@ class RolloutResults:
     total_return: np.float32
     action_masks: torch.Tensor | None
 
+    _results: tuple[str, ...] = RESULTS
+
     def drop_results(self) -> None:
         """Forgets the last rollout."""
-        for name in _RESULTS:
+        for name in self._results:
             self.__dict__.pop(name, None)
 
     def advantages(self, gamma: float, gae_lambda: float) -> torch.Tensor:
@@ -60,24 +63,41 @@ class RolloutResults:
             RuntimeError: there has been no rollout yet.
             ValueError: the agent's answer is not in order.
         """
-        if "ep_counts" not in self.__dict__:
-            raise RuntimeError("advantages are those of a rollout: call rollout first")
-        count = int(self.ep_counts.sum())
+        count = self._count_of_ends()
         with torch.no_grad():
             given = {}
             if self.action_masks is not None:  # only values are wanted, so that all is allowed
                 given["masks"] = self.action_masks.new_ones(count, self.action_masks.shape[2])
             answer = self.agent.get_actions_and_values(self.end_states, actions=None, **given)
-            values = checked_answer(answer, count, self._action_layout.shape, self.device)[2]
-            if torch.isnan(values).any():
-                raise ValueError("agent.get_actions_and_values: values of end_states: got NaN")
+            values = checked_answer(answer, (count,), self._action_layout.shape, self.device)[2]
             terminated = self.done_flags.bool()
             return generalized_advantages(
                 self.rewards,
                 self.values,
                 terminated,
                 terminated | self.trunc_flags.bool(),
-                values.to(self.values.dtype),
+                checked_ends(values).to(self.values.dtype),
                 gamma,
                 gae_lambda,
             )
+
+    def _count_of_ends(self) -> int:
+        """How many last states there are.
+
+        Raises:
+            RuntimeError: there has been no rollout yet.
+        """
+        if "ep_counts" not in self.__dict__:
+            raise RuntimeError("advantages are those of a rollout: call rollout first")
+        return int(self.ep_counts.sum())
+
+
+def checked_ends(values: torch.Tensor) -> torch.Tensor:
+    """The values of last states, if they are numbers.
+
+    Raises:
+        ValueError: there is a NaN among them.
+    """
+    if torch.isnan(values).any():
+        raise ValueError(f"{ASKED}: values of end_states: got NaN")
+    return values

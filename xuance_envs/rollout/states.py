@@ -53,6 +53,7 @@ class StateLayout:
             True, False, or ``"auto"`` for all but those that have it there already, which are
             those whose first axis is at most half as long as each of the others.
         transfer: the way to the device.
+        lead: by leaf, how many axes come before those of what one agent sees; ``()`` for none.
 
     Raises:
         ValueError: the space has observations without a fixed shape, an argument is out of its
@@ -68,6 +69,7 @@ class StateLayout:
         state_dtype: torch.dtype,
         channels_first: bool | str,
         transfer: Transfer,
+        lead: Sequence[int] = (),
     ) -> None:
         if channels_first not in (True, False, "auto"):
             raise ValueError(
@@ -75,9 +77,10 @@ class StateLayout:
             )
         self._space = SpaceLayout(space)
         self._transfer = transfer
+        leaves = self._space.leaves
         self._leaves = [
-            _state_leaf(leaf, state_dtype, channels_first, self._space.flat)
-            for leaf in self._space.leaves
+            _state_leaf(leaf, state_dtype, channels_first, self._space.flat, before)
+            for leaf, before in zip(leaves, lead or [0] * len(leaves), strict=True)
         ]
         if channels_first is True and not any(leaf.moved for leaf in self._leaves):
             raise ValueError(f"channels_first=True: expected images with three axes, got {space}")
@@ -245,7 +248,7 @@ class _Stage:
 
 
 def _state_leaf(
-    leaf: Leaf, state_dtype: torch.dtype, channels_first: bool | str, alone: bool
+    leaf: Leaf, state_dtype: torch.dtype, channels_first: bool | str, alone: bool, before: int
 ) -> _StateLeaf:
     if leaf.dtype is None:
         raise ValueError(
@@ -260,10 +263,11 @@ def _state_leaf(
                 f"got {state_dtype}"
             )
         dtype = torch.float32
-    moved = len(leaf.shape) == IMAGE_AXES and (
-        not _has_channels_first(leaf.shape) if channels_first == "auto" else bool(channels_first)
+    leading, seen = leaf.shape[:before], leaf.shape[before:]
+    moved = len(seen) == IMAGE_AXES and (
+        not _has_channels_first(seen) if channels_first == "auto" else bool(channels_first)
     )
-    shape = (leaf.shape[2], *leaf.shape[:2]) if moved else leaf.shape
+    shape = (*leading, seen[2], *seen[:2]) if moved else leaf.shape
     return _StateLeaf(leaf.shape, leaf.dtype, shape, dtype, moved)
 
 

@@ -25,6 +25,7 @@ class RolloutStorage:
         layout: of the states.
         actions: of the actions.
         transfer: the way to the device.
+        team: how many agents, where each has values of its own; these come with who acted.
     """
 
     def __init__(
@@ -34,10 +35,12 @@ class RolloutStorage:
         layout: StateLayout,
         actions: ActionLayout,
         transfer: Transfer,
+        team: tuple[int, ...] = (),
     ) -> None:
-        shape = steps, num_envs
+        shape = steps, num_envs, *team
         answers = [((*shape, *actions.shape), actions.dtype), *[(shape, torch.float32)] * 2]
         results = [(shape, torch.float32), *[(shape, torch.int32)] * 2]
+        results += [(shape, torch.bool)] * len(team)
         self._layout = layout
         self._transfer = transfer
         self._stages: dict[tuple[int, int], Any] = {}
@@ -75,12 +78,11 @@ class RolloutStorage:
         """
         states = [part[:, lo:hi] for part in rollout.states]
         answers = rollout.actions, rollout.log_probs, rollout.values
-        results = rollout.rewards, rollout.terminated, rollout.truncated
         return Rollout(
             states,
             self._rows(states, lo, hi),
             [tensor[:, lo:hi] for tensor in answers],
-            [tensor[:, lo:hi] for tensor in results],
+            [tensor[:, lo:hi] for tensor in rollout.results],
             [host[:, lo:hi] for host in rollout.hosts],
         )
 
@@ -92,8 +94,7 @@ class RolloutStorage:
     def send(self, rollout: Rollout) -> None:
         """Starts to bring the rewards and flags to the device, unless they are there."""
         if self._hosts:
-            there = rollout.rewards, rollout.terminated, rollout.truncated
-            for host, tensor in zip(self._hosts, there, strict=True):
+            for host, tensor in zip(self._hosts, rollout.results, strict=True):
                 self._transfer.send(host, tensor)
             self._mark = self._transfer.mark()
 
@@ -101,11 +102,14 @@ class RolloutStorage:
 class Rollout:
     """Everything that some steps of some environments leave behind.
 
+    Where there are many agents, their axis comes after that of the environments.
+
     Args:
         states: by part, ``(steps + 1, num_envs, *state_shape)``.
         state_rows: the same by step.
         answers: actions, log_probs and values, ``(steps, num_envs, ...)`` on the device.
-        results: rewards, terminated and truncated, likewise, once they are sent.
+        results: rewards, terminated, truncated, and of many agents who acted, likewise, once they
+            are sent.
         hosts: the results in memory of this process.
 
     Attributes:
@@ -114,9 +118,7 @@ class Rollout:
         actions (torch.Tensor): ``(steps, num_envs, *action_shape)``.
         log_probs (torch.Tensor): ``(steps, num_envs)``.
         values (torch.Tensor): ``(steps, num_envs)``.
-        rewards (torch.Tensor): ``(steps, num_envs)`` float32.
-        terminated (torch.Tensor): ``(steps, num_envs)`` int32.
-        truncated (torch.Tensor): ``(steps, num_envs)`` int32.
+        results (list[torch.Tensor]): rewards float32, the flags int32, who acted bool.
         hosts (list[numpy.ndarray]): as given.
     """
 
@@ -131,7 +133,7 @@ class Rollout:
         self.states = states
         self.state_rows = state_rows
         self.actions, self.log_probs, self.values = answers
-        self.rewards, self.terminated, self.truncated = results
+        self.results = results
         self.hosts = hosts
         self._answer_rows = list(zip(*(answer.unbind() for answer in answers), strict=True))
         self._result_rows = list(zip(*hosts, strict=True))
@@ -145,23 +147,19 @@ class Rollout:
         log_prob_row.copy_(log_probs)
         value_row.copy_(values)
 
-    def put_results(
-        self,
-        t: int,
-        rewards: NDArray[np.float32],
-        terminated: NDArray[np.bool_],
-        truncated: NDArray[np.bool_],
-    ) -> None:
+    def put_results(self, t: int, results: Sequence[NDArray[Any]]) -> None:
         """Stores what came of step t."""
-        reward_row, terminated_row, truncated_row = self._result_rows[t]
-        reward_row[:] = rewards
-        terminated_row[:] = terminated
-        truncated_row[:] = truncated
+        for row, result in zip(self._result_rows[t], results, strict=True):
+            row[...] = result
 
-    def cut(self, places: NDArray[np.intp]) -> None:
-        """Marks the last step of episodes that are not over as truncated."""
-        _, _, truncated = self.hosts
-        truncated[-1, places] = 1
+    def cut(self) -> NDArray[np.intp]:
+        """Marks what is not over after the last step as truncated; in which environments it is."""
+        _, terminated, truncated, *acted = (host[-1] for host in self.hosts)
+        unfinished = (terminated | truncated) == 0
+        for lived in acted:
+            unfinished &= lived
+        truncated[unfinished] = 1
+        return np.unique(unfinished.nonzero()[0])
 
 
 class SegmentEnds:

@@ -167,7 +167,7 @@ class SyncVecEnv(RolloutCollector):
     @property
     def envs(self) -> list[Any]:
         """The environments, in a list of their own; for the backend ``"dummy"`` only."""
-        found: list[Any] = self.vec_env.envs  # type: ignore[attr-defined]  # it says if there are none
+        found: list[Any] = self.vec_env.envs  # it says if there are none
         return found
 
     @property

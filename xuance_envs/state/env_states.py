@@ -94,6 +94,20 @@ class EnvStates:
         return (self[i] for i in range(len(self)))
 
     @classmethod
+    def told(
+        cls, saved: Sequence[tuple[bytes, bytes, bool]], facts: Mapping[bytes, bytes]
+    ) -> EnvStates:
+        """Those that groups of environments have told.
+
+        Args:
+            saved: of each, its state, the digest of what it was saved from, and whether it is put
+                in by repeating what led to it.
+            facts: by the digests, packed, what these are.
+        """
+        about = {digest: loads_plain(fact, trusted=True) for digest, fact in facts.items()}
+        return cls([SavedEnv(*one) for one in saved], about)
+
+    @classmethod
     def joined(cls, states: Sequence[EnvStates]) -> EnvStates:
         """Those of several as one, in their order.
 

@@ -49,23 +49,23 @@ class Layer:
         return dict(self.items()).get(name) if self.slots else self.attributes.get(name)
 
     def replace(
-        self, values: Mapping[str, Any], kept: Mapping[str, Any], names: str, others: str
+        self, values: Mapping[str, Any], kept: Mapping[str, Any], others: str | None
     ) -> None:
         """Gives it these attributes, and leaves it no others but those that are kept.
 
         Args:
             values: the attributes.
             kept: those that are no state here.
-            names: their names, as one word each.
-            others: the names of those that are none where the values are from.
+            others: the names of those that are none where the values are from; None where they are
+                the same.
         """
         mine = self.attributes
         if not self.slots:
             before = len(mine)
             mine.update(values)
-            if before == len(mine) == len(kept) + len(values) and names == others:
+            if others is None and before == len(mine) == len(kept) + len(values):
                 return  # they are what it had
-        stays = {*kept, *values, *others.split()}
+        stays = {*kept, *values, *(others or "").split()}
         for name in [name for name in mine if name not in stays]:
             del mine[name]
         for name in self.slots:

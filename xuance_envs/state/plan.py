@@ -199,11 +199,10 @@ class Plan:
         Raises:
             LookupError: there is nothing.
         """
-        k, *names = path
-        layer = self.layers[k]
-        if not names:
+        layer = self.layers[path[0]]
+        if len(path) == 1:
             return layer.obj
-        name, *keys = names
+        _, name, *keys = path
         value = dict(layer.items())[name] if layer.slots else layer.attributes[name]
         for key in keys:
             value = value[key]

@@ -7,7 +7,7 @@ needs to trust nothing but them, and a few types that do nothing but hold data.
 from __future__ import annotations
 
 import random
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,10 @@ def array(data: bytes, dtype: str, shape: tuple[int, ...], form: int) -> NDArray
         form: 1 where its columns are contiguous, plus 2 where it is read-only.
     """
     order: Any = "F" if form & 1 else "C"
-    made = np.frombuffer(data, dtype).reshape(shape, order=order).copy(order=order)
+    made = np.frombuffer(data, dtype)
+    if made.shape != shape:
+        made = made.reshape(shape, order=order)
+    made = made.copy(order=order)
     if form & 2:
         made.flags.writeable = False
     return made
@@ -170,7 +173,13 @@ class _Unseeded(ISeedSequence):
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
         """See :class:`numpy.random.SeedSequence`."""
-        return np.zeros(n_words, dtype)
+        return _zeros(n_words, dtype)
+
+
+@cache
+def _zeros(count: int, dtype: Any) -> NDArray[Any]:
+    """So many of them, which are only read."""
+    return np.zeros(count, dtype)
 
 
 _UNSEEDED = _Unseeded()

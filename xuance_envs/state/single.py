@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,10 +52,11 @@ class StateOfEnv:
         for k, (layer, kept) in enumerate(zip(plan.layers, plan.kept, strict=True)):
             if k in whole:
                 attributes.append(None)
-            elif layer.slots:
-                attributes.append({n: v for n, v in layer.items() if n not in kept})
-            else:
-                attributes.append({n: v for n, v in layer.attributes.items() if n not in kept})
+                continue
+            values = dict(layer.items()) if layer.slots else layer.attributes.copy()
+            for name in kept:
+                del values[name]
+            attributes.append(values)
         handled = [handler.save(obj, plan.owner(path)) for handler, obj, path in plan.handled]
         # The public name would make one where there is none yet, and cannot be assigned to.
         generators = [space._np_random for space in plan.spaces]
@@ -97,12 +98,8 @@ class StateOfEnv:
         except Exception as error:
             raise FaultError("", f"cannot read the state: {kind_of(error)}: {error}") from error
         now = plan.around(lambda file: StatePickler(file, plan))
-        for name in {**around, **now} if around != now else ():
-            if name.startswith(FUNCTION) and FUNCTION not in around:
-                continue  # it was saved before these were told
-            then, here = around.get(name, (0, "nothing")), now.get(name, (0, "nothing"))
-            if then[0] != here[0]:
-                raise MismatchError(name, then[1], here[1])
+        if around != now:
+            _check_around(around, now)
         if not len(names) == len(attributes) == len(plan.layers) or len(handled) != len(
             plan.handled
         ):
@@ -134,12 +131,11 @@ class Prepared:
 
     def put_in(self) -> None:
         """Puts it in."""
-        plan = self.plan
-        for layer, kept, mine, values, names in zip(
-            plan.layers, plan.kept, plan.kept_names, self.attributes, self.names, strict=True
-        ):
+        plan, names = self.plan, self.names
+        alike = names == plan.kept_names
+        for k, values in enumerate(self.attributes):
             if values is not None:
-                layer.replace(values, kept, mine, names)
+                plan.layers[k].replace(values, plan.kept[k], None if alike else names[k])
         for (handler, obj, path), value in zip(plan.handled, self.handled, strict=True):
             handler.load(obj, value, plan.owner(path))
             if self.spawn is not None and handler.fork is not None:
@@ -183,6 +179,20 @@ class Fork:
         """A seed that follows from a state and the numbers."""
         self._count += 1
         return np.random.SeedSequence([*state.encode(), *self._numbers, self._count])
+
+
+def _check_around(then: Mapping[str, tuple[int, str]], now: Mapping[str, tuple[int, str]]) -> None:
+    """Compares what :meth:`~xuance_envs.state.plan.Plan.around` gave.
+
+    Raises:
+        MismatchError: something is another one.
+    """
+    for name in {**then, **now}:
+        if name.startswith(FUNCTION) and FUNCTION not in then:
+            continue  # it was saved before these were told
+        before, here = then.get(name, (0, "nothing")), now.get(name, (0, "nothing"))
+        if before[0] != here[0]:
+            raise MismatchError(name, before[1], here[1])
 
 
 def _why_not(plan: Plan, attributes: Any, handled: Any, error: Exception) -> FaultError:

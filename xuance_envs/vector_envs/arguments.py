@@ -82,7 +82,7 @@ def checked_env_ids(
         # First: NumPy 1 takes bools of its own for indices.
         if not _BOOLS.isdisjoint(map(type, env_ids)):
             raise TypeError
-        ids = [operator.index(env) for env in env_ids]
+        ids = list(map(operator.index, env_ids))
     except TypeError:
         raise ValueError(f"env_ids: expected a sequence of ints, got {env_ids!r}") from None
     if ids and not (min(ids) >= 0 and max(ids) < num_envs):

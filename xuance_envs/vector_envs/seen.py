@@ -112,13 +112,10 @@ def _is_index(value: Any) -> bool:
 
 def put_in(vec_env: VecEnv, ids: Sequence[int], seen: Sequence[Seen]) -> None:
     """Makes a vector environment's ``buf_*`` what they were, in arrays of their own."""
-    at = np.array(ids, dtype=np.intp)
     rewards, dones = vec_env.buf_rews.copy(), vec_env.buf_dones.copy()
     truncations, infos = vec_env.buf_truncations.copy(), list(vec_env.buf_infos)
-    rewards[at] = [one.reward for one in seen]
-    dones[at] = [one.terminated for one in seen]
-    truncations[at] = [one.truncated for one in seen]
     for i, one in zip(ids, seen, strict=True):
-        infos[i] = dict(one.info)
+        rewards[i], dones[i], truncations[i] = one.reward, one.terminated, one.truncated
+        infos[i] = one.info.copy()
     vec_env.buf_rews, vec_env.buf_dones = rewards, dones
     vec_env.buf_truncations, vec_env.buf_infos = truncations, infos

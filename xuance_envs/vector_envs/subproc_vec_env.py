@@ -226,7 +226,7 @@ def start_processes(  # noqa: D417  # the class says what the others are
         # More spinning processes than CPUs would keep each other from working.
         spin=spin if len(split) + (caller_steps or caller_works) <= available_cpus() else 0.0,
         own_spin=SPIN if _caller_may_spin(len(split)) and not caller_is_told else 0.0,
-        caller_is_told=caller_is_told,
+        all_late=caller_steps or caller_is_told,
         timeout=step_timeout,
         start_timeout=start_timeout,
         guarded=guarded,

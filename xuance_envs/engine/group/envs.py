@@ -119,7 +119,7 @@ class Envs:
 
     def render(self, places: Sequence[int], mode: str | None) -> list[Any]:
         """Renders some environments."""
-        return self._each("render", places, lambda env, _: render(env, mode))
+        return self._each("render", places, lambda env, _: render(env, mode), "render")
 
     def close(self) -> None:
         """Closes every environment, also after one of them failed to, or after an interrupt.
@@ -144,9 +144,26 @@ class Envs:
         if (raised := interrupt or failure) is not None:
             raise raised
 
-    def each(self, command: str, places: Sequence[int], act: Callable[[int], Any]) -> list[Any]:
-        """Does something about some environments, by their places; says so where it fails."""
-        return self._each(command, places, lambda _, i: act(i), None, places)
+    def each(
+        self,
+        command: str,
+        places: Sequence[int],
+        act: Callable[[Any], Any],
+        values: Sequence[Any] | None = None,
+    ) -> list[Any]:
+        """Does something about some environments; says which it was where it fails.
+
+        Args:
+            command: what it is called.
+            places: the environments.
+            act: is given a value for each.
+            values: these; None for the places.
+
+        Returns:
+            What came of it for each.
+        """
+        given = places if values is None else values
+        return self._each(command, places, lambda _, value: act(value), None, given)
 
     def _each(
         self,

@@ -42,11 +42,12 @@ class EnvDescription:
     @classmethod
     def of(cls, env: Any) -> EnvDescription:
         """Describes an environment."""
+        metadata = getattr(owner_of(env, "metadata"), "metadata", None) or {}
         return cls(
             env.observation_space,
             env.action_space,
-            {k: v for k, v in (getattr(env, "metadata", None) or {}).items() if _can_travel(v)},
-            getattr(env, "render_mode", None),
+            {k: v for k, v in metadata.items() if _can_travel(v)},
+            getattr(owner_of(env, "render_mode"), "render_mode", None),
             _step_limit(env),
         )
 
@@ -231,7 +232,7 @@ def attribute_of(layer: Any, name: str) -> Any:
 
 def close(env: Any) -> None:
     """Closes an environment, if it has a method for that."""
-    end = getattr(env, "close", None)
+    end = getattr(owner_of(env, "close"), "close", None)
     if callable(end):
         end()
 

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,9 @@ class _Group(Protocol):
 
     def show(self, showings: Mapping[int, Showing]) -> Outcome: ...
 
-    def each(self, command: str, places: Sequence[int], act: Any) -> list[Any]: ...
+    def each(
+        self, command: str, places: Sequence[int], act: Any, values: Sequence[Any] | None = None
+    ) -> list[Any]: ...
 
     def step_with(self, actions: Sequence[NDArray[Any]]) -> Outcome: ...
 
@@ -68,6 +70,19 @@ class _Group(Protocol):
     def command(self, name: str) -> Callable[..., Any]: ...
 
     def tell_of_columns(self) -> None: ...
+
+
+class _Itself(NamedTuple):
+    """Stands for a state that an environment is in already."""
+
+    seen: Any
+
+    def put_in(self) -> None:
+        """See :class:`~xuance_envs.state.single.Prepared`."""
+
+
+def _put_in(prepared: Prepared | _Itself) -> None:
+    prepared.put_in()
 
 
 class GroupStates:
@@ -86,7 +101,7 @@ class GroupStates:
         self._of_env: dict[int, tuple[Any, StateOfEnv]] = {}
         self._here: dict[int, bytes] = {}
         self._leaving: dict[int, bytes] = {}
-        self._prepared: dict[int, Prepared] = {}
+        self._prepared: dict[int, Prepared | _Itself] = {}
         self._registry: bytes | None = None
         self._facts: dict[bytes, bytes] = {}
 
@@ -117,9 +132,7 @@ class GroupStates:
 
         def save_one(i: int) -> tuple[bytes, bytes, bool]:
             state = self._state(i)
-            showing = self._group.showing(i)
-            pending = showing.pending and self._autoreset.name
-            seen = showing.leaves, showing.info, pending, dict(showing.arguments)
+            seen = self._seen(i)
             try:
                 plan = state.plan
                 data = state.save(seen, plan)
@@ -165,7 +178,7 @@ class GroupStates:
         trusted: bool,
         registry: bytes | None,
         states: Sequence[bytes | Lent] = (),
-    ) -> list[list[str]]:
+    ) -> list[str]:
         """Reads states for some environments, and sees whether they can be put in.
 
         Args:
@@ -180,7 +193,7 @@ class GroupStates:
             states: those from elsewhere, or where they are lent.
 
         Returns:
-            What may make a difference and need not, for each environment.
+            What may make a difference and need not.
 
         Raises:
             StateError: one cannot be read.
@@ -188,12 +201,14 @@ class GroupStates:
         """
         self._register(registry)
         self._prepared = {}
-        given = dict(zip(places, zip(sources, digests, strict=True), strict=True))
         brought = [one if isinstance(one, bytes) else one.read() for one in states]
-        prepared: dict[int, Prepared] = {}
+        prepared: dict[int, Prepared | _Itself] = {}
 
-        def prepare_one(i: int) -> list[str]:
-            (is_here, number), digest = given[i]
+        def prepare_one(given: tuple[int, tuple[bool, int], bytes]) -> list[str]:
+            i, (is_here, number), digest = given
+            if is_here and number == i and not forks:
+                prepared[i] = _Itself(self._seen(i))
+                return []
             data = self._found(self._here, number, "clone_state") if is_here else brought[number]
             state, env = self._state(i), self._first + i
             try:
@@ -207,9 +222,10 @@ class GroupStates:
                 raise as_error(env, fault, "load_state") from None
             return doubts
 
-        doubts: list[list[str]] = self._group.each("load_state", places, prepare_one)
+        given = list(zip(places, sources, digests, strict=True))
+        doubts: list[list[str]] = self._group.each("load_state", places, prepare_one, given)
         self._prepared, self._here = prepared, {}
-        return doubts
+        return list(dict.fromkeys(doubt for each in doubts for doubt in each))
 
     def load_states(self, places: Sequence[int]) -> Outcome:
         """Puts in the states that were prepared.
@@ -221,7 +237,7 @@ class GroupStates:
         prepared, self._prepared = self._prepared, {}
         for i in places:
             self._found(prepared, i, "load_state")
-        self._group.each("load_state", places, lambda i: prepared[i].put_in())
+        self._group.each("load_state", places, _put_in, [prepared[i] for i in places])
         for i in places:
             leaves, info, pending, arguments = prepared[i].seen
             showings[i] = Showing(leaves, info, bool(pending), arguments)
@@ -297,6 +313,11 @@ class GroupStates:
             self._group.note_in_infos("worker_restarted")
             result = self._group.outcome()
         return result
+
+    def _seen(self, i: int) -> tuple[Any, ...]:
+        """What is kept with a state of what the environment shows."""
+        leaves, info, pending, arguments = self._group.showing(i)
+        return leaves, info, pending and self._autoreset.name, dict(arguments)
 
     def _found(self, kept: Mapping[int, Any], i: int, command: str) -> Any:
         """What was kept of an environment.

@@ -6,7 +6,6 @@ that it takes longer than it may. While one is waited for, the end of another on
 
 from __future__ import annotations
 
-from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -158,8 +157,10 @@ class ProcessDriver(WorkerDriver):
         command, payload, lent = packed
         due = self._begin(command, self._start_timeout if command in STARTING else self._timeout)
         first = self._to + frame(Request.LENT, pack_parts(lent)) if lent else self._to
-        with suppress(PeerGoneError, TimeoutError):
+        try:  # as in `ask_step`
             self.worker.channel.ask(first + frame(Request.CALL, payload), tag, due)
+        except (PeerGoneError, TimeoutError):
+            return
 
     def _begin(self, command: str, limit: float | None) -> float | None:
         """Takes note of a request that is about to be made; by when it is to be answered."""

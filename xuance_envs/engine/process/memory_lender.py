@@ -44,8 +44,12 @@ class MemoryLender(Lender):
 
     def lends(self, states: Sequence[bytes | SharedPart]) -> bool:
         """See :class:`~xuance_envs.engine.driver.Lender`."""
-        nbytes = sum(len(state) for state in states if isinstance(state, bytes))
-        return nbytes > LARGE or any(isinstance(state, SharedPart) for state in states)
+        nbytes = 0
+        for state in states:
+            if isinstance(state, SharedPart):
+                return True
+            nbytes += len(state)
+        return nbytes > LARGE
 
     def lend(self, states: Sequence[bytes | SharedPart]) -> list[SharedPart]:
         """See :class:`~xuance_envs.engine.driver.Lender`; each is written there once."""

@@ -80,7 +80,7 @@ class StartSettings:
         timeout: how long each may take to answer, in seconds; None for ever.
         start_timeout: how long each may take to make its environments, likewise.
         guarded: whether all that their environments start ends with them, where the system can.
-        caller_is_told: whether this process asks for a reply when it knows that one has come.
+        all_late: whether this process asks for the first reply, too, when it has mostly come.
     """
 
     context: BaseContext
@@ -91,7 +91,7 @@ class StartSettings:
     timeout: float | None
     start_timeout: float | None
     guarded: bool = False
-    caller_is_told: bool = False
+    all_late: bool = False
 
 
 class WorkerProcess:
@@ -167,7 +167,7 @@ class WorkerProcess:
         self._owner = os.getpid()
         # The process's end shows on the pidfd at once, on a pipe only when nobody else holds it.
         self.peer: int = self.process.sentinel if self._pidfd is None else self._pidfd
-        late = index > 0 or settings.caller_is_told
+        late = index > 0 or settings.all_late
         self.channel = Channel(requests, replies, self.peer, settings.own_spin, late)
         self._own_fds = own_fds
 

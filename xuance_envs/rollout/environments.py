@@ -1,0 +1,256 @@
+"""Vector environments as a loop of agent and environments steps them: of one agent, or of many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
+from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
+from xuance_envs.multi_agent.xuance import XuanCeVecMultiAgentEnv
+from xuance_envs.rollout.agents import takes_masks
+from xuance_envs.state.env_states import EnvStates
+from xuance_envs.vector_envs.vector_env import StepBatch, VecEnv
+
+__all__ = ["EnvsStep", "EpisodeEnd", "MultiAgentEnvs", "SingleAgentEnvs"]
+
+
+class EpisodeEnd(NamedTuple):
+    """An episode that ended in a step.
+
+    Attributes:
+        place: which of the stepped environments it was in.
+        first: the first observation of the next one.
+        info: of the step.
+        truncated: whether that is how it ended.
+    """
+
+    place: int
+    first: Any
+    info: Mapping[Any, Any]
+    truncated: bool
+
+
+class EnvsStep(NamedTuple):
+    """What came of a step of n environments, by their places.
+
+    Attributes:
+        obs: the last observations.
+        results: rewards, terminated and truncated, ``(n,)``; of many agents these and who acted,
+            ``(n, A)``.
+        over: ``(n,)`` bool: where an episode ended.
+        cut: where what an agent did ended.
+        ends: the episodes that ended.
+    """
+
+    obs: Any
+    results: tuple[NDArray[Any], ...]
+    over: NDArray[np.bool_]
+    cut: NDArray[np.intp]
+    ends: list[EpisodeEnd]
+
+
+class SingleAgentEnvs:
+    """Environments with one agent each.
+
+    Args:
+        vec_env: the environments.
+        agent: see :class:`~xuance_envs.rollout.agents.Agent`.
+
+    Raises:
+        TypeError: they are no VecEnv.
+
+    Attributes:
+        space (gymnasium.Space): of what is seen of one environment.
+        lead: by part of it, how many axes come before those of what one agent sees.
+        action_space (gymnasium.Space): of one agent.
+        team: how many agents, where each has values of its own.
+        gives_masks (bool): whether the agent is given masks of actions.
+    """
+
+    lead: Sequence[int] = ()
+    team: tuple[int, ...] = ()
+
+    def __init__(self, vec_env: VecEnv, agent: Any) -> None:
+        if not isinstance(vec_env, VecEnv):
+            what = "a VecEnv, which has environments with one agent each"
+            raise TypeError(f"expected {what}, got {type(vec_env).__name__}{_hint(vec_env)}")
+        self.vec_env = vec_env
+        self.space = vec_env.observation_space
+        self.action_space = vec_env.action_space
+        self.gives_masks, self._needs_masks = takes_masks(agent)
+
+    def reset(self, **given: Any) -> Any:
+        """Starts episodes, in all or in some; what is seen of these."""
+        observations, _ = self.vec_env.reset(**given)
+        return observations
+
+    def step_wait(self) -> EnvsStep:
+        """Waits for the step that was started."""
+        return _stepped(*self.vec_env.step_wait())
+
+    def recv(self, min_envs: int) -> tuple[NDArray[np.intp], EnvsStep]:
+        """Waits for some that were sent: which they are, and what came of it."""
+        batch: StepBatch = self.vec_env.recv(min_envs=min_envs)
+        return batch.env_ids, _stepped(*batch[:5])
+
+    def load_state(self, state: EnvStates) -> None:
+        """Goes on from there."""
+        self.vec_env.load_state(state)
+
+    def masks(self) -> NDArray[np.bool_] | None:
+        """Which actions may be taken next, if the agent is to be told."""
+        if not self.gives_masks:
+            return None
+        try:
+            masks: NDArray[np.bool_] = self.vec_env.action_masks()
+        except (AttributeError, NotImplementedError):
+            if self._needs_masks:
+                raise
+            self.gives_masks = False
+            return None
+        return masks
+
+    def ask(self, agent: Any, states: Any, masks: torch.Tensor | None) -> Any:
+        """An agent's answer."""
+        given = {} if masks is None else {"masks": masks}
+        return agent.get_actions_and_values(states, actions=None, **given)
+
+
+def _hint(given: Any) -> str:
+    """What to do with what is no VecEnv."""
+    if isinstance(given, VectorEnv):
+        return (
+            ": wrap it with xuance_envs.compat.from_gymnasium, or make the environments with "
+            "DummyVecEnv_Gym or SubprocVecEnv_Gym"
+        )
+    if isinstance(given, MultiAgentVecEnv):
+        return ": give it to RolloutCollector itself, or derive from MultiAgentRolloutCollector"
+    if isinstance(given, XuanCeVecMultiAgentEnv):
+        return ": give its envs_of_agents to RolloutCollector"
+    return ""
+
+
+def _stepped(
+    observations: Any,
+    rewards: NDArray[np.float32],
+    terminated: NDArray[np.bool_],
+    truncated: NDArray[np.bool_],
+    infos: Any,
+) -> EnvsStep:
+    over = terminated | truncated
+    (cut,) = over.nonzero()
+    ends = []
+    for place in cut.tolist():
+        info = infos[place]
+        ends.append(EpisodeEnd(place, info["reset_obs"], info, bool(truncated[place])))
+    return EnvsStep(observations, (rewards, terminated, truncated), over, cut, ends)
+
+
+class MultiAgentEnvs:
+    """Environments with many agents each, all with the same spaces.
+
+    What is seen of one is a dict: ``"obs"`` of its agents, and ``"state"`` where one is carried.
+    Attributes and methods are those of :class:`SingleAgentEnvs`, and ``alive``, ``(N, A)`` bool:
+    who acts next.
+
+    Args:
+        vec_env: the environments.
+        agent: see :class:`~xuance_envs.rollout.agents.MultiAgent`.
+
+    Raises:
+        TypeError: they have one agent each.
+        ValueError: agents have different spaces, or are in groups.
+    """
+
+    def __init__(self, vec_env: MultiAgentVecEnv, agent: Any) -> None:
+        if not isinstance(vec_env, MultiAgentVecEnv):
+            raise TypeError(
+                f"expected a MultiAgentVecEnv, got {type(vec_env).__name__}: environments with one "
+                "agent each go into RolloutCollector"
+            )
+        if not vec_env.is_one:
+            raise ValueError(
+                f"expected agents with equal spaces, and no groups, got {vec_env.groups} with "
+                f"{vec_env.observation_space}: where they differ, make them alike by a wrapper "
+                "around each environment that pads them"
+            )
+        self.vec_env = vec_env
+        self.team = (vec_env.num_agents,)
+        one = vec_env.agents[0]
+        observation_space = vec_env.observation_space[one]
+        seen: dict[str, Space[Any]] = {"obs": batch_space(observation_space, vec_env.num_agents)}
+        self.lead = [1] * len(SpaceLayout(observation_space).leaves)
+        if vec_env.state_space is not None:
+            seen["state"] = vec_env.state_space
+            self.lead += [0] * len(SpaceLayout(vec_env.state_space).leaves)
+        self.space = spaces.Dict(seen)
+        self._layout = SpaceLayout(self.space)
+        self.action_space = vec_env.action_space[one]
+        self.gives_masks = False
+        self.alive = np.zeros((vec_env.num_envs, vec_env.num_agents), np.bool_)
+        self._masks: Any = None
+
+    def reset(self, **given: Any) -> Any:
+        """Starts episodes, in all or in some; what is seen of these."""
+        start = self.vec_env.reset(**given)
+        self._note(start)
+        return self._seen(start)
+
+    def step_wait(self) -> EnvsStep:
+        """Waits for the step that was started."""
+        return self._stepped(self.vec_env.step_wait())
+
+    def recv(self, min_envs: int) -> tuple[NDArray[np.intp], EnvsStep]:
+        """Waits for some that were sent: which they are, and what came of it."""
+        step = self.vec_env.recv(min_envs=min_envs)
+        return step.env_ids, self._stepped(step)
+
+    def load_state(self, state: EnvStates) -> None:
+        """Goes on from there."""
+        self._note(self.vec_env.load_state(state))
+
+    def masks(self) -> NDArray[np.bool_] | None:
+        """Which actions may be taken next, if environments say."""
+        return self._masks.copy() if self.gives_masks else None
+
+    def ask(self, agent: Any, states: Any, masks: torch.Tensor | None) -> Any:
+        """An agent's answer."""
+        return agent.get_actions_and_values(states["obs"], states.get("state"), masks)
+
+    def _seen(self, here: MultiAgentStart | MultiAgentStep) -> dict[str, Any]:
+        return {name: getattr(here, name) for name in self.space}
+
+    def _note(self, start: MultiAgentStart | MultiAgentStep) -> None:
+        """Takes note of who acts next, and how it may."""
+        self.alive[start.env_ids] = start.alive
+        if start.action_mask is None:
+            return
+        if not self.gives_masks:
+            self.gives_masks = True
+            self._masks = np.ones((self.vec_env.num_envs, *start.action_mask.shape[1:]), np.bool_)
+        self._masks[start.env_ids] = start.action_mask
+
+    def _stepped(self, step: MultiAgentStep) -> EnvsStep:
+        acted, truncated = step.acted, step.truncated
+        # The dead of XuanCe's environments play on no more without having been terminated.
+        terminated = step.terminated | (acted & ~step.alive & ~truncated)
+        cut = np.flatnonzero(((terminated | truncated) & acted).any(axis=1))
+        self._note(step)
+        ends = []
+        if step.first is not None:
+            self._note(step.first)
+            parts = self._layout.flatten(self._seen(step.first))
+            for k, place in enumerate(step.env_ids.searchsorted(step.first.env_ids).tolist()):
+                first = self._layout.unflatten([part[k] for part in parts])
+                ends.append(EpisodeEnd(place, first, {}, bool(truncated[place].any())))
+        results = step.rewards, terminated, truncated, acted
+        return EnvsStep(self._seen(step), results, step.episode_over, cut, ends)

@@ -1,0 +1,274 @@
+"""Rollouts: how an agent and many environments play them, and what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from tqdm import tqdm
+
+from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
+from xuance_envs.rollout.agent_loop import RENDER_MODE, AgentLoop
+from xuance_envs.rollout.agents import Agent, MultiAgent, checked_numbers
+from xuance_envs.rollout.halves import TURN, Half, HalvesTrial, checked_halves, halves_of
+from xuance_envs.rollout.recorder import GifRecorder, image_of
+from xuance_envs.rollout.results import RolloutResults
+from xuance_envs.rollout.storage import Rollout, RolloutStorage, SegmentEnds
+from xuance_envs.vector_envs.vector_env import VecEnv
+
+__all__ = ["RolloutLoop"]
+
+
+class RolloutLoop(RolloutResults, AgentLoop):
+    """Plays rollouts; arguments and attributes are those of the collectors.
+
+    Args:
+        vec_env: the environments; closed by ``close``.
+        agent: chooses the actions.
+        steps_per_env: steps of each environment in a rollout.
+        device: where the tensors are.
+        state_dtype: of the states.
+        channels_first: whether images become (C, H, W).
+        progress: whether a progress bar is shown during a rollout.
+        recorder: records episodes of environment 0.
+        window: how many finished episodes of each environment the statistics are about.
+        seed: of the first reset.
+        halves: 2 lets one half of the workers step while the agent thinks about the other.
+    """
+
+    images: list[list[Image.Image]]
+
+    def __init__(
+        self,
+        vec_env: VecEnv | MultiAgentVecEnv,
+        agent: Agent | MultiAgent,
+        steps_per_env: int,
+        *,
+        device: torch.device | str | None = None,
+        state_dtype: torch.dtype = torch.float32,
+        channels_first: bool | str = "auto",
+        progress: bool = False,
+        recorder: GifRecorder | None = None,
+        window: int = 10,
+        seed: int | Sequence[int | None] | None = None,
+        halves: int | str = 1,
+    ) -> None:
+        if steps_per_env < 1:
+            raise ValueError(f"steps_per_env: expected at least 1, got {steps_per_env}")
+        super().__init__(
+            vec_env,
+            agent,
+            device=device,
+            state_dtype=state_dtype,
+            channels_first=channels_first,
+            recorder=recorder,
+            window=window,
+            seed=seed,
+        )
+        self.halves = checked_halves(halves, vec_env, recorder is not None)
+        self._bounds = halves_of(vec_env) if self.halves != 1 else []
+        self._trial = HalvesTrial()
+        self.steps_per_env = steps_per_env
+        self._kept_masks: list[torch.Tensor] = []
+        self.progress = progress
+        self._storage = RolloutStorage(
+            steps_per_env,
+            self.num_envs,
+            self._layout,
+            self._action_layout,
+            self._transfer,
+            self._envs.team,
+        )
+
+    # -- rollouts ---------------------------------------------------------------------
+
+    def rollout(self) -> None:
+        """Steps every environment ``steps_per_env`` times; see the attributes for the result.
+
+        Raises:
+            ValueError: the agent's answer has a wrong number of outputs, a wrong shape, or NaNs, or
+                is on another device.
+            TypeError: it is not made of tensors.
+            VecEnvError: as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step` raises them.
+        """
+        self._settle()
+        self._let_go()
+        rollout = self._storage.begin()
+        self.statistics.forget()
+        rows = rollout.state_rows
+        rows[0].copy_from(self._layout.parts(self.t_states))
+        self.t_states = rows[0].states
+        ends = SegmentEnds(self._layout, self.num_envs)
+        self._kept_masks = []
+        with torch.no_grad():
+            self._play(rollout, ends)
+        self._storage.send(rollout)
+        self._check_numbers(rollout)
+        self._show(rollout, ends)
+        self.action_masks = torch.stack(self._kept_masks) if self._kept_masks else None
+        self._kept_masks = []
+
+    def _play(self, rollout: Rollout, ends: SegmentEnds) -> None:
+        steps = iter(self._progress_bar())
+        done = 0
+        while (left := self.steps_per_env - done) > 0:
+            # Where masks are given, the agent thinks of all at once.
+            masks = self._envs.gives_masks
+            tried = self.halves == "auto" and not masks
+            count = min(left, TURN) if tried else left
+            start = perf_counter()
+            if masks or (self._trial.halves if tried else self.halves) == 1:
+                self._play_at_once(rollout, islice(steps, count), ends)
+            else:
+                self._play_in_halves(rollout, islice(steps, count), done, done + count, ends)
+            if tried:
+                self.halves = self._trial.note(perf_counter() - start, count)
+            done += count
+        for _ in steps:  # of which there are none: it ends the progress bar
+            pass
+
+    def _play_at_once(self, rollout: Rollout, steps: Iterable[int], ends: SegmentEnds) -> None:
+        rows = rollout.state_rows
+        for t in steps:
+            actions, log_probs, values = self._ask_agent(self.t_states, self.num_envs)
+            self._start_step(self._transfer.receive(actions))
+            # Subprocesses are at work meanwhile.
+            if self._masks is not None:
+                self._kept_masks.append(self._masks)
+            rollout.put_answer(t, actions, log_probs, values)
+            parts, step = self._finish_step(rows[t + 1])
+            rollout.put_results(t, step.results)
+            self._put_ends(rollout, t, 0, step.cut, parts, ends)
+
+    def _play_in_halves(
+        self, rollout: Rollout, steps: Iterable[int], start: int, stop: int, ends: SegmentEnds
+    ) -> None:
+        """Lets the halves take turns; between two calls nothing is under way.
+
+        Args:
+            rollout: what comes of it.
+            steps: the numbers of the steps.
+            start: the first of them.
+            stop: the number after the last one.
+            ends: of its segments.
+        """
+        halves = [Half(lo, hi, self._layout) for lo, hi in self._bounds]
+        parts = [self._storage.part(rollout, lo, hi) for lo, hi in self._bounds]
+        turns = list(zip(halves, parts, strict=True))
+        self._fresh = np.zeros(self.num_envs, np.bool_)
+        self._must_reset = True
+        for half, part in turns:
+            self._send(half, part, start)
+        for t in steps:
+            for half, part in turns:
+                while half.missing:
+                    came = self._envs.recv(half.missing)
+                    for each in halves:
+                        each.take(*came)
+                self._finish_turn(half, part, t, ends)
+                if t + 1 < stop:
+                    self._send(half, part, t + 1)
+        self.t_states = rollout.state_rows[stop].states
+        self._must_reset = False
+
+    def _send(self, half: Half, part: Rollout, t: int) -> None:
+        states = part.state_rows[t].states
+        actions, log_probs, values = self._ask_agent(states, len(half.env_ids))
+        for_envs = self._action_layout.for_envs(self._transfer.receive(actions))
+        self.vec_env.send(for_envs, half.env_ids)
+        part.put_answer(t, actions, log_probs, values)
+
+    def _finish_turn(self, half: Half, part: Rollout, t: int, ends: SegmentEnds) -> None:
+        step = half.step()
+        self._fresh[half.lo : half.hi] = step.over
+        parts, _ = self._take_in(half.lo, part.state_rows[t + 1], step)
+        part.put_results(t, step.results)
+        self._put_ends(part, t, half.lo, step.cut, parts, ends)
+
+    def _put_ends(
+        self,
+        rollout: Rollout,
+        t: int,
+        first: int,
+        places: NDArray[np.intp],
+        parts: Sequence[NDArray[Any]],
+        ends: SegmentEnds,
+    ) -> None:
+        """Keeps the last observations of the segments that end with a step of some environments."""
+        if t == self.steps_per_env - 1:
+            places = np.union1d(places, rollout.cut())
+        if len(places):
+            ends.add(first, places, parts)
+
+    def _let_go(self) -> None:
+        """Holds on to nothing of the last rollout, so that its memory can be used again."""
+        self.t_states = self._layout.whole([p.clone() for p in self._layout.parts(self.t_states)])
+        self.drop_results()
+
+    def _check_numbers(self, rollout: Rollout) -> None:
+        checked_numbers("values", rollout.values)
+        checked_numbers("log_probs", rollout.log_probs)
+
+    def _to_learn_from(self, states: torch.Tensor) -> torch.Tensor:
+        return states.requires_grad_(states.is_floating_point())
+
+    def _show(self, rollout: Rollout, ends: SegmentEnds) -> None:
+        self.states = self._layout.whole(
+            [self._to_learn_from(part[:-1].detach()) for part in rollout.states]
+        )
+        self.actions, self.log_probs = rollout.actions, rollout.log_probs
+        self.values = rollout.values
+        self.rewards, self.done_flags, self.trunc_flags = rollout.results[:3]
+        self.end_states = ends.states()
+        self.ep_counts = torch.from_numpy(ends.counts()).to(self.device)
+        self.total_return = np.float32(rollout.hosts[0].sum(dtype=np.float64))
+
+    # -- a test ------------------------------------------------------------------------
+
+    def test_agent(self, render_every: int) -> None:
+        """Lets the agent play ``steps_per_env`` steps from a reset, and pictures it.
+
+        A progress bar is shown. Afterwards ``images`` has a list of PIL images for each
+        environment, and all environments are reset. These steps are in the statistics of episodes,
+        but not in ``global_steps``, and never recorded.
+
+        Args:
+            render_every: steps from one image to the next.
+
+        Raises:
+            ValueError: ``render_every`` is below 1, or the environments do not render pictures.
+        """
+        if render_every < 1:
+            raise ValueError(f"render_every: expected at least 1 step, got {render_every}")
+        recorder, global_steps = self.recorder, self.global_steps
+        self.recorder = None
+        try:
+            self.vec_reset()
+            self._play_for_images(render_every)
+        finally:
+            self.recorder, self.global_steps = recorder, global_steps
+            self._must_reset = True
+        self.vec_reset()
+
+    def _play_for_images(self, render_every: int) -> None:
+        self.images = [[] for _ in range(self.num_envs)]
+        steps = tqdm(range(self.steps_per_env), desc="Recording", unit=" steps")
+        with torch.no_grad():
+            for t in steps:
+                if t % render_every == 0:
+                    frames = self.vec_env.render(RENDER_MODE)
+                    for images, frame in zip(self.images, frames, strict=True):
+                        images.append(image_of(frame))
+                self.vec_step(self._ask_agent(self.t_states, self.num_envs)[0])
+
+    def _progress_bar(self) -> Iterable[int]:
+        steps = range(self.steps_per_env)
+        if not self.progress:
+            return steps
+        return tqdm(steps, desc="rollout", unit=" steps", unit_scale=self.num_envs, leave=False)
