@@ -34,7 +34,7 @@ class Room:
         clip: the largest magnitude of what is scaled.
     """
 
-    __slots__ = ("_arrays", "_bounds", "_count", "_every", "_mean", "_means", "_shape")
+    __slots__ = ("_arrays", "_count", "_every", "_least", "_mean", "_means", "_most", "_shape")
 
     def __init__(self, count: int, shape: tuple[int, ...], clip: float = math.inf) -> None:
         self._count = count
@@ -46,7 +46,7 @@ class Room:
         self._arrays = np.ones(count), self._means, np.empty(rows), np.empty(rows)
         is_vector = len(shape) == 1 and count * shape[0] <= FEW
         self._every = np.ones(shape) if is_vector else None
-        self._bounds = np.array(-float(clip)), np.array(float(clip))
+        self._least, self._most = np.array(-float(clip)), np.array(float(clip))
 
     def sums(self, samples: NDArray[Any], origin: Any) -> tuple[Any, Any]:
         """The sum of the deviations from an origin, and of their squares.
@@ -95,7 +95,7 @@ class Room:
         np.subtract(samples, means, out=rows)
         deviations[...] = moments.deviation
         np.divide(rows, deviations, out=rows)
-        out[...] = rows.clip(*self._bounds, out=rows)
+        out[...] = rows.clip(self._least, self._most, out=rows)
 
     def _of(self, samples: NDArray[Any]) -> tuple[NDArray[np.float64], ...]:
         """As much room as there are samples: ones, a row written out, and room twice."""

@@ -95,7 +95,7 @@ class NormalizeRewards(RewardTransform):
                 raise ValueError(f"{name}: the rewards of {inner!r} are normalized already")
         super().__init__(vec_env, keep_raw=keep_raw)
         self._gamma = np.array(float(gamma))
-        self._bounds = np.array(-float(clip)), np.array(float(clip))
+        self._least, self._most = np.array(-float(clip)), np.array(float(clip))
         self._room = Room(self.num_envs, ())
         none = Moments.none((), float(epsilon))
         self._state = _Returns(np.zeros(self.num_envs), np.zeros(self.num_envs), none)
@@ -168,7 +168,7 @@ class NormalizeRewards(RewardTransform):
                 returns[batch.began] = 0
             after[batch.at] = returns
         exact = np.divide(rewards, moments.deviation)
-        exact.clip(*self._bounds, out=exact)
+        exact.clip(self._least, self._most, out=exact)
         return exact, tuple.__new__(_Returns, (after, now, moments))  # as its own, and quicker
 
     def _error(self, returns: NDArray[np.float64], rewards: NDArray[Any], batch: Batch) -> EnvError:
