@@ -95,7 +95,8 @@ class NormalizeRewards(RewardTransform):
                 raise ValueError(f"{name}: the rewards of {inner!r} are normalized already")
         super().__init__(vec_env, keep_raw=keep_raw)
         self._gamma = np.array(float(gamma))
-        self._least, self._most = np.array(-float(clip)), np.array(float(clip))
+        self._clip = float(clip)
+        self._bounds = np.array(-self._clip), np.array(self._clip)
         self._room = Room(self.num_envs, ())
         none = Moments.none((), float(epsilon))
         self._state = _Returns(np.zeros(self.num_envs), np.zeros(self.num_envs), none)
@@ -168,7 +169,11 @@ class NormalizeRewards(RewardTransform):
                 returns[batch.began] = 0
             after[batch.at] = returns
         exact = np.divide(rewards, moments.deviation)
-        exact.clip(self._least, self._most, out=exact)
+        limit = self._clip * moments.deviation
+        # What was counted is small enough for its square; in most steps the squares' sum tells
+        # that none is beyond the limit.
+        if not (self.training and is_plain and rewards.dot(rewards) <= limit * limit):
+            exact.clip(*self._bounds, out=exact)
         return exact, tuple.__new__(_Returns, (after, now, moments))  # as its own, and quicker
 
     def _error(self, returns: NDArray[np.float64], rewards: NDArray[Any], batch: Batch) -> EnvError:
