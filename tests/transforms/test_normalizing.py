@@ -286,6 +286,23 @@ def test_rewards_are_stable_baselines3s_over_ends_too():
     theirs.close()
 
 
+@pytest.mark.parametrize("clip", [0.01, 1.0, 100.0])
+def test_rewards_are_kept_within_the_limit_learning_and_frozen(clip):
+    with (
+        NormalizeRewards(DummyVecEnv(WALKS), GAMMA, clip=clip) as envs,
+        NormalizeRewards(DummyVecEnv(WALKS), GAMMA, clip=math.inf) as free,
+    ):
+        envs.reset(seed=1)
+        free.reset(seed=1)
+        for step in range(20):
+            if step == 10:
+                envs.freeze()
+                free.freeze()
+            rewards, right = envs.step(STILL)[1], free.step(STILL)[1]
+            assert rewards.tolist() == right.clip(-clip, clip).tolist()
+            assert envs.exact_rewards.tolist() == free.exact_rewards.clip(-clip, clip).tolist()
+
+
 # --- spaces -------------------------------------------------------------------------------------
 
 
