@@ -144,7 +144,7 @@ class Batch:
         return [infos[row]["reset_obs"] for row in self.ended.tolist()]
 
     def set_first(self, observations: Sequence[Any]) -> None:
-        """Gives the infos other first observations, one for each of :attr:`ended`."""
+        """Gives the infos other first observations, one for each of ``ended``."""
         infos = self.infos
         if isinstance(infos, StepInfos):
             self.infos = infos.with_reset_observations(observations)
