@@ -5,7 +5,7 @@ import runpy
 from pathlib import Path
 from typing import Any
 
-from xuance_envs import __version__
+from xuance_envs import RolloutCollector, __version__
 
 project = "xuance_envs"
 author = "xuance_envs contributors"
@@ -41,6 +41,8 @@ autosummary_generate = [f"{name}.rst" for name in LISTING]
 # A name is documented where it is defined, and not again where it can be imported from as well.
 autodoc_default_options = {"members": True, "show-inheritance": True, "ignore-module-all": True}
 autodoc_mock_imports = ["tianshou"]  # which the environment that builds these pages has not
+# Sphinx shows what `__new__` takes, also of classes that take something else, if it is a function.
+RolloutCollector.__new__ = RolloutCollector.__new__.__call__
 viewcode_follow_imported_members = False  # the same: constants would be looked for with their types
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"

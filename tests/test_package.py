@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import xuance_envs
-from xuance_envs import compat, errors
+from xuance_envs import compat, errors, multi_agent
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "xuance_envs"
@@ -174,6 +174,16 @@ def test_the_public_names_are_these() -> None:
     assert xuance_envs.__all__ == PUBLIC_NAMES
     assert set(PUBLIC_NAMES) <= set(dir(xuance_envs))
     assert set(compat.__all__) <= set(dir(compat))
+
+
+def test_the_names_of_many_agents_can_be_imported_from_their_room_too() -> None:
+    stub = (PACKAGE / "__init__.pyi").read_text(encoding="utf-8")
+    names = set(re.findall(r"^from xuance_envs\.multi_agent\.\w+ import \(?\s*(\w+)", stub, re.M))
+    assert names == set(multi_agent.__all__) <= set(dir(multi_agent))
+    for name in names:
+        assert getattr(multi_agent, name) is getattr(xuance_envs, name)
+    with pytest.raises(AttributeError, match=r"'xuance_envs\.multi_agent' has no attribute"):
+        _ = multi_agent.MultiAgentVecEnvs
 
 
 @pytest.mark.parametrize("name", PUBLIC_NAMES)

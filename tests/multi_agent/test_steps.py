@@ -189,6 +189,7 @@ def test_infos_in_columns(make):
         step = envs.step(np.zeros((3, 4), int))
     values, mask = step.infos.column("sheep_0", "t")
     assert (values.tolist(), mask.tolist()) == ([4] * 3, [True] * 3)
+    np.testing.assert_array_equal(step.infos.column(("sheep_0", "t")), (values, mask))
     values, mask = step.infos.columns("luck")
     assert mask.tolist() == [[False, True, True, True]] * 3
     assert values[1, 3] == step.infos[1]["sheep_2"]["luck"]

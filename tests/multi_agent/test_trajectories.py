@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from agents_envs import ALL_END, FOREVER, MIXED, Herd
+from agents_envs import ALL_END, FOREVER, MIXED, Crowd, Herd
 from bare_agents import assert_like_bare_loops
 
 CASES = {
@@ -30,6 +30,12 @@ CASES = {
 def test_steps_are_those_of_bare_loops(make, options):
     env_fns = [partial(Herd, **options, length=length) for length in (7, 5, 6, 7)]
     assert_like_bare_loops(make(env_fns), env_fns, steps=20)
+
+
+@pytest.mark.parametrize("options", [{}, {"kinds": 2, "masks": "info"}, {"masks": "observation"}])
+def test_agents_may_come_and_go_at_random(make, options):
+    env_fns = [partial(Crowd, plays=MIXED, **options)] * 4
+    assert_like_bare_loops(make(env_fns), env_fns, steps=60)
 
 
 @pytest.mark.parametrize("make_many", [partial(Herd, plays=MIXED, kinds=2, masks="info")])

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from agents_envs import FOREVER, MIXED, Herd
+from agents_envs import FOREVER, MIXED, Crowd, Herd
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from torch import nn
@@ -75,6 +75,7 @@ def test_rollouts_hold_what_happened(plays, length):
                 ):
                     np.testing.assert_array_equal(getattr(collector, name)[t], expected)
             flags = (collector.done_flags | collector.trunc_flags).any(2).T
+            flags[:, -1] = True
             assert collector.ep_counts.tolist() == flags.sum(1).tolist()
             assert len(collector.end_obs) == len(collector.end_states) == flags.sum()
             assert collector.total_return == pytest.approx(float(collector.rewards.sum()))
@@ -117,6 +118,43 @@ def test_advantages_are_those_of_each_agent_alone(plays, length):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
     collector.close()
     plain.close()
+
+
+def test_advantages_stop_where_agents_go_whether_they_say_so_or_not():
+    judge = Judge()
+    envs, plain = (
+        MultiAgentVecEnv([partial(Crowd, plays=MIXED)] * 5, backend="dummy") for _ in range(2)
+    )
+    step = plain.reset(seed=6)
+    silent = 0
+    with RolloutCollector(envs, judge, 20, seed=6) as collector, plain:
+        for _ in range(3):
+            collector.rollout()
+            advantages = collector.advantages(GAMMA, LAMBDA)
+            steps = []
+            for _ in range(20):
+                start = step.next()
+                step = plain.step(np.tile(np.arange(4) % 3, (5, 1)))
+                steps.append((step, values_of(judge, start), values_of(judge, step)))
+            following = values_of(judge, step.next())
+            for env, agent in np.ndindex(5, 4):
+                advantage, value_after = 0.0, following[env, agent]
+                for t in reversed(range(20)):
+                    came, values, last_values = steps[t]
+                    here = env, agent
+                    if not came.acted[here]:
+                        expected = 0.0
+                    else:
+                        if came.terminated[here] or not (came.alive[here] or came.truncated[here]):
+                            advantage, value_after = 0.0, 0.0
+                            silent += not came.terminated[here]
+                        elif came.truncated[here]:
+                            advantage, value_after = 0.0, last_values[here]
+                        delta = came.rewards[here] + GAMMA * value_after - values[here]
+                        expected = advantage = delta + GAMMA * LAMBDA * advantage
+                    assert advantages[t, env, agent] == pytest.approx(expected, rel=1e-4, abs=1e-4)
+                    value_after = values[here]
+    assert silent > 3
 
 
 def values_of(judge, start):
@@ -230,6 +268,15 @@ def test_each_collector_says_whose_environments_it_takes():
             kind(envs, Judge(), 3)
         if kind is Derived:
             RolloutCollector(envs, Judge(), 3).close()  # nothing has happened to them
+
+
+def test_an_agent_for_one_is_refused():
+    class ForOne:
+        def get_actions_and_values(self, states, actions=None):
+            raise NotImplementedError
+
+    with herds() as envs, pytest.raises(TypeError, match=r"expected \(obs, .* got \(states, act"):
+        RolloutCollector(envs, ForOne(), 3)
 
 
 def test_a_collector_can_be_copied():

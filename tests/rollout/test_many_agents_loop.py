@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from agents_envs import FOREVER, MIXED, Herd
+from agents_envs import FOREVER, MIXED, Herd, Uneven
 from checkpoints import through_torch
 
 import xuance_envs.rollout.agent_loop as loop_module
@@ -176,18 +175,10 @@ def test_halves_leave_what_all_at_once_leave(staged: bool, monkeypatch: Any) -> 
             assert rollouts(collector, 3) == expected
 
 
-class Uneven(Herd):
-    """Its steps take longer or shorter, so that workers answer in any order."""
-
-    def step(self, actions: Any) -> Any:
-        time.sleep(np.random.default_rng().random() * 1e-3)
-        return super().step(actions)
-
-
 def test_halves_may_come_in_pieces() -> None:
-    with RolloutCollector(herds(6), Thinking(), 9, seed=2) as collector:
+    with RolloutCollector(herds(4), Thinking(), 9, seed=2) as collector:
         expected = rollouts(collector, 3)
-    envs = herds(6, "subproc", Uneven, in_series=1)
+    envs = herds(4, "subproc", Uneven, in_series=1)
     with RolloutCollector(envs, Thinking(), 9, seed=2, halves=2) as collector:
         assert rollouts(collector, 3) == expected
 
@@ -318,20 +309,38 @@ def test_who_goes_without_a_flag_is_done() -> None:
         torch.testing.assert_close(advantages, torch.tensor([first, last, 0, 0, 0]))
 
 
+class Killer(Thinking):
+    """Ends a worker before a step."""
+
+    def __init__(self, envs: MultiAgentVecEnv, step: int) -> None:
+        self.envs, self.left = envs, step
+
+    def get_actions_and_values(self, *given: Any, **more: Any) -> Any:
+        self.left -= 1
+        if not self.left:
+            os.kill(self.envs.vec_env.pids[0], signal.SIGKILL)
+        return super().get_actions_and_values(*given, **more)
+
+
+def restarting(count: int) -> MultiAgentVecEnv:
+    options = {"in_series": 1, "on_worker_failure": "restart"}
+    return MultiAgentVecEnv([partial(Herd, length=9)] * count, backend="subproc", **options)
+
+
+def test_a_rollout_may_end_with_a_lost_worker() -> None:
+    envs = restarting(1)
+    with RolloutCollector(envs, Killer(envs, 4), 4, seed=3) as collector:
+        collector.rollout()
+        assert collector.acted[:, 0].any(1).tolist() == [True, True, True, False]
+        assert collector.ep_counts.tolist() == [1]
+        values = collector.values[:, 0]
+        last = collector.rewards[2, 0] + GAMMA * values[3] - values[2]
+        torch.testing.assert_close(collector.advantages(GAMMA, LAMBDA)[2, 0], last)
+
+
 def test_what_a_lost_worker_did_not_do_is_no_action() -> None:
-    envs = MultiAgentVecEnv(
-        [partial(Herd, length=9)] * 2, backend="subproc", in_series=1, on_worker_failure="restart"
-    )
-    killed = []
-
-    class Killer(Thinking):
-        def get_actions_and_values(self, *given: Any, **more: Any) -> Any:
-            killed.append(envs.vec_env.pids[0])
-            if len(killed) == 3:
-                os.kill(killed[0], signal.SIGKILL)
-            return super().get_actions_and_values(*given, **more)
-
-    with RolloutCollector(envs, Killer(), 5, seed=3) as collector:
+    envs = restarting(2)
+    with RolloutCollector(envs, Killer(envs, 3), 5, seed=3) as collector:
         collector.rollout()
         assert collector.acted[:, 0, 0].tolist() == [True, True, False, True, True]
         assert collector.acted[:, 1].all()

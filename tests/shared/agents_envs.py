@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -274,3 +275,35 @@ class Squad:
 
     def close(self) -> None:
         self.closed = True
+
+
+class Crowd(Herd):
+    """Agents come, end, go without a word, and come back, all at random.
+
+    Args:
+        **options: as of :class:`Herd`; who is there at first follows from ``plays``.
+    """
+
+    def step(self, actions: Mapping[Any, Any]) -> Any:
+        assert list(actions) == self.agents
+        self.t += 1
+        acted, chance = self.agents, self.rng.random
+        rewards = {agent: float(chance()) + np.sum(actions[agent]) for agent in acted}
+        self.total += sum(rewards.values())
+        cut = chance() < 0.05
+        terminated = {agent: bool(chance() < 0.1) for agent in acted}
+        truncated = {agent: bool(cut or chance() < 0.1) for agent in acted}
+        on = [agent for agent in acted if not terminated[agent] and not truncated[agent]]
+        on = [agent for agent in on if chance() > 0.05]
+        came = [a for a in self.possible_agents if on and a not in acted and chance() < 0.2]
+        self.agents = [agent for agent in self.possible_agents if agent in on or agent in came]
+        shown = acted + [agent for agent in came if chance() < 0.5]
+        return self.seen(shown), rewards, terminated, truncated, self.told(acted)
+
+
+class Uneven(Herd):
+    """Its steps take longer or shorter, so that workers answer in any order."""
+
+    def step(self, actions: Any) -> Any:
+        time.sleep(np.random.default_rng().random() * 1e-3)
+        return super().step(actions)

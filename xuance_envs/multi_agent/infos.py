@@ -58,7 +58,8 @@ class MultiAgentInfos(LazyInfos):
         """One value of every environment's info, without building any dict.
 
         Args:
-            *path: the agent and the key of its info; or one key of what is no agent's.
+            *path: the agent and the key of its info, or the pair of both; or one key of what is no
+                agent's.
 
         Returns:
             ``(values, mask)``, both of shape ``(n,)``; ``mask`` says where there is such a value.
@@ -66,6 +67,8 @@ class MultiAgentInfos(LazyInfos):
         Raises:
             KeyError: there is no such agent.
         """
+        if len(path) == 1 and isinstance(path[0], tuple):
+            (path,) = path
         if len(path) == 1:
             values, mask = self._infos.column(f":{path[0]}")
             # What the engine itself adds, as of a worker that was restarted, has no colon.

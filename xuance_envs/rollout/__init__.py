@@ -11,9 +11,15 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from xuance_envs.rollout.collector import RolloutCollector
+from xuance_envs.rollout.collector import MultiAgentRolloutCollector, RolloutCollector
 from xuance_envs.rollout.ray_collector import RayRolloutCollector
 from xuance_envs.rollout.recorder import GifRecorder
 from xuance_envs.rollout.sync_vec_env import SyncVecEnv
 
-__all__ = ["GifRecorder", "RayRolloutCollector", "RolloutCollector", "SyncVecEnv"]
+__all__ = [
+    "GifRecorder",
+    "MultiAgentRolloutCollector",
+    "RayRolloutCollector",
+    "RolloutCollector",
+    "SyncVecEnv",
+]

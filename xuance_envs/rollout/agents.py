@@ -17,6 +17,7 @@ __all__ = [
     "ActionLayout",
     "Agent",
     "MultiAgent",
+    "check_plays_many",
     "check_weights",
     "checked_answer",
     "checked_numbers",
@@ -90,6 +91,25 @@ def takes_masks(agent: Any) -> tuple[bool, bool]:
         return False, False
     masks = parameters.get("masks")
     return masks is not None, masks is not None and masks.default is inspect.Parameter.empty
+
+
+def check_plays_many(agent: Any) -> None:
+    """Sees whether an agent can be asked for many agents.
+
+    Raises:
+        TypeError: it takes other arguments.
+    """
+    try:
+        signature = inspect.signature(agent.get_actions_and_values)
+    except (TypeError, ValueError):  # without a signature
+        return
+    try:
+        signature.bind(None, None, None)
+    except TypeError:
+        raise TypeError(
+            f"{ASKED}: expected (obs, states, masks, actions=None) where environments have many "
+            f"agents, got {signature}"
+        ) from None
 
 
 def device_of(agent: Any, device: torch.device | str | None) -> torch.device:

@@ -40,12 +40,12 @@ class CollectorOptions(TypedDict, total=False):
 class RolloutCollector(RolloutLoop):
     """Has an agent play in a vector environment, and keeps what happens.
 
-    :meth:`rollout` steps every environment ``steps_per_env`` times; what came of it is in the
-    attributes below, beside those of :class:`~xuance_envs.rollout.agent_loop.AgentLoop`, which has
-    single steps and statistics. The environments are reset once, by the constructor; each rollout
-    goes on where the last one stopped. An interrupted rollout, or one that raised, is lost, so that
-    its attributes are missing, and if a step was under way then, the environments are reset before
-    the next.
+    :meth:`~xuance_envs.rollout.playing.RolloutLoop.rollout` steps every environment
+    ``steps_per_env`` times; what came of it is in the attributes below, beside those of
+    :class:`~xuance_envs.rollout.agent_loop.AgentLoop`, which has single steps and statistics. The
+    environments are reset once, by the constructor; each rollout goes on where the last one
+    stopped. An interrupted rollout, or one that raised, is lost, so that its attributes are
+    missing, and if a step was under way then, the environments are reset before the next.
 
     The tensors are on ``device``, and yours: where you hold anything of a rollout, be it a part of
     a tensor or what autograd has saved, no later rollout writes. What nobody holds any more makes
@@ -97,7 +97,8 @@ class RolloutCollector(RolloutLoop):
         total_return (numpy.float32): the sum of all rewards.
         action_masks (torch.Tensor | None): ``(T, N, n)`` bool, those that the agent was given; None
             where it was given none.
-        images (list[list[PIL.Image.Image]]): by environment, from :meth:`test_agent`.
+        images (list[list[PIL.Image.Image]]): by environment, from
+            :meth:`~xuance_envs.rollout.playing.RolloutLoop.test_agent`.
         halves: 1 or 2, as is done; ``"auto"`` as long as it is being tried.
 
     Example:
@@ -164,7 +165,7 @@ class MultiAgentRolloutCollector(RolloutCollector):
         **options: those of :class:`RolloutCollector`.
 
     Raises:
-        TypeError: the environments have one agent each.
+        TypeError: the environments have one agent each, or the agent is one for those.
         ValueError: agents have different spaces or are in groups, an argument is out of its range,
             or as :class:`RolloutCollector` has it.
 
@@ -184,7 +185,7 @@ class MultiAgentRolloutCollector(RolloutCollector):
         trunc_flags (torch.Tensor): ``(T, N, A)`` int32: 1 where one was truncated, and at the last
             step where one acted and plays on.
         end_obs: ``(E, A, *shape)``, last observations, environment by environment, in time order
-            within each: of all steps in which an agent that acted has a flag.
+            within each: of all steps in which an agent that acted has a flag, and of the last one.
         end_states: ``(E, *state_shape)``, the environments' states then; None without any.
         ep_counts (torch.Tensor): ``(N,)`` int32, how many of them each environment has.
 
@@ -246,7 +247,9 @@ class MultiAgentRolloutCollector(RolloutCollector):
             terminated = self.done_flags.bool() | ~self.acted
             ended = terminated | self.trunc_flags.bool()
             last = torch.zeros_like(self.values)
-            last.transpose(0, 1)[(ended & self.acted).any(dim=2).t()] = values
+            seen_last = (ended & self.acted).any(dim=2)
+            seen_last[-1] = True
+            last.transpose(0, 1)[seen_last.t()] = values
             last.masked_fill_(terminated, 0.0)
             # What was no action is worth what was expected of it, so that nothing comes of it.
             worth = self.values.masked_fill(~self.acted & self.values.isnan(), 0.0)

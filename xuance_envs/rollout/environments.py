@@ -16,7 +16,7 @@ from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
 from xuance_envs.multi_agent.xuance import XuanCeVecMultiAgentEnv
-from xuance_envs.rollout.agents import takes_masks
+from xuance_envs.rollout.agents import check_plays_many, takes_masks
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.vector_env import StepBatch, VecEnv
 
@@ -167,7 +167,7 @@ class MultiAgentEnvs:
         agent: see :class:`~xuance_envs.rollout.agents.MultiAgent`.
 
     Raises:
-        TypeError: they have one agent each.
+        TypeError: they have one agent each, or the agent is one for those.
         ValueError: agents have different spaces, or are in groups.
     """
 
@@ -183,6 +183,7 @@ class MultiAgentEnvs:
                 f"{vec_env.observation_space}: where they differ, make them alike by a wrapper "
                 "around each environment that pads them"
             )
+        check_plays_many(agent)
         self.vec_env = vec_env
         self.team = (vec_env.num_agents,)
         one = vec_env.agents[0]

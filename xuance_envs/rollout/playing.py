@@ -202,7 +202,8 @@ class RolloutLoop(RolloutResults, AgentLoop):
     ) -> None:
         """Keeps the last observations of the segments that end with a step of some environments."""
         if t == self.steps_per_env - 1:
-            places = np.union1d(places, rollout.cut())
+            rollout.cut()
+            places = np.arange(len(parts[0]))
         if len(places):
             ends.add(first, places, parts)
 

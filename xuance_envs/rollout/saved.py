@@ -134,10 +134,9 @@ def _content(data: bytes, shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:
         found = [np.shape(part) for part in content["states"]]
     except (FaultError, TypeError, LookupError) as error:
         raise StateError(-1, "load_state_dict", f"cannot read the loop's state: {error}") from None
-    if found != [tuple(shape) for shape in shapes]:
-        raise StateError(
-            -1, "load_state_dict", f"expected states of shapes {list(shapes)}, got {found}"
-        )
+    shapes = [tuple(shape) for shape in shapes]
+    if found != shapes:
+        raise StateError(-1, "load_state_dict", f"expected states of shapes {shapes}, got {found}")
     return content
 
 

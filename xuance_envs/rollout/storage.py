@@ -152,14 +152,13 @@ class Rollout:
         for row, result in zip(self._result_rows[t], results, strict=True):
             row[...] = result
 
-    def cut(self) -> NDArray[np.intp]:
-        """Marks what is not over after the last step as truncated; in which environments it is."""
+    def cut(self) -> None:
+        """Marks what is not over after the last step as truncated."""
         _, terminated, truncated, *acted = (host[-1] for host in self.hosts)
         unfinished = (terminated | truncated) == 0
         for lived in acted:
             unfinished &= lived
         truncated[unfinished] = 1
-        return np.unique(unfinished.nonzero()[0])
 
 
 class SegmentEnds:
