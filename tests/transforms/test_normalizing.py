@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import os
 import signal
+import warnings
 from functools import partial
 
 import numpy as np
 import pytest
 from gymnasium import spaces
+from interrupts import Instant
 from walking import LENGTHS, NUM_WALKS, STILL, WALKS, PlainWalks, Walk
 
-from xuance_envs import DummyVecEnv, EnvError, SubprocVecEnv
+from xuance_envs import DummyVecEnv, EnvError, SubprocVecEnv, transforms
 from xuance_envs.transforms import (
     NormalizeObservations,
     NormalizeRewards,
@@ -195,10 +197,10 @@ def test_a_reset_of_some_takes_in_what_the_others_were_doing():
 
 
 def moments_of(batches):
-    moments = Moments.none(batches[0].shape[1:])
+    moments = Moments.none(batches[0].shape[1:], EPSILON)
     room = Room(len(batches[0]), batches[0].shape[1:])
     for batch in batches:
-        moments = moments.with_samples(batch, room)
+        moments = moments.with_samples(room, batch)
     return moments
 
 
@@ -206,15 +208,17 @@ def moments_of(batches):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int16])
 def test_samples_of_any_shape_are_counted_and_scaled(shape, dtype):
     samples = (np.random.default_rng(0).normal(size=(11, 5, *shape)) * 100).astype(dtype)
-    moments, room = Moments.none(shape), Room(8, shape)
-    for batch in samples:
-        moments = moments.with_samples(batch, room)
+    moments, room = Moments.none(shape, EPSILON), Room(8, shape, 1.5)
+    for batches in (samples[:1], *np.split(samples[1:], 5)):
+        moments = moments.with_samples(room, *batches)
     exact = samples.astype(np.float64).reshape(-1, *shape)
     np.testing.assert_allclose(moments.mean, exact.mean(0), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(moments.variance, exact.var(0), rtol=1e-12)
-    scaled = room.scaled(samples[3], moments.mean, 50.0, -1.5, 1.5)
-    expected = np.clip((samples[3].astype(np.float64) - moments.mean) / 50, -1.5, 1.5)
-    np.testing.assert_array_equal(scaled, expected)
+    np.testing.assert_allclose(moments.deviation, np.sqrt(exact.var(0) + EPSILON), rtol=1e-12)
+    scaled = np.empty((5, *shape), np.float32)
+    room.scale(samples[3], moments, scaled)
+    deviations = (samples[3].astype(np.float64) - moments.mean) / moments.deviation
+    np.testing.assert_array_equal(scaled, np.clip(deviations, -1.5, 1.5).astype(np.float32))
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e3, -1e6])
@@ -234,13 +238,13 @@ def test_what_is_far_from_zero_loses_no_digits(offset):
 )
 def test_steps_leave_no_error_behind(steps):
     rng = np.random.default_rng(1)
-    moments, room = Moments.none((3,)), Room(8, (3,))
+    moments, room = Moments.none((3,), EPSILON), Room(8, (3,))
     scale, shift = np.array([1.0, 0.1, 2.0]), np.array([0.0, 5.0, -50.0])
     count, total, squares = 0, np.zeros(3, np.longdouble), np.zeros(3, np.longdouble)
     for _ in range(steps // 1000):
         samples = rng.normal(size=(1000, 8, 3)) * scale + shift
         for batch in samples:
-            moments = moments.with_samples(batch, room)
+            moments = moments.with_samples(room, batch)
         plain = samples.reshape(-1, 3).astype(np.longdouble) - shift
         count += len(plain)
         total += plain.sum(0)
@@ -280,6 +284,23 @@ def test_rewards_are_stable_baselines3s_over_ends_too():
             rewards, their_rewards = ours.step(STILL)[1], theirs.step(STILL)[1]
             np.testing.assert_allclose(rewards, their_rewards, rtol=1e-5)
     theirs.close()
+
+
+@pytest.mark.parametrize("clip", [0.01, 1.0, 100.0])
+def test_rewards_are_kept_within_the_limit_learning_and_frozen(clip):
+    with (
+        NormalizeRewards(DummyVecEnv(WALKS), GAMMA, clip=clip) as envs,
+        NormalizeRewards(DummyVecEnv(WALKS), GAMMA, clip=math.inf) as free,
+    ):
+        envs.reset(seed=1)
+        free.reset(seed=1)
+        for step in range(20):
+            if step == 10:
+                envs.freeze()
+                free.freeze()
+            rewards, right = envs.step(STILL)[1], free.step(STILL)[1]
+            assert rewards.tolist() == right.clip(-clip, clip).tolist()
+            assert envs.exact_rewards.tolist() == free.exact_rewards.clip(-clip, clip).tolist()
 
 
 # --- spaces -------------------------------------------------------------------------------------
@@ -480,6 +501,36 @@ def test_a_reward_that_is_no_number_is_named_and_not_counted(what):
         envs.freeze()
 
 
+def test_infinite_rewards_of_both_signs_are_named_as_one_is():
+    spoilt = [partial(Spoilt, 9, what, 1, reward=True) for what in (math.inf, -math.inf)]
+    with NormalizeRewards(DummyVecEnv([partial(Walk, 9), *spoilt])) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(EnvError, match=r"environment 1 .*got the reward inf in step 1"):
+            envs.step(STILL[:3])
+        assert envs.count == 0
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+@pytest.mark.parametrize("are_errors", [False, True], ids=["warned", "warnings are errors"])
+def test_what_is_too_large_for_its_square_is_named_and_not_counted(are_errors):
+    env_fns = [partial(Walk, 9), partial(Spoilt, 9, -1e200, 2)]
+    rewarding = [partial(Walk, 9), partial(Spoilt, 9, 1e200, 2, reward=True)]
+    with (
+        NormalizeObservations(DummyVecEnv(env_fns)) as envs,
+        NormalizeRewards(DummyVecEnv(rewarding)) as rewarded,
+        warnings.catch_warnings(),
+    ):
+        if are_errors:
+            warnings.simplefilter("error")
+        for each, told in ((envs, r"got -1e\+200 at \[1\]"), (rewarded, r"got the reward 1e\+200")):
+            each.reset(seed=0)
+            each.step(STILL[:2])
+            before = each.learned()
+            with pytest.raises(EnvError, match=f"(?s)environment 1 .*{told} .*in step 2"):
+                each.step(STILL[:2])
+            assert each.learned() == before
+
+
 def test_the_row_of_a_worker_that_was_lost_counts_nothing():
     options = {"context": "forkserver", "in_series": 2, "on_worker_failure": "restart"}
     with normalized(SubprocVecEnv, WALKS, **options) as envs:
@@ -500,3 +551,35 @@ def test_the_row_of_a_worker_that_was_lost_counts_nothing():
         scaled = (last[2] - envs.mean) / np.sqrt(envs.variance + EPSILON)
         assert_float32(obs[2], scaled)
         assert rewards[[2, 3]].tolist() == [0, 0]
+
+
+# --- interrupts ---------------------------------------------------------------------------------
+
+
+def test_a_step_that_is_interrupted_at_any_instant_counts_once():
+    """Also in the step after it, which must find nothing half done."""
+
+    envs, plain = (normalized(env_fns=[partial(Walk, 4)] * 3) for _ in range(2))
+    number, came = 0, True
+    while came:
+        for each in (envs, plain):
+            each.reset(seed=number)
+            for _ in range(number % 4):  # so that the next one ends an episode now and then
+                each.step(STILL[:3])
+            each.step_async(STILL[:3])
+        with Instant(number // 4, [os.path.dirname(transforms.__file__)]) as instant:
+            envs.step_wait()
+        came = instant.came or number % 4 < 3
+        if envs.waiting:
+            envs.step_wait()
+        plain.step_wait()
+        for _ in range(2):
+            for buffer in ("buf_obs", "buf_rews", "buf_dones", "exact_rewards"):
+                right = getattr(plain, buffer).tolist()
+                assert getattr(envs, buffer).tolist() == right, instant.place
+            assert envs.state_dict() == plain.state_dict(), instant.place
+            assert envs.step(STILL[:3])[0].tolist() == plain.step(STILL[:3])[0].tolist()
+        number += 1
+    assert number > 100
+    envs.close()
+    plain.close()

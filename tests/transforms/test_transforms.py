@@ -158,6 +158,24 @@ def test_infos_that_were_changed_within_stay_changed(transform):
                 assert infos[0]["reset_obs"].shape == obs[0].shape
 
 
+class Loud(ClipRewards):
+    """Somebody's own, which does something more in its steps."""
+
+    steps = 0
+
+    def step_wait(self):
+        self.steps += 1
+        return super().step_wait()
+
+
+def test_what_a_transform_within_does_in_its_steps_is_done():
+    with NormalizeRewards(Loud(DummyVecEnv(WALKS))) as envs:
+        envs.reset()
+        for _ in range(3):
+            envs.step(STILL)
+        assert envs.steps == 3
+
+
 # --- original values ----------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = ["NONE", "Batch", "Originals", "is_view"]
+__all__ = ["NONE", "Batch", "Originals"]
 
 NONE = np.arange(0)
 """No environment."""
@@ -33,13 +33,14 @@ class Batch:
         began: ``(k,)`` bool: those that have been reset, and not stepped; None for none.
 
     Attributes:
+        ended: the rows where an episode ended, ascending.
         exact_rewards: ``(k,)`` float64: the rewards before they were rounded, by a transform that
             made them.
     """
 
     __slots__ = (
         *("obs", "rewards", "terminated", "truncated", "infos"),
-        *("source", "envs", "began", "exact_rewards", "_ended"),
+        *("source", "envs", "began", "exact_rewards", "ended"),
     )
 
     def __init__(
@@ -62,9 +63,17 @@ class Batch:
         self.envs = envs
         self.began = began
         self.exact_rewards: NDArray[np.float64] | None = None
-        self._ended: NDArray[np.intp] | None = None
+        if type(infos) is StepInfos and infos.parts[1] is None:
+            self.ended = NONE
+        else:
+            self.ended = (terminated | truncated).nonzero()[0]
 
-    @property
+    @classmethod
+    def of_last_step(cls, source: VecEnv) -> Batch:
+        """What a step brought that was over when an interrupt came."""
+        flags = source.buf_dones, source.buf_truncations
+        return cls(copy_of(source.buf_obs), source.buf_rews, *flags, source.buf_infos, source)
+
     def given_rewards(self) -> NDArray[Any]:
         """The rewards that came: float64, as exact as can be had, or ``rewards``."""
         return self.rewards if self.source is None else self.source.exact_rewards
@@ -88,16 +97,9 @@ class Batch:
         """Whether all environments were reset, and nothing else."""
         return self.envs is None and self.began is not None
 
-    @property
-    def ended(self) -> NDArray[np.intp]:
-        """The rows where an episode ended, ascending."""
-        if self._ended is None:
-            infos = self.infos
-            if type(infos) is StepInfos and infos.parts[1] is None:
-                self._ended = NONE
-            else:
-                self._ended = (self.terminated | self.truncated).nonzero()[0]
-        return self._ended
+    def number_after(self, number: int) -> int:
+        """Which call since all were reset brought it, if the one before was that."""
+        return 0 if self.is_reset else number + 1
 
     @property
     def lost(self) -> NDArray[np.intp]:
@@ -110,6 +112,11 @@ class Batch:
             return infos.column("worker_restarted")[1].nonzero()[0]
         lost = [row for row in ended.tolist() if "worker_restarted" in infos[row]]
         return np.array(lost, np.intp)
+
+    def without_lost(self, part: NDArray[Any]) -> NDArray[Any]:
+        """The rows of an array but for those at :attr:`lost`."""
+        lost = self.lost
+        return np.delete(part, lost, axis=0) if len(lost) else part
 
     def first(self, layout: SpaceLayout) -> Any:
         """The first observations of the episodes after those that ended, as one batch.
@@ -137,7 +144,7 @@ class Batch:
         return [infos[row]["reset_obs"] for row in self.ended.tolist()]
 
     def set_first(self, observations: Sequence[Any]) -> None:
-        """Gives the infos other first observations, one for each of :attr:`ended`."""
+        """Gives the infos other first observations, one for each of ``ended``."""
         infos = self.infos
         if isinstance(infos, StepInfos):
             self.infos = infos.with_reset_observations(observations)
@@ -186,7 +193,8 @@ class Originals:
     def take(self, batch: Batch) -> None:
         """Takes note of what a step or ``recv`` brought."""
         self.rewards, self._source = batch.rewards, batch.source
-        self.take_observations(batch.obs)
+        if self.keep:
+            self.observations = copy_of(batch.obs)
 
     def take_observations(self, obs: Any) -> None:
         """Takes note of observations, if they are kept."""
@@ -197,10 +205,3 @@ class Originals:
     def exact_rewards(self) -> NDArray[Any]:
         """The rewards: float64 if a step of all brought them."""
         return self.rewards if self._source is None else self._source.exact_rewards
-
-
-def is_view(batch: Any) -> bool:
-    """Whether observations are read-only views, which the next step overwrites."""
-    while isinstance(batch, dict | tuple) and batch:
-        batch = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
-    return isinstance(batch, np.ndarray) and not batch.flags.writeable

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.errors import VecEnvError
-from xuance_envs.transforms.moments import Moments
+from xuance_envs.transforms.moments import LARGEST, Moments
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["environment_of", "joined", "moments_from", "moments_of"]
@@ -77,12 +77,14 @@ def _moments(transform: str, name: str, own: Moments, learned: Mapping[str, Any]
             f"{transform}: {joined('mean', name)} and {joined('squares', name)}: expected shape "
             f"{shape}, got {mean.shape} and {squares.shape}"
         )
-    if count < 0 or not np.isfinite(mean).all() or not (squares >= 0).all():
+    if count < 0 or not (np.abs(mean) <= LARGEST).all() or not (squares >= 0).all():
         raise ValueError(
             f"{transform}: expected a count, finite means, and sums of squared deviations from 0 "
             f"on, got {count}, {mean} and {squares}"
         )
-    return Moments(count, mean, squares) if shape else Moments(count, float(mean), float(squares))
+    if not shape:
+        return Moments(count, float(mean), float(squares), own.epsilon)
+    return Moments(count, mean, squares, own.epsilon)
 
 
 def _numbers(value: Any) -> NDArray[np.float64]:

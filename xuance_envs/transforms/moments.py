@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Moments", "Room", "Scale", "are_finite", "check_scale"]
+__all__ = ["LARGEST", "NOT_FINITE", "Moments", "Room", "check_finite", "check_scale", "unusable"]
 
 FEW = 4096
 """Numbers of which a product with ones is the quicker sum; of more, BLAS would start threads."""
+
+NOT_FINITE = (FloatingPointError, RuntimeWarning)
+"""What samples that cannot be counted raise; the latter where NumPy's warnings are made errors."""
+
+LARGEST = 1e150
+"""The largest magnitude of a number whose square is finite, and the sum of many such."""
 
 
 class Room:
@@ -25,15 +31,22 @@ class Room:
     Args:
         count: number of samples.
         shape: of one.
+        clip: the largest magnitude of what is scaled.
     """
 
-    __slots__ = ("_arrays", "_count", "_shape")
+    __slots__ = ("_arrays", "_count", "_every", "_least", "_mean", "_means", "_most", "_shape")
 
-    def __init__(self, count: int, shape: tuple[int, ...]) -> None:
+    def __init__(self, count: int, shape: tuple[int, ...], clip: float = math.inf) -> None:
         self._count = count
         self._shape = shape
         rows = (count, *shape)
-        self._arrays = np.ones(count), np.empty(rows), np.empty(rows), np.empty(rows)
+        # A number need not be written out: an array of it alone is as quick.
+        self._means = np.empty(rows if shape else ())
+        self._mean: Any = None  # which is written out
+        self._arrays = np.ones(count), self._means, np.empty(rows), np.empty(rows)
+        is_vector = len(shape) == 1 and count * shape[0] <= FEW
+        self._every = np.ones(shape) if is_vector else None
+        self._least, self._most = np.array(-float(clip)), np.array(float(clip))
 
     def sums(self, samples: NDArray[Any], origin: Any) -> tuple[Any, Any]:
         """The sum of the deviations from an origin, and of their squares.
@@ -41,60 +54,60 @@ class Room:
         Float64; Python's own numbers where samples are, whose arithmetic is the same and quicker.
 
         Args:
-            samples: ``(k, *shape)`` finite numbers.
+            samples: ``(k, *shape)`` numbers.
             origin: of one's shape.
-        """
-        ones, rows, squares, same = self._of(samples)
-        deviations = np.subtract(self._exact(samples), self._repeated(origin, same), out=rows)
-        if not self._shape:
-            return float(deviations.dot(ones)), float(deviations.dot(deviations))
-        np.multiply(deviations, deviations, out=squares)
-        if deviations.size > FEW:
-            return np.add.reduce(deviations, axis=0), np.add.reduce(squares, axis=0)
-        if len(self._shape) == 1:
-            return ones.dot(deviations), ones.dot(squares)
-        flat = (each.reshape(len(ones), -1) for each in (deviations, squares))
-        total, squared = (ones.dot(each).reshape(self._shape) for each in flat)
-        return total, squared
 
-    def scaled(
-        self, samples: NDArray[Any], mean: Any, deviation: Any, least: Any, most: Any
-    ) -> NDArray[np.float64]:
-        """The deviations from a mean, in standard deviations and within bounds.
+        Raises:
+            FloatingPointError: one of them is NaN or infinite, or too large for its square.
+        """
+        ones, means, deviations, squares = self._of(samples)
+        if origin is not self._mean:
+            self._write_out(origin)
+        np.subtract(samples, means, out=deviations)
+        # Squares first: the other sum may be one of infinities of both signs.
+        if not self._shape:
+            squared = float(deviations.dot(deviations))
+            if math.isfinite(squared):
+                return float(deviations.dot(ones)), squared
+            raise FloatingPointError
+        np.multiply(deviations, deviations, out=squares)
+        if self._every is None:
+            squared = np.add.reduce(squares, axis=0)
+            if np.isfinite(squared).all():
+                return np.add.reduce(deviations, axis=0), squared
+        else:
+            squared = ones.dot(squares)
+            if math.isfinite(self._every.dot(squared)):
+                return ones.dot(deviations), squared
+        raise FloatingPointError
+
+    def scale(self, samples: NDArray[Any], moments: Moments, out: NDArray[Any]) -> None:
+        """Gives the deviations from the mean, in standard deviations and within bounds.
 
         Args:
-            samples: ``(k, *shape)``.
-            mean: of one's shape.
-            deviation: likewise.
-            least: the lower bound.
-            most: the upper bound.
-
-        Returns:
-            ``(k, *shape)`` float64, as it is until the room is used again.
+            samples: ``(k, *shape)`` numbers.
+            moments: whose mean and deviation.
+            out: ``(k, *shape)``: where they go.
         """
-        _, rows, _, same = self._of(samples)
-        np.subtract(self._exact(samples), self._repeated(mean, same), out=rows)
-        np.divide(rows, self._repeated(deviation, same), out=rows)
-        return rows.clip(least, most, out=rows)
+        _, means, rows, deviations = self._of(samples)
+        if moments.mean is not self._mean:
+            self._write_out(moments.mean)
+        np.subtract(samples, means, out=rows)
+        deviations[...] = moments.deviation
+        np.divide(rows, deviations, out=rows)
+        out[...] = rows.clip(self._least, self._most, out=rows)
 
     def _of(self, samples: NDArray[Any]) -> tuple[NDArray[np.float64], ...]:
+        """As much room as there are samples: ones, a row written out, and room twice."""
         count = len(samples)
         if count == self._count:
             return self._arrays
-        return tuple(array[:count] for array in self._arrays)
+        return tuple(array[:count] if array.ndim else array for array in self._arrays)
 
-    def _exact(self, samples: NDArray[Any]) -> NDArray[Any]:
-        """The samples; of float64, where numbers of Python's are subtracted from them."""
-        if self._shape or samples.dtype == np.float64:
-            return samples
-        return samples.astype(np.float64)
-
-    def _repeated(self, value: Any, rows: NDArray[np.float64]) -> Any:
-        """One for all samples; a number is as quick by itself."""
-        if not self._shape:
-            return value
-        rows[...] = value
-        return rows
+    def _write_out(self, mean: Any) -> None:
+        # No call in between, so that an interrupt finds either mean.
+        self._means[...] = mean
+        self._mean = mean
 
 
 class Moments:
@@ -119,68 +132,70 @@ class Moments:
         mean: of each number of a sample, float64; 0 before the first. Of samples that are numbers
             a number.
         squares: by number of a sample, the sum of the squared deviations from the mean, likewise.
+        epsilon: added to the variance where numbers are divided by the deviation; an array of one
+            number where samples are arrays, which is quicker.
+
+    Attributes:
+        deviation: the square root of the variance and epsilon.
     """
 
-    __slots__ = ("count", "mean", "squares")
+    __slots__ = ("count", "deviation", "epsilon", "mean", "squares")
 
-    def __init__(self, count: int, mean: Any, squares: Any) -> None:
+    def __init__(self, count: int, mean: Any, squares: Any, epsilon: Any) -> None:
         self.count = count
         self.mean = mean
         self.squares = squares
+        self.epsilon = epsilon
+        variance = squares / float(count) if count else squares + 1.0
+        root = math.sqrt if type(squares) is float else np.sqrt
+        self.deviation = root(variance + epsilon)
 
     @classmethod
-    def none(cls, shape: tuple[int, ...]) -> Moments:
+    def none(cls, shape: tuple[int, ...], epsilon: float) -> Moments:
         """Those of no samples of a shape."""
-        return cls(0, np.zeros(shape), np.zeros(shape)) if shape else cls(0, 0.0, 0.0)
+        if not shape:
+            return cls(0, 0.0, 0.0, float(epsilon))
+        return cls(0, np.zeros(shape), np.zeros(shape), np.array(float(epsilon)))
 
     @property
     def variance(self) -> Any:
         """The population's: the mean squared deviation; 1 before the first sample."""
         return self.squares / float(self.count) if self.count else self.squares + 1.0
 
-    def with_samples(self, samples: NDArray[Any], room: Room) -> Moments:
+    def with_samples(
+        self, room: Room, samples: NDArray[Any], more: NDArray[Any] | None = None
+    ) -> Moments:
         """Those of these samples, too.
 
         Args:
-            samples: ``(k, *shape)`` finite numbers.
-            room: for as many at least.
+            room: for as many as there are in a batch.
+            samples: a batch, ``(k, *shape)``.
+            more: another one.
+
+        Raises:
+            FloatingPointError: one of them is NaN or infinite, or too large for its square.
         """
-        if len(samples) == 0:
-            return self
-        count = self.count + len(samples)
-        origin = self.mean if self.count else _origin(samples[0])
+        count, origin = self.count, self.mean
+        if not count:
+            if not len(samples):
+                return self if more is None else self.with_samples(room, more)
+            origin = _origin(samples[0])
         total, squares = room.sums(samples, origin)
+        count += len(samples)
+        if more is not None:
+            its_total, its_squares = room.sums(more, origin)
+            total, squares, count = total + its_total, squares + its_squares, count + len(more)
         shift = total / float(count)
-        return Moments(count, origin + shift, self.squares + (squares - total * shift))
+        squares = self.squares + (squares - total * shift)
+        return Moments(count, origin + shift, squares, self.epsilon)
 
 
 def _origin(sample: Any) -> Any:
     """A copy of one sample in float64; of a number Python's own."""
     copy = np.array(sample, np.float64)
+    if not np.isfinite(copy).all():
+        raise FloatingPointError
     return copy if copy.shape else float(copy)
-
-
-class Scale(NamedTuple):
-    """Moments, and the deviation by which numbers are divided.
-
-    Attributes:
-        moments: of what has been seen.
-        deviation: the square root of their variance and a small number.
-    """
-
-    moments: Moments
-    deviation: Any
-
-    @classmethod
-    def of(cls, moments: Moments, epsilon: Any) -> Scale:
-        """The scale of moments.
-
-        Args:
-            moments: of what has been seen.
-            epsilon: added to the variance, a number or an array of one.
-        """
-        variance = moments.variance + epsilon
-        return cls(moments, math.sqrt(variance) if type(variance) is float else np.sqrt(variance))
 
 
 def check_scale(name: str, epsilon: float, clip: float) -> None:
@@ -195,9 +210,22 @@ def check_scale(name: str, epsilon: float, clip: float) -> None:
         raise ValueError(f"{name}: clip: expected a number above 0, got {clip!r}")
 
 
-def are_finite(numbers: NDArray[Any]) -> bool:
-    """Whether there is neither NaN nor infinity among the numbers of an array."""
-    if numbers.dtype.kind != "f":
-        return True
-    # Of a few numbers a search takes half the time of a reduction.
-    return b"\0" not in np.isfinite(numbers).tobytes()
+def check_finite(*samples: NDArray[Any] | None) -> None:
+    """Raises if there is NaN or infinity among the numbers of arrays.
+
+    Raises:
+        FloatingPointError: there is.
+    """
+    for numbers in samples:
+        # Of a few numbers a search takes half the time of a reduction.
+        if (
+            numbers is not None
+            and numbers.dtype.kind == "f"
+            and b"\0" in np.isfinite(numbers).tobytes()
+        ):
+            raise FloatingPointError
+
+
+def unusable(numbers: NDArray[Any]) -> NDArray[np.intp]:
+    """Where there is NaN, infinity, or what is too large for its square: ``(k, ndim)``."""
+    return np.argwhere(~(np.abs(numbers) <= LARGEST))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -14,19 +14,19 @@ from xuance_envs.errors import EnvError
 from xuance_envs.transforms.batches import Batch
 from xuance_envs.transforms.learned import environment_of, moments_from, moments_of
 from xuance_envs.transforms.leaves import chosen_leaves, name_of, with_leaves
-from xuance_envs.transforms.moments import Moments, Room, Scale, are_finite, check_scale
-from xuance_envs.transforms.observations import ObservationTransform
+from xuance_envs.transforms.moments import (
+    NOT_FINITE,
+    Moments,
+    Room,
+    check_finite,
+    check_scale,
+    unusable,
+)
+from xuance_envs.transforms.observations import ObservationState, ObservationTransform
 from xuance_envs.transforms.transform import transforms_of
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["NormalizeObservations"]
-
-
-class _Seen(NamedTuple):
-    """What is known of observations: a scale by place of a leaf, and the steps since a reset."""
-
-    scales: Mapping[int, Scale]
-    steps: int
 
 
 class NormalizeObservations(ObservationTransform):
@@ -55,9 +55,9 @@ class NormalizeObservations(ObservationTransform):
     Raises:
         ValueError: observations are images or no numbers, an argument is out of its range, or
             observations are normalized already.
-        EnvError: an observation has NaN or infinity; from ``reset``, ``step`` and ``recv``. It is
-            not counted, what the call brought is lost, and the environments stay usable: reset
-            that one.
+        EnvError: an observation has NaN or infinity, or while it learns a number too large for its
+            square; from ``reset``, ``step`` and ``recv``. It is not counted, what the call brought
+            is lost, and the environments stay usable: reset that one.
 
     Example:
         >>> from xuance_envs import DummyVecEnv, Gym_Env
@@ -87,15 +87,13 @@ class NormalizeObservations(ObservationTransform):
         for inner in transforms_of(vec_env):
             if isinstance(inner, NormalizeObservations) and inner.parts & {*self._names.values()}:
                 raise ValueError(f"{name}: the observations of {inner!r} are normalized already")
-        # Arrays of one number are quicker than numbers where the others are arrays.
-        self._epsilon = np.array(float(epsilon))
-        self._least, self._most = np.array(-float(clip)), np.array(float(clip))
-        self._rooms = {i: Room(vec_env.num_envs, leaves[i].shape) for i in leaves}
-        none = {i: Scale.of(Moments.none(leaves[i].shape), self._epsilon) for i in leaves}
+        self._rooms = {i: Room(vec_env.num_envs, leaves[i].shape, clip) for i in leaves}
+        self._room = self._rooms[0] if isinstance(vec_env.observation_space, spaces.Box) else None
+        none = {i: Moments.none(leaves[i].shape, float(epsilon)) for i in leaves}
         bound = np.float32(clip)
         boxes = {leaf.path: spaces.Box(-bound, bound, leaf.shape) for leaf in leaves.values()}
         space = with_leaves(vec_env.observation_space, boxes)
-        super().__init__(vec_env, space, _Seen(none, 0), keep_raw=keep_raw)
+        super().__init__(vec_env, space, none, keep_raw=keep_raw)
         self._environment = environment_of(vec_env)
 
     @property
@@ -123,8 +121,8 @@ class NormalizeObservations(ObservationTransform):
         return values.get("", values)
 
     def _moments(self) -> dict[str, Moments]:
-        scales = self._state.known.scales
-        return {name: scales[i].moments for i, name in self._names.items()}
+        moments = self._state.known
+        return {name: moments[i] for i, name in self._names.items()}
 
     def learned(self) -> dict[str, Any]:
         """See :meth:`~xuance_envs.transforms.learning.Learner.learned`."""
@@ -134,59 +132,83 @@ class NormalizeObservations(ObservationTransform):
         """See :meth:`~xuance_envs.transforms.learning.Learner.relearning`."""
         name = type(self).__name__
         moments = moments_from(name, self._environment, self._moments(), learned)
-        scales = {i: Scale.of(moments[part], self._epsilon) for i, part in self._names.items()}
+        by_place = {i: moments[part] for i, part in self._names.items()}
 
         def learn() -> None:
-            known = _Seen(scales, self._state.known.steps)
-            self._state = self._state._replace(known=known)
+            self._state = self._state._replace(known=by_place)
 
         return learn
 
-    def _learn(self, known: _Seen, batch: Batch, first: Any) -> _Seen:
-        steps = 0 if batch.is_reset else known.steps + 1
-        parts = self._given.flatten(batch.obs)
-        firsts = None if first is None else self._given.flatten(first)
-        for i in known.scales:
-            self._check(parts[i], i, batch, None, steps)
-            if firsts is not None:
-                self._check(firsts[i], i, batch, batch.ended, steps)
-        if not self.training:
-            return _Seen(known.scales, steps)
-        lost = batch.lost
-        scales = {}
-        for i, scale in known.scales.items():
-            part, room = parts[i], self._rooms[i]
-            if len(lost):
-                part = np.delete(part, lost, axis=0)
-            moments = scale.moments.with_samples(part, room)
-            if firsts is not None:
-                moments = moments.with_samples(firsts[i], room)
-            scales[i] = Scale.of(moments, self._epsilon)
-        return _Seen(scales, steps)
+    def _transform(self, batch: Batch) -> ObservationState:
+        obs, room = batch.obs, self._room
+        if (
+            room is None
+            or not self.training
+            or batch.envs is not None
+            or len(batch.ended)
+            or not obs.flags.writeable
+        ):
+            return super()._transform(batch)
+        # The same for what most steps bring, in fewer words, which take as long as the arithmetic.
+        rows, into, known = self._state
+        try:
+            moments = known[0].with_samples(room, obs)
+        except NOT_FINITE:
+            raise self._error(0, batch, obs) from None
+        room.scale(obs, moments, into.parts[0])
+        copy = into.copy_flat or into.copy
+        batch.obs = copy()
+        return tuple.__new__(ObservationState, (into, rows, {0: moments}))
 
-    def _check(
-        self, part: NDArray[Any], i: int, batch: Batch, rows: NDArray[np.intp] | None, steps: int
-    ) -> None:
-        if are_finite(part):
-            return
-        at = np.argwhere(~np.isfinite(part))[0]
-        row = int(at[0]) if rows is None else int(rows[at[0]])
+    def _learn(
+        self,
+        known: dict[int, Moments],
+        batch: Batch,
+        parts: Sequence[Any],
+        firsts: Sequence[Any] | None,
+    ) -> dict[int, Moments]:
+        moments = {}
+        for i, its in known.items():
+            part, first = parts[i], None if firsts is None else firsts[i]
+            try:
+                if not self.training:
+                    check_finite(part, first)
+                    moments[i] = its
+                elif first is None:
+                    moments[i] = its.with_samples(self._rooms[i], part)
+                else:
+                    moments[i] = its.with_samples(self._rooms[i], batch.without_lost(part), first)
+            except NOT_FINITE:
+                raise self._error(i, batch, part, first) from None
+        return moments
+
+    def _error(
+        self, i: int, batch: Batch, part: NDArray[Any], first: NDArray[Any] | None = None
+    ) -> EnvError:
+        """What names the first number that cannot be normalized."""
+        places = unusable(part)
+        is_first = not len(places)
+        if is_first:
+            assert first is not None
+            part, places = first, unusable(first)
+        at = tuple(places[0].tolist())
+        row = int(batch.ended[at[0]]) if is_first else at[0]
         env = row if batch.envs is None else int(batch.envs[row])
-        began = rows is not None or (batch.began is not None and batch.began[row])
-        number, place = part[tuple(at)], self._given.leaves[i].path
-        raise EnvError(
+        began = is_first or (batch.began is not None and bool(batch.began[row]))
+        number = batch.number_after(self._steps)
+        return EnvError(
             env,
             "reset" if began else "step",
-            f"{type(self).__name__}: expected numbers to normalize, got {number} at "
-            f"{place}{at[1:].tolist()} of the {'first ' if began else ''}observation "
-            f"in step {steps} since all were reset; nothing of that step has been counted",
+            f"{type(self).__name__}: expected numbers to normalize, got {part[at]} at "
+            f"{self._given.leaves[i].path}{list(at[1:])} of the {'first ' if began else ''}"
+            f"observation in step {number} since all were reset; nothing of that "
+            "step has been counted",
         )
 
-    def _put(self, known: _Seen, obs: Any, into: SpaceRows) -> None:
-        for i, (part, out) in enumerate(zip(self._given.flatten(obs), into.parts, strict=True)):
-            scale = known.scales.get(i)
-            if scale is None:
+    def _put(self, known: dict[int, Moments], parts: Sequence[Any], into: SpaceRows) -> None:
+        for i, (part, out) in enumerate(zip(parts, into.parts, strict=True)):
+            moments = known.get(i)
+            if moments is None:
                 out[:] = part
-                continue
-            mean, deviation = scale.moments.mean, scale.deviation
-            out[...] = self._rooms[i].scaled(part, mean, deviation, self._least, self._most)
+            else:
+                self._rooms[i].scale(part, moments, out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from xuance_envs.errors import EnvError
 from xuance_envs.transforms.batches import Batch
 from xuance_envs.transforms.learned import environment_of, moments_from, moments_of
-from xuance_envs.transforms.moments import Moments, Room, Scale, are_finite, check_scale
+from xuance_envs.transforms.moments import NOT_FINITE, Moments, Room, check_scale, unusable
 from xuance_envs.transforms.rewards import RewardTransform
 from xuance_envs.transforms.transform import transforms_of
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -26,14 +25,12 @@ class _Returns(NamedTuple):
     Attributes:
         now: ``(num_envs,)`` float64: the discounted return of each environment's episode so far.
         spare: room for the next ones.
-        scale: of all returns so far.
-        steps: calls since all environments were reset.
+        moments: of all returns so far.
     """
 
     now: NDArray[np.float64]
     spare: NDArray[np.float64]
-    scale: Scale
-    steps: int
+    moments: Moments
 
 
 class NormalizeRewards(RewardTransform):
@@ -62,8 +59,9 @@ class NormalizeRewards(RewardTransform):
 
     Raises:
         ValueError: an argument is out of its range, or rewards are normalized already.
-        EnvError: while it learns, a reward is NaN or infinite; from ``step`` and ``recv``. It is
-            not counted, what the call brought is lost, and the environments stay usable.
+        EnvError: while it learns, a reward is NaN, infinite, or too large for its square; from
+            ``step`` and ``recv``. It is not counted, what the call brought is lost, and the
+            environments stay usable.
 
     Example:
         >>> from xuance_envs import DummyVecEnv, Gym_Env
@@ -97,27 +95,27 @@ class NormalizeRewards(RewardTransform):
                 raise ValueError(f"{name}: the rewards of {inner!r} are normalized already")
         super().__init__(vec_env, keep_raw=keep_raw)
         self._gamma = np.array(float(gamma))
-        self._epsilon = float(epsilon)
-        self._least, self._most = np.array(-float(clip)), np.array(float(clip))
+        self._clip = float(clip)
+        self._bounds = np.array(-self._clip), np.array(self._clip)
         self._room = Room(self.num_envs, ())
-        scale = Scale.of(Moments.none(()), self._epsilon)
-        self._state = _Returns(np.zeros(self.num_envs), np.zeros(self.num_envs), scale, 0)
+        none = Moments.none((), float(epsilon))
+        self._state = _Returns(np.zeros(self.num_envs), np.zeros(self.num_envs), none)
         self._environment = environment_of(vec_env)
 
     @property
     def count(self) -> int:
         """How many returns have been counted."""
-        return self._state.scale.moments.count
+        return self._state.moments.count
 
     @property
     def mean(self) -> float:
         """The mean of the returns."""
-        return float(self._state.scale.moments.mean)
+        return float(self._state.moments.mean)
 
     @property
     def variance(self) -> float:
         """The population's variance of the returns; 1 before the first."""
-        return float(self._state.scale.moments.variance)
+        return float(self._state.moments.variance)
 
     @property
     def returns(self) -> NDArray[np.float64]:
@@ -126,16 +124,15 @@ class NormalizeRewards(RewardTransform):
 
     def learned(self) -> dict[str, Any]:
         """See :meth:`~xuance_envs.transforms.learning.Learner.learned`."""
-        return moments_of(self._environment, {"": self._state.scale.moments})
+        return moments_of(self._environment, {"": self._state.moments})
 
     def relearning(self, learned: Mapping[str, Any]) -> Callable[[], None]:
         """See :meth:`~xuance_envs.transforms.learning.Learner.relearning`."""
-        own = {"": self._state.scale.moments}
+        own = {"": self._state.moments}
         moments = moments_from(type(self).__name__, self._environment, own, learned)
-        scale = Scale.of(moments[""], self._epsilon)
 
         def learn() -> None:
-            self._state = self._state._replace(scale=scale)
+            self._state = self._state._replace(moments=moments[""])
 
         return learn
 
@@ -149,47 +146,51 @@ class NormalizeRewards(RewardTransform):
         return obs
 
     def _rewarded(self, batch: Batch) -> tuple[NDArray[np.float64], _Returns]:
-        rewards = batch.given_rewards
-        now, spare, scale, steps = self._state
-        steps = 0 if batch.is_reset else steps + 1
-        if batch.envs is None and batch.began is None:
+        rewards = batch.given_rewards()
+        now, spare, moments = self._state
+        is_plain = batch.envs is None and batch.began is None
+        if is_plain:
             after = returns = np.multiply(now, self._gamma, out=spare)
             np.add(returns, rewards, out=returns)
         else:
             after = now.copy()
             returns = now[batch.at] * self._gamma + rewards
+        ended = batch.ended
         if self.training:
-            counted = self._counted(returns, batch)
-            moments = scale.moments.with_samples(counted, self._room)
-            if not math.isfinite(moments.squares) and not are_finite(returns):
-                raise self._error(batch, steps)
-            scale = Scale.of(moments, self._epsilon)
-        if len(batch.ended):
-            returns[batch.ended] = 0
-        if after is not returns:
+            counted = returns if is_plain and not len(ended) else returns[_stepped(batch)]
+            try:
+                moments = moments.with_samples(self._room, counted)
+            except NOT_FINITE:
+                raise self._error(returns, rewards, batch) from None
+        if len(ended):
+            returns[ended] = 0
+        if not is_plain:
             if batch.began is not None:
                 returns[batch.began] = 0
             after[batch.at] = returns
-        exact = np.divide(rewards, scale.deviation)
-        exact.clip(self._least, self._most, out=exact)
-        return exact, _Returns(after, now, scale, steps)
+        exact = np.divide(rewards, moments.deviation)
+        limit = self._clip * moments.deviation
+        # What was counted is small enough for its square; in most steps the squares' sum tells
+        # that none is beyond the limit.
+        if not (self.training and is_plain and rewards.dot(rewards) <= limit * limit):
+            exact.clip(*self._bounds, out=exact)
+        return exact, tuple.__new__(_Returns, (after, now, moments))  # as its own, and quicker
 
-    def _counted(self, returns: NDArray[np.float64], batch: Batch) -> NDArray[np.float64]:
-        """The returns that were made by steps."""
-        lost = batch.lost
-        if batch.began is None and not len(lost):
-            return returns
-        stepped = np.ones(len(returns), np.bool_) if batch.began is None else ~batch.began
-        stepped[lost] = False
-        return returns[stepped]
-
-    def _error(self, batch: Batch, steps: int) -> EnvError:
-        row = int(np.isfinite(batch.rewards).argmin())
+    def _error(self, returns: NDArray[np.float64], rewards: NDArray[Any], batch: Batch) -> EnvError:
+        row = int(unusable(returns)[0, 0])
         env = row if batch.envs is None else int(batch.envs[row])
+        number = batch.number_after(self._steps)
         return EnvError(
             env,
             "step",
             f"{type(self).__name__}: expected a number to normalize, got the reward "
-            f"{batch.rewards[row]} in step {steps} since all were reset; nothing of "
-            "that step has been counted",
+            f"{rewards[row]} in step {number} since all were reset; nothing "
+            "of that step has been counted",
         )
+
+
+def _stepped(batch: Batch) -> NDArray[np.bool_]:
+    """Which returns were made by steps, ``(k,)`` bool."""
+    stepped = np.ones(len(batch.rewards), np.bool_) if batch.began is None else ~batch.began
+    stepped[batch.lost] = False
+    return stepped

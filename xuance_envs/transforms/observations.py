@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from gymnasium import Space
 
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout
 from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
 from xuance_envs.engine.serialization import copy_of
-from xuance_envs.transforms.batches import Batch, is_view
+from xuance_envs.transforms.batches import Batch
 from xuance_envs.transforms.transform import Transform
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -66,59 +67,69 @@ class ObservationTransform(Transform):
     def buf_obs(self, batch: Any) -> None:
         self._held = batch
 
-    def _learn(self, known: Any, batch: Batch, first: Any) -> Any:
+    def _learn(
+        self, known: Any, batch: Batch, parts: Sequence[Any], firsts: Sequence[Any] | None
+    ) -> Any:
         """What it remembers after a call.
 
         Args:
             known: what it remembered before.
             batch: what the call brought.
-            first: the first observations of episodes after those that ended; None if none did.
+            parts: the leaves of its observations.
+            firsts: those of the first observations of episodes after those that ended; None if none
+                did.
         """
         return known
 
-    def _put(self, known: Any, obs: Any, into: SpaceRows) -> None:
+    def _put(self, known: Any, parts: Sequence[Any], into: SpaceRows) -> None:
         """Transforms observations, each by itself.
 
         Args:
             known: what it remembers.
-            obs: a batch of observations.
+            parts: the leaves of a batch of observations.
             into: where they go.
         """
         raise NotImplementedError
 
     def _put_last(
-        self, known: Any, batch: Batch, before: ObservationState, into: SpaceRows
+        self,
+        known: Any,
+        batch: Batch,
+        parts: Sequence[Any],
+        before: ObservationState,
+        into: SpaceRows,
     ) -> None:
         """Transforms the observations that a call brought.
 
         Args:
             known: what it remembers after the call.
             batch: what the call brought.
+            parts: the leaves of its observations.
             before: what it remembered before.
             into: where they go.
         """
-        self._put(known, batch.obs, into)
+        self._put(known, parts, into)
 
     def _transform(self, batch: Batch) -> ObservationState:
         before = self._state
-        first = batch.first(self._given) if len(batch.ended) else None
-        known = self._learn(before.known, batch, first)
+        parts = self._given.flatten(batch.obs)
+        firsts = None
+        if len(batch.ended):
+            firsts = self._given.flatten(batch.first(self._given))
+        known = self._learn(before.known, batch, parts, firsts)
         is_whole = batch.envs is None
         into = before.spare if is_whole else self._rows_of(len(batch.rewards))
-        self._put_last(known, batch, before, into)
-        if first is not None:
+        self._put_last(known, batch, parts, before, into)
+        if firsts is not None:
             made = self._rows_of(len(batch.ended))
-            self._put(known, first, made)
+            self._put(known, firsts, made)
             batch.set_first([made.value(row) for row in range(len(made))])
         if not is_whole:
             batch.obs = into.as_batch()
             return before._replace(known=known)
-        if is_view(batch.obs):
-            batch.obs = into.view()
-        else:
-            copy = into.copy_flat or into.copy
-            batch.obs = copy()
-        return ObservationState(into, before.rows, known)
+        copy = into.view if _are_views(parts) else into.copy_flat or into.copy
+        batch.obs = copy()
+        return tuple.__new__(ObservationState, (into, before.rows, known))
 
     def _share(self, env: int) -> Any:
         return [copy_of(part[env]) for part in self._layout.flatten(self.buf_obs)]
@@ -131,7 +142,7 @@ class ObservationTransform(Transform):
 
     def _put_acting(self, ids: Sequence[int], obs: Any, into: SpaceRows) -> None:
         """Transforms what the next actions of environments that were loaded are chosen from."""
-        self._put(self._state.known, obs, into)
+        self._put(self._state.known, self._given.flatten(obs), into)
 
     def _with_rows(self, batch: Any, ids: Sequence[int], values: Sequence[Any]) -> Any:
         """A copy of a batch of all with the leaves of others in the places of some."""
@@ -150,6 +161,11 @@ class ObservationTransform(Transform):
 
     def _rows_of(self, count: int) -> SpaceRows:
         return SpaceRows.allocate(self._layout, count)
+
+
+def _are_views(parts: Sequence[Any]) -> bool:
+    """Whether observations are read-only views, which the next step overwrites."""
+    return bool(parts) and isinstance(parts[0], np.ndarray) and not parts[0].flags.writeable
 
 
 class TransformObservations(ObservationTransform):
@@ -191,8 +207,8 @@ class TransformObservations(ObservationTransform):
         super().__init__(vec_env, space, keep_raw=keep_raw)
         self._function = function
 
-    def _put(self, known: Any, obs: Any, into: SpaceRows) -> None:
-        made = self._function(obs)
+    def _put(self, known: Any, parts: Sequence[Any], into: SpaceRows) -> None:
+        made = self._function(self._given.unflatten(parts))
         try:
             into.put(made, EVERY, len(into))
         except BadValueError as error:

@@ -71,36 +71,40 @@ class StackObservations(ObservationTransform):
         space = with_leaves(vec_env.observation_space, boxes)
         super().__init__(vec_env, space, {}, keep_raw=keep_raw)
 
-    def _learn(self, known: First, batch: Batch, first: Any) -> First:
-        if not known and first is None:
+    def _learn(
+        self, known: First, batch: Batch, parts: Sequence[Any], firsts: Sequence[Any] | None
+    ) -> First:
+        if not known and firsts is None:
             return known
         envs = batch.env_ids
         stepped = set(envs)
         kept = {env: parts for env, parts in known.items() if env not in stepped}
-        if first is not None:
-            firsts = self._given.flatten(first)
+        if firsts is not None:
             for number, row in enumerate(batch.ended.tolist()):
                 kept[envs[row]] = [part[number] for part in firsts]
         return kept
 
-    def _put(self, known: First, obs: Any, into: SpaceRows) -> None:
-        for i, (part, out) in enumerate(zip(self._given.flatten(obs), into.parts, strict=True)):
+    def _put(self, known: First, parts: Sequence[Any], into: SpaceRows) -> None:
+        for i, (part, out) in enumerate(zip(parts, into.parts, strict=True)):
             if i in self._widths:
                 _fill(out, part)
             else:
                 out[:] = part
 
     def _put_last(
-        self, known: First, batch: Batch, before: ObservationState, into: SpaceRows
+        self,
+        known: First,
+        batch: Batch,
+        parts: Sequence[Any],
+        before: ObservationState,
+        into: SpaceRows,
     ) -> None:
         if batch.began is not None and batch.began.all():
-            self._put(known, batch.obs, into)
+            self._put(known, parts, into)
             return
         alone = [] if batch.began is None else batch.began.nonzero()[0].tolist()
         lost = batch.lost.tolist()
-        for i, (part, out) in enumerate(
-            zip(self._given.flatten(batch.obs), into.parts, strict=True)
-        ):
+        for i, (part, out) in enumerate(zip(parts, into.parts, strict=True)):
             width = self._widths.get(i)
             if width is None:
                 out[:] = part

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ from gymnasium import Space
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.step_infos import StepInfos
-from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import AlreadySteppingError, NotSteppingError
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.transforms.batches import Batch, Originals
@@ -66,7 +65,12 @@ class Transform(Learner, VecEnvWrapper):
         self.originals: Originals = below[0].originals if below else Originals(self.num_envs)
         self.originals.keep |= keep_raw
         self._is_innermost = not below
+        self._within: Callable[[], Batch] | None = None
+        if isinstance(vec_env, Transform) and type(vec_env).step_wait is Transform.step_wait:
+            self._within = vec_env.step_batch
+        self._changes_actions = type(self)._forward is not Transform._forward
         self._state: Any = None
+        self._steps = 0
         self._held: Any = None  # the last observations, once somebody has read them
         self._exact: NDArray[np.float64] | None = None
         # Of calls that are not over: what they brought is not transformed yet.
@@ -172,51 +176,48 @@ class Transform(Learner, VecEnvWrapper):
         else:
             self._hold(batch)
             self._settle(batch)
-        self._state = state
+        self._state, self._steps = state, batch.number_after(self._steps)
         return batch.obs, batch.infos
 
     def step_async(self, actions: Any) -> None:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_async`."""
         if self._stepping:
             self._check_not_stepping("step_async")
-        self.vec_env.step_async(self._forward(actions, None))
+        if self._changes_actions:
+            actions = self._forward(actions, None)
+        self.vec_env.step_async(actions)
 
     def step_wait(self) -> StepResult:
         """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_wait`."""
+        batch = self.step_batch()
+        return batch.obs, batch.rewards, batch.terminated, batch.truncated, batch.infos
+
+    def step_batch(self) -> Batch:
+        """Waits for the step, as :meth:`step_wait`; what it brought, for the next transform."""
         vec_env = self.vec_env
         try:
             if self._stepping and not vec_env.waiting:
-                batch = self._again()
-            else:
+                batch = Batch.of_last_step(vec_env)
+            elif self._within is None:
                 self._stepping = True
                 batch = Batch(*vec_env.step_wait(), vec_env)
+            else:
+                self._stepping = True
+                batch = self._within()
+                batch.source, batch.exact_rewards = vec_env, None
             if self._is_innermost:
                 self.originals.take(batch)
             state = self._transform(batch)
         except Exception:
             self._stepping = False
             raise
-        obs, infos = batch.obs, batch.infos
         # No call in between, so that an interrupt finds either all of it or nothing.
         self._state, self._held, self._exact = state, None, batch.exact_rewards
-        self.buf_rews = rewards = batch.rewards
-        self.buf_dones = terminated = batch.terminated
-        self.buf_truncations = truncated = batch.truncated
-        self.buf_infos = infos
+        self._steps += 1
+        self.buf_rews, self.buf_dones = batch.rewards, batch.terminated
+        self.buf_truncations, self.buf_infos = batch.truncated, batch.infos
         self._stepping = False
-        return obs, rewards, terminated, truncated, infos
-
-    def _again(self) -> Batch:
-        """What a step brought that was over within when an interrupt came."""
-        inner = self.vec_env
-        return Batch(
-            copy_of(inner.buf_obs),
-            inner.buf_rews,
-            inner.buf_dones,
-            inner.buf_truncations,
-            inner.buf_infos,
-            inner,
-        )
+        return batch
 
     # -- some at a time ---------------------------------------------------------------
 
@@ -255,7 +256,7 @@ class Transform(Learner, VecEnvWrapper):
         began = None if self._began is None else self._began.copy()
         if began is not None:
             began[envs] = False
-        self._state, self._began = state, began
+        self._state, self._steps, self._began = state, self._steps + 1, began
         self._received = self._transformed = None
         return StepBatch(
             batch.obs, batch.rewards, batch.terminated, batch.truncated, batch.infos, envs

@@ -123,6 +123,8 @@ class SpaceRows:
 
     Attributes:
         objects (list[list]): the parts that are lists.
+        copy_flat: what copies :attr:`flat`, the quick way; None where that is None.
+        take_flat: what copies some rows of it, likewise.
     """
 
     def __init__(self, layout: SpaceLayout, parts: list[Any], n: int) -> None:
@@ -130,6 +132,9 @@ class SpaceRows:
         self.parts = parts
         self.objects = [part for part in parts if isinstance(part, list)]
         self._copiers = [None if isinstance(part, list) else copiers_of(part) for part in parts]
+        quick = self._copiers[0] if layout.flat else None
+        self.copy_flat = None if quick is None else quick[0]
+        self.take_flat = None if quick is None else quick[1]
         self._n = n
 
     @classmethod
@@ -296,18 +301,6 @@ class SpaceRows:
         return self.layout.unflatten(
             [tuple(part) if isinstance(part, list) else part for part in self.parts]
         )
-
-    @property
-    def copy_flat(self) -> Callable[[], NDArray[Any]] | None:
-        """What copies :attr:`flat`, the quick way."""
-        copiers = self._copiers[0] if self.layout.flat else None
-        return None if copiers is None else copiers[0]
-
-    @property
-    def take_flat(self) -> Callable[[NDArray[np.intp]], NDArray[Any]] | None:
-        """What copies some rows of :attr:`flat`, the quick way."""
-        copiers = self._copiers[0] if self.layout.flat else None
-        return None if copiers is None else copiers[1]
 
     @property
     def flat(self) -> NDArray[Any] | None:
