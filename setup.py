@@ -112,7 +112,7 @@ setup(
     ],
     packages=find_packages(include=["xuance_envs", "xuance_envs.*"]),
     cmdclass={"build_py": BuildWithExample},
-    package_data={"xuance_envs": ["py.typed", "*.pyi", "remote/*.html"]},
+    package_data={"xuance_envs": ["py.typed", "*.pyi", "*/__init__.pyi", "remote/*.html"]},
     zip_safe=False,
     python_requires=">=3.10",
     install_requires=[

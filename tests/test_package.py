@@ -111,7 +111,7 @@ NEEDS = {
 
 # From the ground up: a module imports from floors below its own only, and from its own room.
 FLOORS = [
-    {"_version", "errors"},
+    {"_version", "errors", "public_names"},
     {"state"},
     {"engine"},
     {"vector_envs"},

@@ -12,25 +12,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from xuance_envs.compat.as_gymnasium import to_gymnasium as to_gymnasium
-    from xuance_envs.compat.as_sb3 import to_sb3 as to_sb3
-    from xuance_envs.compat.native import from_gymnasium as from_gymnasium
-
-__all__ = ["from_gymnasium", "to_gymnasium", "to_sb3"]
+from xuance_envs.public_names import public_names
 
 # Loaded when they are used: workers import a module of this package, and need none of these.
-_HOMES = {"from_gymnasium": "native", "to_gymnasium": "as_gymnasium", "to_sb3": "as_sb3"}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = public_names(__name__)
