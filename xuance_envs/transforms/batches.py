@@ -74,6 +74,7 @@ class Batch:
         flags = source.buf_dones, source.buf_truncations
         return cls(copy_of(source.buf_obs), source.buf_rews, *flags, source.buf_infos, source)
 
+    @property
     def given_rewards(self) -> NDArray[Any]:
         """The rewards that came: float64, as exact as can be had, or ``rewards``."""
         return self.rewards if self.source is None else self.source.exact_rewards

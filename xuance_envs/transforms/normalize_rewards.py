@@ -146,7 +146,7 @@ class NormalizeRewards(RewardTransform):
         return obs
 
     def _rewarded(self, batch: Batch) -> tuple[NDArray[np.float64], _Returns]:
-        rewards = batch.given_rewards()
+        rewards = batch.given_rewards
         now, spare, moments = self._state
         is_plain = batch.envs is None and batch.began is None
         if is_plain:

@@ -69,7 +69,7 @@ class ClipRewards(RewardTransform):
         self._low, self._high = float(low), float(high)
 
     def _rewarded(self, batch: Batch) -> tuple[NDArray[np.float64], Any]:
-        return np.clip(batch.given_rewards(), self._low, self._high, dtype=np.float64), self._state
+        return np.clip(batch.given_rewards, self._low, self._high, dtype=np.float64), self._state
 
 
 class ScaleRewards(RewardTransform):
@@ -100,7 +100,7 @@ class ScaleRewards(RewardTransform):
         self._scale = float(scale)
 
     def _rewarded(self, batch: Batch) -> tuple[NDArray[np.float64], Any]:
-        return np.multiply(batch.given_rewards(), self._scale, dtype=np.float64), self._state
+        return np.multiply(batch.given_rewards, self._scale, dtype=np.float64), self._state
 
 
 class TransformRewards(RewardTransform):
@@ -141,7 +141,7 @@ class TransformRewards(RewardTransform):
     def _rewarded(self, batch: Batch) -> tuple[NDArray[np.float64], Any]:
         if batch.began is not None and batch.began.all():
             return np.zeros(len(batch.rewards)), self._state
-        made = np.asarray(self._function(batch.given_rewards()))
+        made = np.asarray(self._function(batch.given_rewards))
         if made.shape != batch.rewards.shape or made.dtype.kind not in "biuf":
             raise ValueError(
                 f"{type(self).__name__}: expected {len(batch.rewards)} rewards from the function, "
