@@ -137,10 +137,10 @@ class Autotuned:
 
     Example:
         >>> from xuance_envs import make_vec
-        >>> with make_vec("CartPole-v1", 2) as envs:
+        >>> with make_vec("CartPole-v1", 1) as envs:
         ...     tuned = envs.autotuned
         >>> tuned.num_envs, tuned.choice.name
-        (2, 'dummy')
+        (1, 'dummy')
         >>> 0 < tuned.step_time < 0.01
         True
     """
