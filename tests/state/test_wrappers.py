@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def wide(env: Env) -> Box:
     return Box(-np.inf, np.inf, env.observation_space.shape, np.float32)
 
 
-EXACT: dict[str, Callable[[], Env]] = {
+EXACT: dict[str, Callable[..., Env]] = {
     "AtariPreprocessing": lambda: w.AtariPreprocessing(game(), noop_max=3),
     "DelayObservation": lambda: w.DelayObservation(pole(), delay=2),
     "DtypeObservation": lambda: w.DtypeObservation(pole(), np.float64),
@@ -77,8 +77,8 @@ EXACT: dict[str, Callable[[], Env]] = {
     "AddWhiteNoise": lambda: w.AddWhiteNoise(pole(render_mode="rgb_array"), 0.5),
     "ObstructView": lambda: w.ObstructView(pole(render_mode="rgb_array"), 0.3, 5),
     "RenderCollection": lambda: w.RenderCollection(pole(render_mode="rgb_array")),
-    "RecordVideo": lambda: w.RecordVideo(
-        pole(render_mode="rgb_array"), os.environ["VIDEOS"], episode_trigger=lambda _: False
+    "RecordVideo": lambda folder: w.RecordVideo(
+        pole(render_mode="rgb_array"), folder, episode_trigger=lambda _: False
     ),
     "HumanRendering": lambda: w.HumanRendering(pole(render_mode="rgb_array")),
     "NumpyToTorch": lambda: w.NumpyToTorch(pole()),
@@ -99,6 +99,11 @@ NEEDED = {
 }
 
 
+def maker(name: str, folder: Path) -> Callable[[], Env]:
+    """What makes one, which a worker may have been started before."""
+    return partial(EXACT[name], str(folder)) if name == "RecordVideo" else EXACT[name]
+
+
 def test_all_of_them_are_here() -> None:
     assert EXACT.keys() | OTHERWISE.keys() == set(w.__all__)
 
@@ -108,8 +113,7 @@ def test_it_goes_on_exactly(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     for library in ["pygame", *NEEDED.get(name, [])]:
         pytest.importorskip(library)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    monkeypatch.setenv("VIDEOS", str(tmp_path))
-    check_saving(EXACT[name], steps=30)
+    check_saving(maker(name, tmp_path), steps=30)
 
 
 @pytest.mark.long
@@ -122,9 +126,9 @@ def test_it_goes_on_in_workers_and_back(
     for library in ["pygame", *NEEDED.get(name, [])]:
         pytest.importorskip(library)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    monkeypatch.setenv("VIDEOS", str(tmp_path))
-    goes_on(EXACT[name], DUMMY, WORKERS)
-    goes_on(EXACT[name], WORKERS, DUMMY)
+    make = maker(name, tmp_path)
+    goes_on(make, DUMMY, WORKERS)
+    goes_on(make, WORKERS, DUMMY)
 
 
 def test_statistics_go_on_but_for_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
