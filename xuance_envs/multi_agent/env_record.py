@@ -39,6 +39,7 @@ class EnvRecord:
         masks (Masks): where masks go.
         has_state (bool): whether a state is carried.
         lineup (Lineup): the agents that play.
+        entered (Lineup | None): those that the record is ready for.
         marked (bool): whether the last step ended some agents' parts.
     """
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.step_infos import LazyInfos, StepInfos
 from xuance_envs.engine.data.written_out import Cell, joiner
-from xuance_envs.multi_agent.lineups import Lineup
+from xuance_envs.multi_agent.lineups import NO_FORM, Lineup
 from xuance_envs.multi_agent.masks import NOT_STORED, Masks
 from xuance_envs.multi_agent.team import MASK, Team
 
@@ -19,7 +19,6 @@ __all__ = ["InfoJoiner", "MultiAgentInfos", "common_name", "infos_by_agent", "ow
 
 _ENDS = ("reset_obs", "reset_info")
 _ALL = slice(None)
-NO_FORM = None, None, None
 _MAX_KEYS = 1000
 """How many keys of an agent's info are known."""
 

@@ -16,7 +16,7 @@ from xuance_envs.engine.data.written_out import putter, taker
 from xuance_envs.multi_agent.masks import MaskRow, Masks
 from xuance_envs.multi_agent.record import Record
 
-__all__ = ["Lineup", "Lineups"]
+__all__ = ["NO_FORM", "Lineup", "Lineups"]
 
 _STRUCT_CODES = {"i1": "b", "i2": "h", "i4": "i", "i8": "q"}
 _STRUCT_CODES |= {"u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
@@ -26,6 +26,9 @@ _MAX_LINEUPS = 256
 
 _MOST_KNOWN = 1024
 """How many actions of a space are kept as what its agents are given."""
+
+NO_FORM = None, None, None
+"""What is known of infos before any have come."""
 
 
 class Lineup:
@@ -81,7 +84,7 @@ class Lineup:
         self.actions = actions
         self.masked = masked
         self.none = dict.fromkeys(agents, False)
-        self.info_form: tuple[Any, Any, Any] = None, None, None
+        self.info_form: tuple[Any, Any, Any] = NO_FORM
         self.info_changes = 0
         self._rows = dict(zip(agents, rows, strict=True))
         self._rewards = rewards

@@ -146,9 +146,8 @@ class Moments:
         self.mean = mean
         self.squares = squares
         self.epsilon = epsilon
-        variance = squares / float(count) if count else squares + 1.0
         root = math.sqrt if type(squares) is float else np.sqrt
-        self.deviation = root(variance + epsilon)
+        self.deviation = root(self.variance + epsilon)
 
     @classmethod
     def none(cls, shape: tuple[int, ...], epsilon: float) -> Moments:

@@ -129,7 +129,7 @@ class ObservationTransform(Transform):
             return before._replace(known=known)
         copy = into.view if _are_views(parts) else into.copy_flat or into.copy
         batch.obs = copy()
-        return tuple.__new__(ObservationState, (into, before.rows, known))
+        return ObservationState(into, before.rows, known)
 
     def _share(self, env: int) -> Any:
         return [copy_of(part[env]) for part in self._layout.flatten(self.buf_obs)]
