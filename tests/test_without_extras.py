@@ -33,7 +33,8 @@ LIBRARIES = [
 COLLECT = """
 import sys, pytest
 sys.modules.update(dict.fromkeys(sys.argv.pop(1).split()))
-raise SystemExit(pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
+quickly = ["--assert=plain", "-p", "no:cacheprovider"]
+raise SystemExit(pytest.main(["--collect-only", "-q", *quickly, *sys.argv[1:]]))
 """
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from benchmark_runs import run_script
 
 
-def test_it_measures_all_three_and_counts_requests(tmp_path: Path) -> None:
+def test_it_measures_all_three_counts_requests_and_makes_each_attack(tmp_path: Path) -> None:
     short = ("--num-envs", "2", "--rounds", "1", "--seconds", "0.05", "--sessions", "2")
+    short += ("--attacks", "1")
     answer = run_script("remote", tmp_path, *short)
     results = answer.record["results"]
     names = ["DummyVecEnv_Gym", "RemoteVecEnv", "SubprocVecEnv_Gym, one worker"]
@@ -19,3 +20,4 @@ def test_it_measures_all_three_and_counts_requests(tmp_path: Path) -> None:
     assert many["requests"] > 0
     assert 0 < many["least"] <= 1
     assert 0 < many["p50"] <= many["p99"]
+    assert all(seconds > 0 for seconds in results["longest /healthz"].values())

@@ -18,7 +18,7 @@ IDS = ["CartPole-v1", TAXI, "Blackjack-v1", "FrozenLake-v1", "Pendulum-v1"]
 
 OURS = {
     "sync": SyncVectorEnv,
-    "async": AsyncVectorEnv,
+    "async": partial(AsyncVectorEnv, context="forkserver"),
     "async-caller": partial(AsyncVectorEnv, caller_steps=True, context="forkserver"),
 }
 

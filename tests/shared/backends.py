@@ -102,9 +102,7 @@ class Maker:
 @pytest.fixture(scope="session", autouse=True)
 def quick_forkserver() -> None:
     """Makes workers of a forkserver start in milliseconds: it has loaded what they need."""
-    multiprocessing.set_forkserver_preload(
-        ["xuance_envs.engine.process.worker", "xuance_envs.remote.repeating_env"]
-    )
+    multiprocessing.set_forkserver_preload(["tests.shared.preloaded"])
 
 
 @pytest.fixture(params=BACKENDS, ids=str)

@@ -87,9 +87,7 @@ class AnyName(frozenset[str]):
 
 def serve(folder: str) -> None:
     """Runs the server, in a process of its own."""
-    multiprocessing.set_forkserver_preload(
-        ["xuance_envs.engine.process.worker", "xuance_envs.remote.repeating_env"]
-    )
+    multiprocessing.set_forkserver_preload(["tests.shared.preloaded"])
     catalogue = FunctionsFromFiles(Path(folder))
     names = AnyName()
     permissions = Permissions(names, names, names, names, tracebacks=True, any_action=True)
