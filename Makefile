@@ -54,6 +54,11 @@ PIP_INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check -c constrai
 # with Ray are the last. How many processes there are is in tests/conftest.py.
 SIDE_BY_SIDE := --numprocesses auto --dist loadfile --no-loadscope-reorder
 
+# The long ones one after the other, but for the contract within each transform: twenty thousand
+# short tests.
+LONG   := $(RUN) -m pytest -m long --timeout 1800
+WITHIN := tests/transforms/test_contract.py
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long test-libraries test-oldest lint format types docs bench bench-peers bench-page clean FORCE
 
@@ -67,7 +72,9 @@ test: $(DEV) ## run the tests, files side by side
 	@$(RUN) -m pytest $(SIDE_BY_SIDE)
 
 test-long: $(DEV) ## run the tests that take minutes
-	@$(RUN) -m pytest -m long --timeout 1800
+	@$(LONG) --ignore $(WITHIN) || failed=1; \
+	$(LONG) --numprocesses auto --dist worksteal $(WITHIN) || failed=1; \
+	[ -z "$$failed" ]
 
 test-libraries: $(LIBRARIES) ## run the tests with XuanCe, Tianshou and TorchRL, each in an environment of its own
 	@for library in xuance tianshou torchrl; do \
