@@ -248,22 +248,33 @@ def test_an_answer_longer_than_the_pipe_may_be_taken_late():
         assert [len(info["long"]) for info in envs.step_wait()[4]] == [1_000_000] * 2
 
 
-def test_a_caller_that_was_stopped_does_not_take_its_workers_for_hanging_ones(tmp_path):
+@pytest.mark.parametrize(
+    "stepped",
+    [
+        "envs.step([0, 0])",
+        "[envs.step_async([0, 0]), time.sleep(0.5), *envs.step_wait()][2:]",
+        "[envs.send([0, 0], [0, 1]), *envs.recv(2)][1:]",
+    ],
+    ids=["while it waits", "before it waits", "first-ready"],
+)
+def test_a_caller_that_was_stopped_does_not_take_its_workers_for_hanging_ones(stepped, tmp_path):
     """As Ctrl-Z does, which stops the workers, too."""
-    script = """
+    script = f"""
         import time
         from faulty_envs import FaultyEnv
         from xuance_envs import SubprocVecEnv
 
         class Slow(FaultyEnv):
             def step(self, action):
-                time.sleep(0.6)
+                for _ in range(60):  # whichever of them is stopped, the others are still to come
+                    time.sleep(0.01)
                 return super().step(action)
 
         with SubprocVecEnv([Slow] * 2, in_series=1, step_timeout=3.0) as envs:
             envs.reset()
             print("ready", flush=True)
-            assert envs.step([0, 0])[0][:, 0].tolist() == [1.0, 1.0]
+            obs, *_ = {stepped}
+            assert obs[:, 0].tolist() == [1.0, 1.0]
     """
     with start_script(tmp_path, script) as process:
         assert process.stdout.readline() == "ready\n"
@@ -273,3 +284,19 @@ def test_a_caller_that_was_stopped_does_not_take_its_workers_for_hanging_ones(tm
         os.killpg(process.pid, signal.SIGCONT)
         out, err = process.communicate(timeout=30)
     assert process.returncode == 0, out + err
+
+
+def test_a_worker_that_hangs_while_nobody_looks_is_overdue_all_the_same():
+    with make("step", "waits") as envs:
+        envs.reset()
+        envs.send([0] * 6, range(6))
+        overdue = []
+        for _ in range(50):
+            time.sleep(0.4)  # each look comes late
+            try:
+                envs.recv(timeout=0)
+            except WorkerTimeoutError as error:
+                if error.timeout:  # else nothing has come
+                    overdue.append((error.timeout, error.env_index))
+                    break
+        assert overdue == [(0.3, 4)]

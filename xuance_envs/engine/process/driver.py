@@ -32,6 +32,9 @@ STOPPED = 1.0
 """Seconds that a look takes longer than it may when this process was stopped: by Ctrl-Z, which
 stops its workers, too."""
 
+LATE = 0.05
+"""Seconds after which a look comes too late to be believed that its worker is."""
+
 _STEP = frame(Request.STEP)
 _LEAVE = frame(Request.LEAVE)
 
@@ -73,7 +76,7 @@ class ProcessDriver(WorkerDriver):
         self._limit: float | None = None
         self._due: float | None = None
         self._paused_before = 0.0
-        self._received = 0
+        self._received, self._late = 0, False
         self._rewards: NDArray[np.float64] | None = None  # which tell how far it is in a step
 
     def share(self, group: int, lo: int, hi: int) -> ProcessDriver:
@@ -164,7 +167,8 @@ class ProcessDriver(WorkerDriver):
 
     def _begin(self, command: str, limit: float | None) -> float | None:
         """Takes note of a request that is about to be made; by when it is to be answered."""
-        self._command, self._limit, self._received, self._due = command, limit, 0, None
+        self._command, self._limit, self._due = command, limit, None
+        self._received, self._late = 0, False
         return None if limit is None else self._give(limit)
 
     def _give(self, seconds: float) -> float:
@@ -203,10 +207,10 @@ class ProcessDriver(WorkerDriver):
             except PeerGoneError:
                 raise self.death() from None
             except TimeoutError:
-                now = monotonic()
+                now, due = monotonic(), self.due
                 if now > began + LOOK + STOPPED:
                     ProcessDriver._paused += now - began
-                elif self.due is not None and now >= self.due and not self._progresses():
+                elif due is not None and now >= due and not self._has_longer(began > due + LATE):
                     raise self._overdue() from None
                 if deadline is not None and now >= deadline:
                     raise
@@ -214,15 +218,23 @@ class ProcessDriver(WorkerDriver):
                     if not sibling.alive:
                         raise sibling.death() from None
 
-    def _progresses(self) -> bool:
-        """Whether more of an answer has come, and then gives it as long again.
+    def _has_longer(self, late: bool) -> bool:
+        """Whether its time is not over after all; it is then given as long again.
 
-        A long answer does not fit the pipe: it takes a caller that reads it, and that came late.
+        More of an answer may have come: a long one does not fit the pipe, it takes a caller that
+        reads it. Or nobody looked when its time was over, and both may have been stopped: that is
+        believed once.
+
+        Args:
+            late: whether nobody looked.
         """
         before, self._received = self._received, self.worker.channel.received
-        if self._limit is not None:
-            self._give(self._limit)
-        return self._received > before
+        late, self._late = late and not self._late, late or self._late
+        if self._received == before and not late:
+            return False
+        assert self._limit is not None
+        self._give(self._limit)
+        return True
 
     def times(self) -> StepTimes:
         """See :class:`~xuance_envs.engine.driver.Driver`."""
