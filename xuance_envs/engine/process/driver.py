@@ -33,7 +33,7 @@ STOPPED = 1.0
 stops its workers, too."""
 
 LATE = 0.05
-"""Seconds after which a look comes too late to be believed that its worker is."""
+"""Seconds that the first look after a worker's time may come later and still show that it hangs."""
 
 _STEP = frame(Request.STEP)
 _LEAVE = frame(Request.LEAVE)
@@ -229,8 +229,9 @@ class ProcessDriver(WorkerDriver):
             late: whether nobody looked.
         """
         before, self._received = self._received, self.worker.channel.received
-        late, self._late = late and not self._late, late or self._late
-        if self._received == before and not late:
+        if late and not self._late:
+            self._late = True
+        elif self._received == before:
             return False
         assert self._limit is not None
         self._give(self._limit)
