@@ -43,6 +43,7 @@ EXTRAS["docs"] = [
     "sphinx>=7.2",
     "furo>=2024.1.29",
     "myst-parser>=3",
+    "sphinx-reredirects>=0.1.5",
     "websockets>=13",  # to tell a browser what to look at
 ]
 EXTRAS["test"] = [

@@ -20,6 +20,7 @@ extensions = [
     "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "sphinx_reredirects",
 ]
 exclude_patterns = ["_build", "_templates"]
 html_theme = "furo"
@@ -29,6 +30,23 @@ html_theme_options = {
     "dark_css_variables": {"timeline-second": "#ffa657"},
 }
 templates_path = ["_templates"]
+
+# Pages that had another name up to 0.2.0.
+redirects = {
+    old: f"{new}.html"
+    for old, new in {
+        "behind_a_proxy": "reverse_proxy",
+        "coming_from": "migrating",
+        "episode_ends": "autoreset",
+        "first_ready": "asynchronous_stepping",
+        "many_agents": "multi_agent",
+        "many_agents_how_to": "multi_agent_how_to",
+        "many_cores": "scaling",
+        "splitting_work": "workers",
+        "when_things_go_wrong": "failures",
+        "your_own_environment": "custom_environments",
+    }.items()
+}
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3

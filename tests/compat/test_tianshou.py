@@ -37,7 +37,7 @@ pytestmark = [
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "tianshou_dqn.py"
-PAGE = ROOT / "docs" / "coming_from.md"
+PAGE = ROOT / "docs" / "migrating.md"
 
 
 OURS = {

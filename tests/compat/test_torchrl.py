@@ -24,7 +24,7 @@ from xuance_envs.compat import to_gymnasium
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL, and of libraries that it loads
 
-PAGE = Path(__file__).parents[2] / "docs" / "coming_from.md"
+PAGE = Path(__file__).parents[2] / "docs" / "migrating.md"
 FUNCTIONS = [partial(gymnasium.make, "CartPole-v1")] * 3
 COMPAT = {
     "sync": compat.SyncVectorEnv,

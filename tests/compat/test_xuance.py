@@ -48,7 +48,7 @@ from xuance.torch.agents import REGISTRY_Agents
 OWN = dict(REGISTRY_VEC_ENV)
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "xuance_dqn.py"
-PAGE = ROOT / "docs" / "coming_from.md"
+PAGE = ROOT / "docs" / "migrating.md"
 QUICK = {"context": "forkserver", "in_series": 2}
 
 

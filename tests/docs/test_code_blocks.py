@@ -52,7 +52,7 @@ def RayRolloutCollector(*given, **named):
 
 xuance_envs.RayRolloutCollector = RayRolloutCollector
 """,
-    "coming_from.md": """
+    "migrating.md": """
 import sys, types
 import stable_baselines3
 
@@ -73,7 +73,7 @@ sys.modules |= {"xuance": xuance, "xuance.environment": xuance.environment}
 }
 
 NEEDS = {
-    "coming_from.md": ("stable_baselines3",),
+    "migrating.md": ("stable_baselines3",),
     "index.md": ("stable_baselines3",),
     "ray.md": ("torch",),
     "remote.md": ("httpx",),

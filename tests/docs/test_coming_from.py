@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming_from.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "migrating.md"
 
 SB3 = "stable_baselines3.common.vec_env"
 CLASSES: dict[str, tuple[str, str, str, dict[str, Any]]] = {

@@ -10,9 +10,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 QUESTIONS = {
     "install": "install",
-    "port": "coming_from",
+    "port": "migrating",
     "episode ends": "step_contract",
-    "worker dies": "when_things_go_wrong",
+    "worker dies": "failures",
     "how fast": "benchmarks",
 }
 

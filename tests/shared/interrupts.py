@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import functools
 import os
 import signal
+import statistics
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -113,6 +116,9 @@ def iterate_frames(frame: FrameType | None) -> Iterator[FrameType]:
 class Alarm:
     """A real signal so many seconds into a block, which interrupts it if certain code runs then.
 
+    Timers fire late, by more than a step takes on some machines, so the block is entered as late
+    as the timer is.
+
     Args:
         seconds: how many.
         folders: of the files whose code is interrupted, also in what they call.
@@ -121,14 +127,21 @@ class Alarm:
         came: whether it came in time.
     """
 
+    LEAD = 100e-6
+    """Seconds between setting the timer and entering the block, with a timer that is on time."""
+
     def __init__(self, seconds: float, folders: Sequence[str]) -> None:
         self.came = False
         self._seconds = seconds
         self._folders = tuple(folders)
 
     def __enter__(self) -> Alarm:
+        lead = self.LEAD + timer_latency()
         self._before = signal.signal(signal.SIGALRM, self._ring)
-        signal.setitimer(signal.ITIMER_REAL, self._seconds)
+        start = time.perf_counter()
+        signal.setitimer(signal.ITIMER_REAL, self.LEAD + self._seconds)
+        while time.perf_counter() - start < lead:
+            pass
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
@@ -141,3 +154,22 @@ class Alarm:
         if any(file.startswith(self._folders) for file in files):
             self.came = True
             raise KeyboardInterrupt
+
+
+@functools.cache
+def timer_latency(samples: int = 21) -> float:
+    """The median number of seconds by which this machine's timers fire late."""
+    rung: list[float] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rung.append(time.perf_counter()))
+    try:
+        late = []
+        for number in range(samples):
+            start = time.perf_counter()
+            signal.setitimer(signal.ITIMER_REAL, Alarm.LEAD)
+            while len(rung) == number and time.perf_counter() - start < 1:
+                pass
+            late.append((rung[number] if len(rung) > number else start + 1) - start - Alarm.LEAD)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    return max(0.0, statistics.median(late))

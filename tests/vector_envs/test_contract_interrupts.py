@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from interrupted_steps import ACTIONS, ENV_FNS, FOLDERS, Interrupted, assert_nothing_is_lost
-from interrupts import Alarm
+from interrupts import Alarm, timer_latency
 
 in_halves = pytest.mark.parametrize("halves", [False, True], ids=["whole", "in halves"])
 
@@ -33,16 +33,18 @@ def interrupt_by_signals(make, interrupts):
     envs = make(ENV_FNS)
     envs.reset()
     before = np.zeros(len(ENV_FNS), int)
-    longest = 50e-6
-    while interrupts:
-        with Alarm(rng.uniform(1e-6, longest), FOLDERS) as alarm:
+    longest, placed = 50e-6, 0
+    for _ in range(40 * interrupts):
+        if placed == interrupts:
+            return
+        with Alarm(rng.uniform(0, longest), FOLDERS) as alarm:
             envs.step(ACTIONS)
         if not alarm.came:
-            longest *= 0.9
+            longest = max(longest * 0.9, 5e-6)
             before += 1
             continue
         longest *= 1.1
-        interrupts -= 1
+        placed += 1
         if envs.waiting:
             envs.step_wait()
         steps = np.array(envs.call("counts"))[:, 0]
@@ -50,6 +52,10 @@ def interrupt_by_signals(make, interrupts):
         assert more[-1] == 0 or (more[:-1] == 1).all(), f"{more} steps, after {before}"
         assert more[-1] <= 2, f"{more} steps, after {before}"
         before = steps
+    pytest.skip(
+        f"only {placed} of {interrupts} signals could be placed within a step: timers of this "
+        f"machine fire about {timer_latency() * 1e6:.0f} us late, and not by the same each time"
+    )
 
 
 # Python does not let an interrupt out of a __del__, and says so.
