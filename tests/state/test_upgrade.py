@@ -1,0 +1,59 @@
+"""State files that version 0.2.0 wrote load, and the environments continue as they did there."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xuance_envs import Atari_Env, DummyVecEnv, EnvStates, Gym_Env, MountainCar, VecEnv
+from xuance_envs.multi_agent import make_multi_agent_vec
+
+FILES = Path(__file__).with_name("files_0.2.0")
+
+# Files from other releases of NumPy and Gymnasium load with a warning.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+MAKERS: dict[str, tuple[Callable[[], VecEnv], int]] = {
+    "cartpole": (lambda: DummyVecEnv([lambda: Gym_Env("CartPole-v1")] * 3), 2),
+    "mountaincar": (lambda: DummyVecEnv([MountainCar] * 2), 3),
+    "legacy": (lambda: DummyVecEnv([lambda: Gym_Env("CartPole-v1", library="gym")] * 2), 2),
+    "breakout": (
+        lambda: DummyVecEnv([lambda: Atari_Env("Breakout", image_size=20, num_stack=2)]),
+        4,
+    ),
+}
+"""How each file's environments are made, and the number of their actions."""
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_state_file_continues_exactly(name: str) -> None:
+    if name == "breakout" and importlib.metadata.version("ale_py") != "0.12.1":
+        pytest.skip("the emulator's states are of one version of ale-py")
+    if name == "legacy":
+        pytest.importorskip("gym")
+    make, actions = MAKERS[name]
+    expected = np.load(FILES / f"{name}.npz")
+    rng = np.random.default_rng(1)
+    with make() as envs:
+        envs.reset(seed=0)
+        envs.load_state(EnvStates.load(FILES / f"{name}.xenvs"))
+        for rows in zip(*(expected[key] for key in expected.files), strict=True):
+            step = envs.step(rng.integers(actions, size=envs.num_envs))
+            for got, row in zip(step, rows, strict=False):
+                np.testing.assert_array_equal(np.asarray(got), row)
+
+
+def test_a_multi_agent_state_file_continues_exactly() -> None:
+    pytest.importorskip("mpe2")
+    expected: Any = np.load(FILES / "multi_agent.npz")["rewards"]
+    with make_multi_agent_vec("mpe2:simple_spread_v3", 2, backend="dummy") as envs:
+        envs.reset(seed=0)
+        envs.load_state(EnvStates.load(FILES / "multi_agent.xenvs", trusted=True))
+        for row in expected:
+            step = envs.step([dict.fromkeys(envs.agents, 2) for _ in range(2)])
+            np.testing.assert_array_equal(step.rewards, row)
