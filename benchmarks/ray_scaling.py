@@ -30,8 +30,8 @@ from benchmarks.shared.question import (
 )
 from benchmarks.shared.rllib import Sampling, why_without
 from benchmarks.shared.rollouts import Rollouts
-from xuance_envs.engine.ray import worker_actor
-from xuance_envs.engine.ray.connection import header
+from xuance_envs.engine.ray import actor_client
+from xuance_envs.engine.ray.authenticated_connection import header
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import SubprocVecEnv_Gym
 from xuance_envs.measure import Runner, StepLoop, sample_actions
@@ -373,7 +373,7 @@ def count_traffic(
     """Counts what the caller asks, and what it is answered."""
     asked: list[int] = []
     got: list[int] = []
-    pack, unpack = worker_actor.pack_asks, worker_actor.unpack_answers
+    pack, unpack = actor_client.pack_requests, actor_client.unpack_replies
 
     def counted_pack(*given: Any) -> bytes:
         request = pack(*given)
@@ -389,8 +389,8 @@ def count_traffic(
         actions = sample_actions(envs.action_space, envs.num_envs)
         envs.step(actions[0])  # which tells the keys of infos
         with (
-            mock.patch.object(worker_actor, "pack_asks", counted_pack),
-            mock.patch.object(worker_actor, "unpack_answers", counted_unpack),
+            mock.patch.object(actor_client, "pack_requests", counted_pack),
+            mock.patch.object(actor_client, "unpack_replies", counted_unpack),
         ):
             for batch in islice(cycle(actions), steps):
                 envs.step(batch)

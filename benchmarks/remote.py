@@ -23,7 +23,7 @@ from benchmarks.shared.sessions import Load, load
 from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
 from xuance_envs.measure import StepLoop, Throughput, sample_actions
-from xuance_envs.remote.connection import Connection
+from xuance_envs.remote.client_session import ApiClient
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 from xuance_envs.report import markdown_table
 
@@ -161,19 +161,17 @@ def served(env_id: str, *more: str) -> Iterator[str]:
 def counted_requests() -> Iterator[list[str]]:
     """The paths of all requests that clients in this process send meanwhile."""
     paths: list[str] = []
-    request = Connection.request
+    request = ApiClient.request
 
-    def counted(
-        self: Connection, method: str, path: str, *args: object, **kwargs: object
-    ) -> object:
+    def counted(self: ApiClient, method: str, path: str, *args: object, **kwargs: object) -> object:
         paths.append(path)
         return request(self, method, path, *args, **kwargs)  # type: ignore[arg-type]
 
-    Connection.request = counted  # type: ignore[method-assign]
+    ApiClient.request = counted  # type: ignore[method-assign]
     try:
         yield paths
     finally:
-        Connection.request = request  # type: ignore[method-assign]
+        ApiClient.request = request  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ import numpy as np
 from benchmarks.shared.question import add_outputs, add_rounds, begin, finish, make_parser
 from xuance_envs import Atari_Env, Gym_Env, SubprocVecEnv
 from xuance_envs.report import markdown_table
-from xuance_envs.state.recording import record
-from xuance_envs.state.single import StateOfEnv
+from xuance_envs.state.checkpointer import EnvCheckpointer
+from xuance_envs.state.recorders import record
 
 ENVS: dict[str, Callable[[], Any]] = {
     "CartPole": partial(Gym_Env, "CartPole-v1"),
@@ -64,11 +64,11 @@ def of_one(name: str, args: argparse.Namespace) -> dict[str, Any]:
         each.reset(seed=0)
     actions = actions_of(env, args.steps)
     stepped(env, actions)
-    source, target = StateOfEnv(env), StateOfEnv(twin)
+    source, target = EnvCheckpointer(env), EnvCheckpointer(twin)
     data = source.save()
 
     def load() -> None:
-        target.prepare(data, trusted=False).put_in()
+        target.prepare(data, trusted=False).apply()
 
     load()
     save_time, load_time = microseconds(source.save, 200), microseconds(load, 200)

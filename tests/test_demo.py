@@ -45,7 +45,7 @@ def test_the_demo_learns_draws_and_records(tmp_path, capsys):
 
 
 def test_training_that_reaches_no_goal_is_said_to_have_stopped(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(demo, "MOST_STEPS", 1)
+    monkeypatch.setattr(demo, "MAX_STEPS", 1)
     assert not demo.show_learning(seed=1, goal=500.0, out=tmp_path)
     assert "STOPPED after" in capsys.readouterr().out
 
@@ -54,7 +54,7 @@ def test_the_same_seed_gives_the_same_agent():
     courses = [demo.train(seed, 25.0)[1] for seed in (3, 3, 4)]
     assert courses[0].episodes == courses[1].episodes
     assert courses[0].episodes != courses[2].episodes
-    assert all(course.mean_return >= 25 for course in courses)
+    assert all(history.mean_return >= 25 for history in courses)
 
 
 def test_what_the_example_defines_reaches_workers_that_cannot_import_it(ppo):
@@ -112,8 +112,8 @@ def test_the_example_learns_to_drive_a_taxi(ppo, one_thread):
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
 def test_cartpole_is_solved(seed):
-    _, course = demo.train(seed, demo.GOAL)
-    assert course.mean_return >= demo.GOAL
+    _, history = demo.train(seed, demo.GOAL)
+    assert history.mean_return >= demo.GOAL
 
 
 # --- the example --------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def test_what_is_missing_is_said_with_what_installs_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(doctor.EXTRAS, "remote", ("no_such_module", "httpx"))
-    monkeypatch.setattr(doctor, "_try", lambda make: None)
+    monkeypatch.setattr(doctor, "_smoke_test", lambda make: None)
     run_doctor()
     text = capsys.readouterr().out
     assert 'no_such_module missing: pip install "xuance_envs[remote]"' in text
@@ -73,7 +73,7 @@ def test_a_clone_that_is_not_installed_is_said_with_what_installs_it(
         raise doctor.PackageNotFoundError(name)
 
     monkeypatch.setattr(doctor, "version", nothing_is)
-    monkeypatch.setattr(doctor, "_try", lambda make: None)
+    monkeypatch.setattr(doctor, "_smoke_test", lambda make: None)
     run_doctor()
     clone = Path(xuance_envs.__file__).parents[1]
     assert f'not installed: pip install "{clone}"' in capsys.readouterr().out

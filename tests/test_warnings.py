@@ -40,7 +40,7 @@ def test_every_warning_of_the_package_asks_for_its_callers_line() -> None:
         for where, call in found.items()
     }
     assert len(levels) >= 6
-    assert {where for where, level in levels.items() if level != ["callers_level()"]} == set()
+    assert {where for where, level in levels.items() if level != ["caller_stacklevel()"]} == set()
 
 
 class Hoarding(Collector):

@@ -7,6 +7,6 @@ importing the package loads none of its parts, and nothing that only some of the
 from __future__ import annotations
 
 from xuance_envs._version import __version__ as __version__
-from xuance_envs.public_names import public_names
+from xuance_envs.lazy_exports import lazy_exports
 
-__getattr__, __dir__ = public_names(__name__)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -20,6 +20,12 @@ import numpy as np
 from xuance_envs import tuning
 from xuance_envs.doctor import add_doctor_arguments, run_doctor
 from xuance_envs.errors import EnvError, StateError
+from xuance_envs.file_commands import (
+    add_replay_arguments,
+    add_state_arguments,
+    run_replay,
+    run_state,
+)
 from xuance_envs.gym.atari_games import UnknownGameError, full_id
 from xuance_envs.gym.gym_env import Atari_Env, Gym_Env
 from xuance_envs.gym.gym_vec_env import (
@@ -29,15 +35,9 @@ from xuance_envs.gym.gym_vec_env import (
     SubprocVecEnv_Gym,
 )
 from xuance_envs.measure import StepLoop, Throughput, measure, progress_ticks, sample_actions
-from xuance_envs.remote.access.console import add_sessions_arguments, run_sessions
+from xuance_envs.remote.access.sessions_cli import add_sessions_arguments, run_sessions
 from xuance_envs.remote.cli import ServeError, add_serve_arguments, run_serve
 from xuance_envs.report import markdown_table, plot_throughput
-from xuance_envs.saved_files import (
-    add_replay_arguments,
-    add_state_arguments,
-    run_replay,
-    run_state,
-)
 from xuance_envs.tuning import autotune
 
 if TYPE_CHECKING:
@@ -78,14 +78,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo steps.
-
-    Attributes:
-        env_id: as the user gave it.
-        env_fn: makes one environment.
-        backends: what steps many of them.
-        num_envs: how many of them, one number after another, unless the user says.
-    """
+    """What the demo steps."""
 
     env_id: str
     env_fn: Callable[[], Any]

@@ -27,7 +27,7 @@ from xuance_envs.rollout.collector import RolloutCollector
 from xuance_envs.rollout.recorder import GifRecorder
 from xuance_envs.transforms.normalize_observations import NormalizeObservations
 
-__all__ = ["ENV_ID", "GOAL", "Course", "load_example", "record", "show_learning", "train"]
+__all__ = ["ENV_ID", "GOAL", "TrainingHistory", "load_example", "record", "show_learning", "train"]
 
 ENV_ID = "CartPole-v1"
 GOAL = 475.0
@@ -37,21 +37,13 @@ NUM_ENVS = 32
 EPISODES = 100
 """How many of the last episodes the mean return is of."""
 
-MOST_STEPS = 1_000_000
+MAX_STEPS = 1_000_000
 GIF_FPS = 50.0
 
 
 @dataclass
-class Course:
-    """How a training went.
-
-    Attributes:
-        steps: environment steps taken.
-        seconds: how long they took, learning included.
-        episodes: environment steps so far and return, of each episode that finished.
-        means: environment steps so far and mean return of the last episodes, after each rollout.
-        scale: what the environments had learned of the scale in which the agent sees.
-    """
+class TrainingHistory:
+    """How a training went."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -66,43 +58,30 @@ class Course:
 
 
 def show_learning(seed: int, goal: float, out: Path) -> bool:
-    """Train an agent, and leave a picture of how it learned and a recording of what it learned.
-
-    Args:
-        seed: the same seed gives the same agent.
-        goal: the mean return of the last 100 episodes at which training ends.
-        out: the folder for both.
-
-    Returns:
-        Whether it reached the goal.
-    """
+    """Train an agent, and leave a picture of how it learned and a recording of what it learned."""
     print(
         f"\nPPO learns {ENV_ID} in {NUM_ENVS} environments (SubprocVecEnv_Gym, seed {seed}), until "
         f"the mean return\nof the last {EPISODES} episodes is {goal:g}:",
         flush=True,
     )
-    agent, course = train(seed, goal)
-    reached = course.mean_return >= goal
+    agent, history = train(seed, goal)
+    reached = history.mean_return >= goal
     print(
-        f"{'learned' if reached else 'STOPPED'} after {course.seconds:.1f} s and "
-        f"{course.steps:,} environment steps: mean return {course.mean_return:.1f}"
+        f"{'learned' if reached else 'STOPPED'} after {history.seconds:.1f} s and "
+        f"{history.steps:,} environment steps: mean return {history.mean_return:.1f}"
     )
     curve = out / f"{ENV_ID}-learning.png"
     plot_learning(
-        course.episodes, course.means, curve, title=f"PPO on {ENV_ID}, seed {seed}", goal=goal
+        history.episodes, history.means, curve, title=f"PPO on {ENV_ID}, seed {seed}", goal=goal
     )
     print("The learning curve and a recording of the trained agent are in", flush=True)
     print(curve)
-    print(record(agent, course.scale, out / f"{ENV_ID}-agent.gif", seed), flush=True)
+    print(record(agent, history.scale, out / f"{ENV_ID}-agent.gif", seed), flush=True)
     return reached
 
 
-def train(seed: int, goal: float) -> tuple[Any, Course]:
-    """Train until the mean return of the last episodes reaches a goal, showing progress.
-
-    Returns:
-        The agent, and how it went.
-    """
+def train(seed: int, goal: float) -> tuple[Any, TrainingHistory]:
+    """Train until the mean return of the last episodes reaches a goal, showing progress."""
     ppo = load_example()
     torch.manual_seed(seed)
     # Small layers are quicker with one thread, and the workers need the other cores.
@@ -110,7 +89,7 @@ def train(seed: int, goal: float) -> tuple[Any, Course]:
     torch.set_num_threads(1)
     settings = ppo.Settings()
     last: deque[float] = deque(maxlen=EPISODES)
-    course = Course()
+    history = TrainingHistory()
     envs = NormalizeObservations(
         SubprocVecEnv_Gym([partial(Gym_Env, ENV_ID)] * NUM_ENVS, copy=False, caller_steps=True)
     )
@@ -121,32 +100,22 @@ def train(seed: int, goal: float) -> tuple[Any, Course]:
         tqdm(unit=" steps", unit_scale=True, desc="learning") as bar,
     ):
         for _ in ppo.train(collector, agent, settings):
-            course.steps = collector.global_steps
+            history.steps = collector.global_steps
             last.extend(collector.finished_ep_returns)
-            course.episodes += [(course.steps, score) for score in collector.finished_ep_returns]
-            course.means.append((course.steps, float(np.mean(last)) if last else 0.0))
-            bar.set_postfix_str(f"mean return {course.mean_return:.1f}", refresh=False)
-            bar.update(course.steps - bar.n)
-            enough = len(last) == EPISODES and course.mean_return >= goal
-            if enough or course.steps >= MOST_STEPS:
+            history.episodes += [(history.steps, score) for score in collector.finished_ep_returns]
+            history.means.append((history.steps, float(np.mean(last)) if last else 0.0))
+            bar.set_postfix_str(f"mean return {history.mean_return:.1f}", refresh=False)
+            bar.update(history.steps - bar.n)
+            enough = len(last) == EPISODES and history.mean_return >= goal
+            if enough or history.steps >= MAX_STEPS:
                 break
-    course.seconds, course.scale = time.perf_counter() - start, envs.state_dict()
+    history.seconds, history.scale = time.perf_counter() - start, envs.state_dict()
     torch.set_num_threads(threads)
-    return agent, course
+    return agent, history
 
 
 def record(agent: Any, scale: dict[str, Any], path: Path, seed: int) -> Path:
-    """Record one episode of an agent as a GIF.
-
-    Args:
-        agent: the agent.
-        scale: in which it sees.
-        path: where the recording goes.
-        seed: of the episode.
-
-    Returns:
-        The path.
-    """
+    """Record one episode of an agent as a GIF."""
     envs = NormalizeObservations(
         DummyVecEnv_Gym([partial(Gym_Env, ENV_ID, render_mode="rgb_array")])
     )

@@ -59,21 +59,17 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_doctor(args: argparse.Namespace) -> None:
-    """Print what there is here, and try a vector environment of each kind.
-
-    Raises:
-        SystemExit: one of them does not work here; its status is 1.
-    """
+    """Print what there is here, and try a vector environment of each kind."""
     for title, rows in (("Versions", _versions()), ("This machine", _machine())):
         print(f"## {title}\n\n{markdown_table(('what', 'here'), list(rows))}\n")
     print(f"## Extras\n\n{markdown_table(('extra', 'installed'), list(map(_extra, EXTRAS)))}\n")
     print(f"## {STEPS} steps of 4 {ENV}\n")
     failed = 0
-    for name, make in _kinds(args.ray):
+    for name, make in _backends(args.ray):
         start = time.perf_counter()
         print(f"{name:34}", end="", flush=True)
         try:
-            _try(make)
+            _smoke_test(make)
         except Exception as error:
             failed += 1
             print(f"failed: {type(error).__name__}: {error}")
@@ -126,7 +122,7 @@ def _extra(extra: str) -> list[str]:
     return [extra, f'{", ".join(missing)} missing: pip install "xuance_envs[{extra}]"']
 
 
-def _kinds(with_ray: bool) -> Iterator[tuple[str, Callable[[], AbstractContextManager[Any]]]]:
+def _backends(with_ray: bool) -> Iterator[tuple[str, Callable[[], AbstractContextManager[Any]]]]:
     """The kinds of vector environments that can be made here, and what makes one of each."""
     functions = [_cartpole] * 4
     classes: dict[str, Callable[..., Any]] = {"DummyVecEnv_Gym": DummyVecEnv_Gym}
@@ -146,7 +142,7 @@ def _kinds(with_ray: bool) -> Iterator[tuple[str, Callable[[], AbstractContextMa
     for name, make in classes.items():
         yield name, partial(_closing, make, functions)
     if not _missing("remote"):
-        yield "RemoteVecEnv", _served
+        yield "RemoteVecEnv", _running_server
 
 
 def _closing(make: Callable[..., Any], functions: list[Callable[[], Any]]) -> closing[Any]:
@@ -154,7 +150,7 @@ def _closing(make: Callable[..., Any], functions: list[Callable[[], Any]]) -> cl
 
 
 @contextmanager
-def _served() -> Iterator[Any]:
+def _running_server() -> Iterator[Any]:
     """Environments behind a server that runs for as long as this lasts."""
     from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 
@@ -174,7 +170,7 @@ def _served() -> Iterator[Any]:
             server.terminate()
 
 
-def _try(make: Callable[[], AbstractContextManager[Any]]) -> None:
+def _smoke_test(make: Callable[[], AbstractContextManager[Any]]) -> None:
     with make() as envs:
         envs.reset()
         for _ in range(STEPS):

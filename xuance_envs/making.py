@@ -13,8 +13,8 @@ from gymnasium import VectorizeMode
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
+from xuance_envs.compat.gymnasium_make_vec import Wrappers, make_gymnasium_vec, wrapped
 from xuance_envs.compat.native import make_native
-from xuance_envs.compat.vectorized import Wrappers, make_vectorized, wrapped
 from xuance_envs.gym.atari_games import UnknownGameError, full_id
 from xuance_envs.gym.gym_env import Atari_Env, Gym_Env
 from xuance_envs.transforms.normalize_observations import NormalizeObservations
@@ -132,7 +132,7 @@ def make_vec(
                 f"vectorization_mode={vectorization_mode!r} makes what gymnasium.make_vec does: "
                 "expected no backend, allow_native, normalize or seed with it; reset takes a seed"
             )
-        return make_vectorized(
+        return make_gymnasium_vec(
             _registered_id(env_id),
             num_envs,
             vectorization_mode,

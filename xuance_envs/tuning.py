@@ -46,43 +46,43 @@ The best time counts: whatever else a machine does makes a round slower, and nev
 SAMPLED_STEPS = 64
 """For how many steps actions are drawn: drawing them can take longer than stepping."""
 
-MAKING_SECONDS = 0.5
+MAX_MAKING_SECONDS = 0.5
 """How long making all candidates' environments may take: only so many of them are made."""
 
-LONG_MAKING = 2.0
+SLOW_MAKING_SECONDS = 2.0
 """What takes longer, in seconds, is not made twice to learn how much of it was imports."""
 
-FEWEST_EACH = 2
+MIN_ENVS_PER_CPU = 2
 """If that is not enough for so many per CPU, figures are estimated from one environment."""
 
-WAITING = 0.7
-SLEEPS = 0.5
+MAX_WAITING_CPU_FRACTION = 0.7
+MIN_SLEEPS_PER_STEP = 0.5
 """Environments are taken to wait if their steps use less of a CPU, and sleep so often each."""
 
-TELLS_SLEEPS = sys.platform != "win32"
+CAN_COUNT_SLEEPS = sys.platform != "win32"
 
 MAX_WORKERS = 64
 """The most processes that waiting environments are given."""
 
-QUICK = 20e-6
+MIN_PARALLEL_SECONDS = 20e-6
 """Where stepping all environments here takes less, in seconds, no process can be faster."""
 
-OVERHEAD = 60e-6
+WORKER_OVERHEAD = 60e-6
 """About what a step costs besides that processes take part in, for estimates, in seconds.
 
 Half of that where one of them is this one.
 """
 
-LIKELY = 0.5
+MIN_EXPECTED_RATIO = 0.5
 """Only what may be expected to be within this of the fastest is measured."""
 
-TOLD_APART = 0.9
+MEASUREMENT_TOLERANCE = 0.9
 """A measurement of a moment says little about which of two within this is the faster one.
 
 Of those the one is taken that ought to be the fastest by the work to be done.
 """
 
-NEARLY = 0.97
+SIMPLER_CHOICE_TOLERANCE = 0.97
 """A simpler choice is taken if it ought to be within this of that."""
 
 
@@ -211,7 +211,7 @@ def autotune(
     estimates = _estimates(probe, num_envs)
     plan = _Plan.of(estimates, probe, num_envs, bool(makers))
     figures = _measured(plan, makers, env_fn, progress)
-    measured = _for_all(plan, figures, probe, num_envs)
+    measured = _scaled_to_all(plan, figures, probe, num_envs)
     measured += [Candidate(name, {}, figures[name].best, True) for name in makers]
     by_name = {each.name: each for each in [*estimates, *measured]}
     candidates = tuple(by_name.values())
@@ -260,9 +260,9 @@ def backend_for(
 
 def _chosen(candidates: Sequence[Candidate], expected: Mapping[str, float]) -> Candidate:
     """The best candidate; where figures do not tell some apart, by what was expected of them."""
-    close = TOLD_APART * max(each.steps_per_second for each in candidates)
+    close = MEASUREMENT_TOLERANCE * max(each.steps_per_second for each in candidates)
     best = [each for each in candidates if each.steps_per_second >= close]
-    nearly = NEARLY * max(expected.get(each.name, 0.0) for each in best)
+    nearly = SIMPLER_CHOICE_TOLERANCE * max(expected.get(each.name, 0.0) for each in best)
     return next(each for each in best if expected.get(each.name, 0.0) >= nearly)
 
 
@@ -273,7 +273,7 @@ class _Probe:
         start = time.perf_counter()
         with DummyVecEnv([env_fn]) as envs:
             self.making_time = time.perf_counter() - start
-            if self.making_time < LONG_MAKING:
+            if self.making_time < SLOW_MAKING_SECONDS:
                 self.making_time = _seconds_to_make(env_fn)
             envs.reset(seed=0)
             loop = StepLoop(envs, 1, sample_actions(envs.action_space, 1, steps=SAMPLED_STEPS))
@@ -288,8 +288,8 @@ class _Probe:
                 steps += batch
                 batch = min(2 * batch, 256)
         self.cpu_fraction = min(1.0, cpu / wall)
-        sleepy = sleeps >= SLEEPS * steps or not TELLS_SLEEPS
-        self.waits = self.cpu_fraction < WAITING and sleepy
+        sleepy = sleeps >= MIN_SLEEPS_PER_STEP * steps or not CAN_COUNT_SLEEPS
+        self.waits = self.cpu_fraction < MAX_WAITING_CPU_FRACTION and sleepy
         if not self.waits:  # whatever time it had no CPU for, others had taken
             wall, self.cpu_fraction = min(wall, cpu), 1.0
         self.step_time = wall / steps
@@ -320,12 +320,12 @@ def _estimates(probe: _Probe, num_envs: int) -> list[Candidate]:
     if probe.waits:
         workers = min(num_envs, MAX_WORKERS, math.ceil(cpus / max(probe.cpu_fraction, 1e-3)))
         in_series = math.ceil(num_envs / workers)
-        step = probe.step_time * in_series + OVERHEAD
+        step = probe.step_time * in_series + WORKER_OVERHEAD
         candidates.append(Candidate("subproc", {"in_series": in_series}, num_envs / step))
     if cpus > 1:
         share = probe.step_time * math.ceil(num_envs / cpus)
-        candidates.append(Candidate("subproc", {}, num_envs / (share + OVERHEAD)))
-        rate = num_envs / (share + OVERHEAD / 2)
+        candidates.append(Candidate("subproc", {}, num_envs / (share + WORKER_OVERHEAD)))
+        rate = num_envs / (share + WORKER_OVERHEAD / 2)
         candidates.append(Candidate("subproc", {"caller_steps": True}, rate))
     return candidates
 
@@ -357,10 +357,10 @@ class _Plan:
         if len(estimates) == 1 and not others:
             because = "there is nothing to share out" if num_envs == 1 else "there is one CPU"
             return cls.nothing(because)
-        if num_envs * probe.step_time < QUICK and not others:
+        if num_envs * probe.step_time < MIN_PARALLEL_SECONDS and not others:
             return cls.nothing("stepping all of them here takes less time than waking a process")
         best = max(each.steps_per_second for each in estimates)
-        likely = [each for each in estimates if each.steps_per_second > LIKELY * best]
+        likely = [each for each in estimates if each.steps_per_second > MIN_EXPECTED_RATIO * best]
         count = _affordable(likely, probe, num_envs)
         if not count:
             return cls.nothing(
@@ -383,11 +383,11 @@ def _affordable(candidates: Sequence[Candidate], probe: _Probe, num_envs: int) -
     cpus = available_cpus()
     # Workers make theirs at the same time.
     one_each = sum(1 if each.backend == "dummy" else 1 / cpus for each in candidates)
-    count = math.floor(MAKING_SECONDS / max(probe.making_time * one_each, 1e-9))
+    count = math.floor(MAX_MAKING_SECONDS / max(probe.making_time * one_each, 1e-9))
     if count >= num_envs:
         return num_envs
     count -= count % cpus  # for even shares
-    return count if count >= FEWEST_EACH * cpus else 0
+    return count if count >= MIN_ENVS_PER_CPU * cpus else 0
 
 
 def _measured(
@@ -413,7 +413,7 @@ def _measured(
         return measure(runners, rounds=ROUNDS, seconds=ROUND_SECONDS, progress=progress)
 
 
-def _for_all(
+def _scaled_to_all(
     plan: _Plan, figures: Mapping[str, Throughput], probe: _Probe, num_envs: int
 ) -> list[Candidate]:
     """The plan's candidates with their figures; more environments take their share longer."""

@@ -16,7 +16,7 @@ import msgpack
 
 __all__ = ["Attacker", "longest_waits", "watched_health"]
 
-API = "/api/v1"
+API_PREFIX = "/api/v1"
 MANY = 2**20
 
 
@@ -61,8 +61,8 @@ class Attacker:
 
     def renew(self) -> None:
         if self._session:
-            self._client.delete(f"{API}/session/{self._session}")
-        answer = self._client.post(f"{API}/session/create", json={}).json()
+            self._client.delete(f"{API_PREFIX}/session/{self._session}")
+        answer = self._client.post(f"{API_PREFIX}/session/create", json={}).json()
         self._session = answer.get("session_id", "")
         self._post("create", num_envs=8)
         self._post("vectorized_reset")
@@ -70,7 +70,7 @@ class Attacker:
     def _post(self, path: str, **message: Any) -> httpx.Response:
         body = msgpack.packb({"session_id": self._session, **message})
         headers = {"Content-Type": "application/msgpack"}
-        return self._client.post(f"{API}/episode/{path}", content=body, headers=headers)
+        return self._client.post(f"{API_PREFIX}/episode/{path}", content=body, headers=headers)
 
     def _connection(self) -> socket.socket:
         host, port = self._url.removeprefix("http://").split(":")
@@ -93,7 +93,9 @@ class Attacker:
         for content in (b"\x80", b"\x90", b"\xc0"):
             body = b"\xdd" + (14 * MANY).to_bytes(4, "big") + content * (14 * MANY)
             headers = {"Content-Type": "application/msgpack"}
-            self._client.post(f"{API}/episode/vectorized_step", content=body, headers=headers)
+            self._client.post(
+                f"{API_PREFIX}/episode/vectorized_step", content=body, headers=headers
+            )
 
     def keys(self) -> None:
         items = [{"$": "int", "data": hex(k * (2**61 - 1))} for k in range(4000)]
@@ -105,7 +107,7 @@ class Attacker:
 
     def unread(self) -> None:
         body = msgpack.packb({"session_id": self._session, "actions": [1] * 8, "steps": 1000})
-        head = f"POST {API}/episode/vectorized_step HTTP/1.1\r\nHost: localhost\r\n"
+        head = f"POST {API_PREFIX}/episode/vectorized_step HTTP/1.1\r\nHost: localhost\r\n"
         head += f"Authorization: {self._client.headers['Authorization']}\r\n"
         head += "Content-Type: application/msgpack\r\nAccept: application/json\r\n"
         with closing(self._connection()) as connection:
@@ -114,7 +116,7 @@ class Attacker:
 
     def json(self) -> None:
         message = {"session_id": self._session, "actions": [[0.5] * 60_000] * 8}
-        self._client.post(f"{API}/episode/vectorized_step", json=message)
+        self._client.post(f"{API_PREFIX}/episode/vectorized_step", json=message)
 
     def environments(self) -> None:
         for _ in range(20):

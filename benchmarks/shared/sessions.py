@@ -14,7 +14,7 @@ import numpy as np
 
 __all__ = ["Load", "load"]
 
-API = "/api/v1"
+API_PREFIX = "/api/v1"
 EVERY = 0.01
 """Seconds between two looks at the server's health: one after the other would be a load itself."""
 
@@ -91,7 +91,7 @@ def load(
     data = np.zeros(num_envs, np.int64).tobytes()
     array = {"$": "array", "dtype": "int64", "shape": [num_envs], "data": data}
     actions = {"actions": array}
-    with httpx.Client(base_url=url + API, timeout=120) as client:
+    with httpx.Client(base_url=url + API_PREFIX, timeout=120) as client:
         for number in range(sessions):
             session = client.post("session/create", json={}).json()["session_id"]
             message = {"session_id": session}
@@ -128,7 +128,7 @@ def _measured(all_of_them: list[_Session], health: _Session, seconds: float) -> 
 
 
 _STEP = (
-    f"POST {API}/episode/vectorized_step HTTP/1.1\r\nHost: localhost\r\n"
+    f"POST {API_PREFIX}/episode/vectorized_step HTTP/1.1\r\nHost: localhost\r\n"
     "Accept: application/msgpack\r\nContent-Type: application/msgpack\r\n"
 ).encode() + b"Content-Length: %d\r\n\r\n"
 

@@ -19,8 +19,8 @@ from interrupted_steps import (
 )
 from interrupts import Instant
 
+from xuance_envs.compat.env_functions import call_method
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
-from xuance_envs.compat.in_env_process import call_method
 from xuance_envs.compat.stepping import ProcessStepper, SerialStepper
 from xuance_envs.engine.group.outcome import Autoreset
 

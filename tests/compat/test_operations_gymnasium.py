@@ -12,7 +12,7 @@ import pytest
 from example_envs import TalliedEnv
 from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode
-from operations import ENV_FNS, NUM_ENVS, Beside, a_call, a_name, a_seed, operation, values
+from operations import ENV_FNS, NUM_ENVS, LockstepPair, a_call, a_name, a_seed, operation, values
 
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
 
@@ -35,7 +35,7 @@ pairs = pytest.mark.parametrize("name", PAIRS)
 modes = pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.value)
 
 
-class BesideGymnasium(Beside):
+class BesideGymnasium(LockstepPair):
     """Leaves out what Gymnasium's two classes do differently, and ours like one of them."""
 
     def __init__(self, envs, reference):

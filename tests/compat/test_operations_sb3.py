@@ -10,7 +10,7 @@ import numpy as np
 import operations
 import pytest
 from example_envs import Wrapped
-from operations import ENV_FNS, NUM_ENVS, Beside, a_call, a_name, a_value, operation, some
+from operations import ENV_FNS, NUM_ENVS, LockstepPair, a_call, a_name, a_value, operation, some
 
 theirs = pytest.importorskip("stable_baselines3.common.vec_env")
 
@@ -31,7 +31,7 @@ PAIRS = {
 pairs = pytest.mark.parametrize("name", PAIRS)
 
 
-class BesideSB3(Beside):
+class BesideSB3(LockstepPair):
     """Leaves out what is known to differ: see "Coming from Stable-Baselines3"."""
 
     closed = False

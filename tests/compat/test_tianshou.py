@@ -392,11 +392,11 @@ def test_an_interrupt_while_two_arrive_loses_neither(closing, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(stepper._ledger, "wait", lambda _, timeout: wait(2, timeout))
-        patched.setattr(stepper, "_come", Interrupted())
+        patched.setattr(stepper, "_finished_in_arrays", Interrupted())
         with pytest.raises(KeyboardInterrupt):
             envs.step([0, 0])
-        one_of_them = dict(stepper._come)
-    stepper._come = one_of_them
+        one_of_them = dict(stepper._finished_in_arrays)
+    stepper._finished_in_arrays = one_of_them
     assert len(one_of_them) == 1
     assert received(envs, []) == [(0, 1), (1, 1)]
     assert received(envs, [envs.step([0, 0])]) == [(0, 2), (1, 2)]

@@ -10,7 +10,7 @@ import operations
 import pytest
 from example_envs import Wrapped
 from gymnasium.vector import AutoresetMode
-from operations import Beside, operation
+from operations import LockstepPair, operation
 from unusual_envs import GymnasiumModelEnv, SelfReplacingEnv, TakingEnv
 
 from xuance_envs.compat.gymnasium import AsyncVectorEnv, SyncVectorEnv
@@ -66,7 +66,7 @@ def test_of_the_serial_one_they_are_the_callers_as_of_gymnasiums(closing):
 
 def assert_alike(kind, env_fn, mode, steps):
     made = [of([env_fn] * 4, autoreset_mode=mode) for of in (gymnasium.vector.SyncVectorEnv, kind)]
-    with operations.closing(Beside(*reversed(made))) as beside:
+    with operations.closing(LockstepPair(*reversed(made))) as beside:
         for done in steps:
             beside.do(done)
 

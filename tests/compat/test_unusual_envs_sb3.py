@@ -58,7 +58,7 @@ def test_of_the_serial_one_they_are_the_callers_as_of_theirs(closing):
         assert envs.env_method("is_held", value) == [True] * 4
 
 
-class Beside(operations.Beside):
+class LockstepPair(operations.LockstepPair):
     def plain(self, value):
         if not isinstance(value, tuple):
             return value
@@ -67,7 +67,9 @@ class Beside(operations.Beside):
 
 
 def assert_alike(kind, env_fn, steps):
-    with operations.closing(Beside(kind([env_fn] * 4), theirs.DummyVecEnv([env_fn] * 4))) as beside:
+    with operations.closing(
+        LockstepPair(kind([env_fn] * 4), theirs.DummyVecEnv([env_fn] * 4))
+    ) as beside:
         for done in steps:
             beside.do(done)
 

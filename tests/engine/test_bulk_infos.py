@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from info_arrays import info_arrays
 
-from xuance_envs.engine.data.bulk_infos import BulkInfoWriter, RowRests
+from xuance_envs.engine.data.bulk_infos import BulkInfoWriter, LazyRowExtras
 from xuance_envs.engine.data.info_batch import InfoColumns
-from xuance_envs.engine.data.info_columns import MAX_COLUMNS, NUMBERS, kind_of
+from xuance_envs.engine.data.info_columns import MAX_COLUMNS, NUMBER_KINDS, kind_of
 from xuance_envs.engine.data.step_infos import StepInfos
 
 NUM = 3
@@ -36,34 +36,34 @@ def infos():
 
 @pytest.mark.parametrize("kind", [int, float, bool, np.int32, np.uint8, np.float32, np.bool_])
 def test_values_come_back_in_their_type(infos, kind):
-    assert infos.writer.write("key", NUMBERS[kind], np.array([0, 1, 1]))
+    assert infos.writer.write("key", NUMBER_KINDS[kind], np.array([0, 1, 1]))
     values = [info["key"] for info in infos.all]
     assert values == [0, 1, 1]
     assert {type(value) for value in values} == {kind}
 
 
 def test_some_can_be_written_and_cleared(infos):
-    infos.writer.write("a", NUMBERS[int], np.arange(NUM))
-    infos.writer.write("b", NUMBERS[float], 0.5, np.array([0, 2]))
+    infos.writer.write("a", NUMBER_KINDS[int], np.arange(NUM))
+    infos.writer.write("b", NUMBER_KINDS[float], 0.5, np.array([0, 2]))
     assert infos.all == [{"a": 0, "b": 0.5}, {"a": 1}, {"a": 2, "b": 0.5}]
     infos.writer.clear(np.array([0]))
     assert infos.all == [{}, {"a": 1}, {"a": 2, "b": 0.5}]
-    infos.writer.write("a", NUMBERS[int], np.arange(NUM))
+    infos.writer.write("a", NUMBER_KINDS[int], np.arange(NUM))
     assert infos.all[0] == {"a": 0}
 
 
 def test_a_mask_says_who_has_a_key(infos):
-    infos.writer.write("a", NUMBERS[int], np.arange(NUM), mask=np.array([True, False, True]))
+    infos.writer.write("a", NUMBER_KINDS[int], np.arange(NUM), mask=np.array([True, False, True]))
     assert infos.all == [{"a": 0}, {}, {"a": 2}]
-    infos.writer.write("a", NUMBERS[int], np.arange(NUM))
+    infos.writer.write("a", NUMBER_KINDS[int], np.arange(NUM))
     assert infos.all[1] == {"a": 1}
 
 
 def test_what_has_no_column_is_left_to_the_caller(infos):
     assert not infos.writer.write("text", kind_of("a"), np.array(["a"] * NUM))
     for number in range(MAX_COLUMNS):
-        assert infos.writer.write(str(number), NUMBERS[int], number)
-    assert not infos.writer.write("one more", NUMBERS[int], 1)
+        assert infos.writer.write(str(number), NUMBER_KINDS[int], number)
+    assert not infos.writer.write("one more", NUMBER_KINDS[int], 1)
 
 
 def test_rests_are_made_when_they_are_looked_at():
@@ -71,10 +71,10 @@ def test_rests_are_made_when_they_are_looked_at():
         "ram": (np.arange(6).reshape(2, 3), None),
         "b": (np.arange(2), np.array([True, False])),
     }
-    rests = RowRests(parts, np.array([1, 4]))
+    rests = LazyRowExtras(parts, np.array([1, 4]))
     assert (list(rests), len(rests), 0 in rests, 4 in rests) == ([1, 4], 2, False, True)
     thaw, frozen = rests[4]
     assert thaw(frozen)["ram"].tolist() == [3, 4, 5]
     assert "b" not in thaw(frozen)
     assert not np.shares_memory(thaw(frozen)["ram"], parts["ram"][0])
-    assert not RowRests({}, np.arange(3))
+    assert not LazyRowExtras({}, np.arange(3))

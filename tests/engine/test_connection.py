@@ -18,26 +18,26 @@ import numpy as np
 import pytest
 from interrupts import Instant
 
-from xuance_envs.engine.process.doorbell import PeerGoneError
-from xuance_envs.engine.ray import connection, ways
-from xuance_envs.engine.ray.actor import ActorPlan, GroupsActor
-from xuance_envs.engine.ray.cluster import LostError
-from xuance_envs.engine.ray.connection import (
-    Door,
-    Incoming,
-    StrangerError,
-    connected,
+from xuance_envs.engine.process.channel import PeerGoneError
+from xuance_envs.engine.ray import authenticated_connection, transports
+from xuance_envs.engine.ray.actor import ActorPlan, BaseGroupActor
+from xuance_envs.engine.ray.authenticated_connection import (
+    AuthenticationError,
+    Listener,
+    MessageReader,
+    connect_authenticated,
     header,
     send_message,
 )
-from xuance_envs.engine.ray.serving import ServedActor
-from xuance_envs.engine.ray.ways import BrokenError, Call, Connection
+from xuance_envs.engine.ray.cluster import ActorLostError
+from xuance_envs.engine.ray.connectable_actor import ConnectableActor
+from xuance_envs.engine.ray.transports import Call, ConnectionLostError, SocketTransport
 
 LIVENESS = 20.0
 """Seconds within which it has to go on: this is about whether it does."""
 
 HERE = "127.0.0.1"
-FOLDER = str(Path(ways.__file__).parent)
+FOLDER = str(Path(transports.__file__).parent)
 
 
 def soon() -> float:
@@ -53,9 +53,9 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 @contextlib.contextmanager
 def both_ends(pool: ThreadPoolExecutor, host: str = HERE) -> Iterator[tuple[Any, Any]]:
     """A caller's end of a connection, and an actor's."""
-    door = Door(host)
-    admitted = pool.submit(door.admit, LIVENESS)
-    mine = connected(door.address, door.key, soon(), lambda: None)
+    listener = Listener(host)
+    admitted = pool.submit(listener.accept, LIVENESS)
+    mine = connect_authenticated(listener.address, listener.key, soon(), lambda: None)
     with mine, admitted.result() as theirs:
         yield mine, theirs
 
@@ -75,29 +75,29 @@ def test_who_knows_the_key_is_admitted_and_then_nobody_else(
     pool: ThreadPoolExecutor, host: str
 ) -> None:
     try:
-        door = Door(host)
+        listener = Listener(host)
     except OSError:
         pytest.skip(f"this machine has no {host}")
     called: list[int] = []
-    admitted = pool.submit(door.admit, LIVENESS)
-    mine = connected(door.address, door.key, soon(), lambda: called.append(1))
+    admitted = pool.submit(listener.accept, LIVENESS)
+    mine = connect_authenticated(listener.address, listener.key, soon(), lambda: called.append(1))
     with mine, admitted.result() as theirs:
         assert called == [1]
-        assert nobody_listens_at(door.address)
+        assert nobody_listens_at(listener.address)
         mine.sendall(b"there")
         assert theirs.recv(9) == b"there"
 
 
 def test_a_door_is_shut_when_nobody_comes() -> None:
-    door = Door(HERE)
+    listener = Listener(HERE)
     with pytest.raises(TimeoutError):
-        door.admit(0.0)
-    assert nobody_listens_at(door.address)
+        listener.accept(0.0)
+    assert nobody_listens_at(listener.address)
 
 
 def guessing(address: tuple[str, int]) -> None:
-    with pytest.raises(StrangerError):
-        connected(address, b"x" * 32, soon(), lambda: None)
+    with pytest.raises(AuthenticationError):
+        connect_authenticated(address, b"x" * 32, soon(), lambda: None)
 
 
 def unpickled(address: tuple[str, int]) -> None:
@@ -139,13 +139,13 @@ def marked() -> None:
 def test_a_stranger_is_refused_and_keeps_nobody_out(
     pool: ThreadPoolExecutor, stranger: Callable[[Any], Any]
 ) -> None:
-    door = Door(HERE)
-    admitted = pool.submit(door.admit, LIVENESS)
+    listener = Listener(HERE)
+    admitted = pool.submit(listener.accept, LIVENESS)
     try:
-        held = stranger(door.address)
+        held = stranger(listener.address)
     except ConnectionResetError:  # what it had sent was not even read
         held = None
-    mine = connected(door.address, door.key, soon(), lambda: None)
+    mine = connect_authenticated(listener.address, listener.key, soon(), lambda: None)
     with mine, admitted.result() as theirs:
         theirs.sendall(b"there")
         assert mine.recv(9) == b"there"
@@ -155,11 +155,11 @@ def test_a_stranger_is_refused_and_keeps_nobody_out(
 
 
 def test_an_actor_that_does_not_know_the_key_is_refused(pool: ThreadPoolExecutor) -> None:
-    door = Door(HERE)
-    door.key, key = b"x" * 32, door.key
-    admitted = pool.submit(door.admit, 0.5)
-    with pytest.raises(StrangerError):
-        connected(door.address, key, soon(), lambda: None)
+    listener = Listener(HERE)
+    listener.key, key = b"x" * 32, listener.key
+    admitted = pool.submit(listener.accept, 0.5)
+    with pytest.raises(AuthenticationError):
+        connect_authenticated(listener.address, key, soon(), lambda: None)
     with pytest.raises(TimeoutError):
         admitted.result()
 
@@ -170,7 +170,7 @@ def test_who_is_not_the_actor_is_refused_though_it_admits_anybody(
 ) -> None:
     with socket.create_server((HERE, 0)) as false:
 
-        def admit() -> None:
+        def accept() -> None:
             peer, _ = false.accept()
             with peer:
                 peer.sendall(bytes(32))
@@ -179,15 +179,15 @@ def test_who_is_not_the_actor_is_refused_though_it_admits_anybody(
                     asked += peer.recv(64)
                 peer.sendall(proof(asked[32:]))
 
-        admitted = pool.submit(admit)
-        with pytest.raises(StrangerError):
-            connected(false.getsockname(), b"k" * 32, soon(), lambda: None)
+        admitted = pool.submit(accept)
+        with pytest.raises(AuthenticationError):
+            connect_authenticated(false.getsockname(), b"k" * 32, soon(), lambda: None)
         admitted.result(LIVENESS)
 
 
 def test_nobody_waits_for_ever_for_a_proof() -> None:
     with socket.create_server((HERE, 0)) as mute, pytest.raises(TimeoutError):
-        connected(mute.getsockname(), b"x" * 32, time.monotonic() + 0.2, lambda: None)
+        connect_authenticated(mute.getsockname(), b"x" * 32, time.monotonic() + 0.2, lambda: None)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a fork")
@@ -218,7 +218,7 @@ def as_bytes(number: int, *parts: bytes) -> bytes:
     return header(number, len(body)) + body
 
 
-def all_of(incoming: Incoming) -> list[tuple[int, bytes]]:
+def all_of(incoming: MessageReader) -> list[tuple[int, bytes]]:
     """What has come; leaves nothing."""
     found = []
     while (message := incoming.first()) is not None:
@@ -233,7 +233,7 @@ SENT = [(1, b"a"), (2, b""), (7, b"b" * 100), (8, b"c" * 40), (9, b"")]
 DATA = b"".join(as_bytes(*message) for message in SENT)
 
 
-def take(incoming: Incoming, found: dict[int, bytes]) -> None:
+def take(incoming: MessageReader, found: dict[int, bytes]) -> None:
     """Takes in what has come, as those do who may be interrupted."""
     while True:
         while (message := incoming.first()) is not None:
@@ -246,13 +246,13 @@ def take(incoming: Incoming, found: dict[int, bytes]) -> None:
 
 
 @contextlib.contextmanager
-def one_way(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, Incoming]]:
+def one_way(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, MessageReader]]:
     """Where to send, and what comes of it, with little room."""
-    monkeypatch.setattr(connection, "_ROOM", 64)
+    monkeypatch.setattr(authenticated_connection, "_BUFFER_BYTES", 64)
     mine, theirs = socket.socketpair()
     theirs.setblocking(False)
     with mine, theirs:
-        yield mine, Incoming(theirs)
+        yield mine, MessageReader(theirs)
 
 
 @pytest.mark.parametrize("size", [1, 3, 17, 50, 1000])
@@ -263,7 +263,7 @@ def test_messages_arrive_in_whatever_pieces(size: int, monkeypatch: pytest.Monke
             mine.sendall(DATA[start : start + size])
             take(incoming, found)
         assert list(found.items()) == SENT
-        assert incoming.waiting == 0
+        assert incoming.num_unread == 0
 
 
 def test_an_interrupt_while_messages_are_read_loses_nothing(
@@ -293,9 +293,9 @@ def test_an_interrupt_while_messages_are_read_loses_nothing(
 def test_room_for_a_large_message_is_not_kept(
     pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "_KEPT", 1 << 18)
+    monkeypatch.setattr(authenticated_connection, "_MAX_KEPT_BYTES", 1 << 18)
     with both_ends(pool) as (mine, theirs):
-        incoming = Incoming(theirs)
+        incoming = MessageReader(theirs)
         for number, size in enumerate([1 << 17, 1 << 19, 10]):
             body = os.urandom(size)
             sending = pool.submit(send_message, mine, number, [body])
@@ -314,9 +314,9 @@ def test_a_message_is_the_buffers_it_consists_of(
     parts = [np.arange(3.0), b"", np.zeros((0, 4)), np.ones((2, 2), bool), b"end", np.int8(5)[None]]
     expected = b"".join(parts)  # type: ignore[arg-type]
     with both_ends(pool) as (mine, theirs):
-        incoming = Incoming(mine)
+        incoming = MessageReader(mine)
         for most in (512, 2):
-            monkeypatch.setattr(connection, "_MOST_PARTS", most)
+            monkeypatch.setattr(authenticated_connection, "_MAX_PARTS", most)
             send_message(theirs, 3, parts)
             while not (found := all_of(incoming)):
                 incoming.read()
@@ -325,7 +325,7 @@ def test_a_message_is_the_buffers_it_consists_of(
 
 def test_the_end_of_it_is_told() -> None:
     mine, theirs = socket.socketpair()
-    incoming = Incoming(theirs)
+    incoming = MessageReader(theirs)
     mine.sendall(as_bytes(1, b"whole") + as_bytes(2, b"half")[:-1])
     mine.close()
     incoming.read()
@@ -360,14 +360,14 @@ class Told:
 
 
 def lost() -> None:
-    raise LostError("as told")
+    raise ActorLostError("as told")
 
 
 def gone_on() -> None:
     return
 
 
-def connection_to(peer: socket.socket, cluster: Any) -> tuple[Connection, dict[Call, bytes]]:
+def connection_to(peer: socket.socket, cluster: Any) -> tuple[SocketTransport, dict[Call, bytes]]:
     """A connection, and what its calls have been answered."""
     taken: dict[Call, bytes] = {}
 
@@ -376,7 +376,7 @@ def connection_to(peer: socket.socket, cluster: Any) -> tuple[Connection, dict[C
         taken[call] = bytes(reply)
         call.answers = {}
 
-    return Connection(cluster, take, peer, "served"), taken
+    return SocketTransport(cluster, take, peer, "served"), taken
 
 
 class Peer(threading.Thread):
@@ -389,7 +389,7 @@ class Peer(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        incoming = Incoming(self._peer)
+        incoming = MessageReader(self._peer)
         with contextlib.suppress(PeerGoneError, OSError):
             while True:
                 while (message := incoming.first()) is None:
@@ -440,11 +440,11 @@ def test_answers_may_come_in_another_order_and_forgotten_ones_are_let_go() -> No
     with pytest.raises(TimeoutError):
         way.receive(calls[1], 0.0)
     theirs.sendall(as_bytes(2, b"b")[:-1])
-    assert not way.progresses(calls[1])
+    assert not way.has_progress(calls[1])
     with pytest.raises(TimeoutError):
         way.receive(calls[1], 0.0)
-    assert way.progresses(calls[1])
-    assert not way.progresses(calls[1])
+    assert way.has_progress(calls[1])
+    assert not way.has_progress(calls[1])
     theirs.sendall(b"b")
     way.receive(calls[1], LIVENESS)
     way.close(), theirs.close()
@@ -453,7 +453,7 @@ def test_answers_may_come_in_another_order_and_forgotten_ones_are_let_go() -> No
 def test_one_that_does_not_read_is_not_waited_for_when_it_is_sent_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ways, "LOOK", 0.05)
+    monkeypatch.setattr(transports, "POLL_INTERVAL", 0.05)
     mine, theirs = socket.socketpair()
     way, _ = connection_to(mine, Told())
     call = Call([0], bytes(10_000_000))
@@ -477,21 +477,23 @@ def test_ray_is_asked_what_became_of_an_actor(
     way, _ = connection_to(mine, cluster)
     call = Call([0], b"anything")
     way.send(call)
-    assert way.word is None
+    assert way.status_ref is None
     if not silent:
         theirs.close()
         with pytest.raises(TimeoutError):  # it has not said anything yet
             way.receive(call, 0.1)
-        assert way.word == "served"
+        assert way.status_ref == "served"
     cluster.says = lost
-    with pytest.raises(LostError, match="as told"):
+    with pytest.raises(ActorLostError, match="as told"):
         way.receive(call, LIVENESS if not silent else 0.05)
     cluster.says = gone_on
-    with pytest.raises(BrokenError):
+    with pytest.raises(ConnectionLostError):
         way.receive(call, LIVENESS)
     cluster.says = None
-    monkeypatch.setattr(ways, "TELLING", 0.0)
-    with pytest.raises(LostError, match=r"nothing within 0 s\. The connection to it had broken"):
+    monkeypatch.setattr(transports, "DEATH_REPORT_TIMEOUT", 0.0)
+    with pytest.raises(
+        ActorLostError, match=r"nothing within 0 s\. The connection to it had broken"
+    ):
         way.receive(call, 0.05)
     assert way.send(Call([0], b"more"))  # it is when it is received that it is told
     way.close(), way.close()
@@ -501,7 +503,7 @@ def test_ray_is_asked_what_became_of_an_actor(
 # --- the actor's end ----------------------------------------------------------------------------
 
 
-class Answering(ServedActor):
+class Answering(ConnectableActor):
     """Answers with what it was asked; asked for some of its three groups, it may wait, or fail."""
 
     def __init__(self) -> None:
@@ -509,7 +511,7 @@ class Answering(ServedActor):
         self.go_on = threading.Event()
         self.threads: list[threading.Thread] = []
 
-    def parts_of_answer(self, request: bytes, *states: bytes) -> list[Any]:
+    def answer_buffers(self, request: bytes, *states: bytes) -> list[Any]:
         self.threads.append(threading.current_thread())
         if b"wait" in request:
             assert self.go_on.wait(LIVENESS)
@@ -536,13 +538,13 @@ def served(actor: Answering, pool: ThreadPoolExecutor) -> Iterator[tuple[Any, An
     """A connection to an actor, and what serving it came to."""
     *address, key = actor.listen_at(HERE)
     serving = pool.submit(actor.serve, LIVENESS)
-    with connected((address[0], address[1]), key, soon(), lambda: None) as mine:
+    with connect_authenticated((address[0], address[1]), key, soon(), lambda: None) as mine:
         yield mine, serving
     with contextlib.suppress(ZeroDivisionError):
         serving.result(LIVENESS)
 
 
-def next_of(incoming: Incoming) -> tuple[int, bytes]:
+def next_of(incoming: MessageReader) -> tuple[int, bytes]:
     while (message := incoming.first()) is None:
         incoming.read()
     found = message[0], bytes(message[1])
@@ -555,7 +557,7 @@ def test_some_groups_do_not_wait_for_others_and_all_are_asked_in_one_thread(
 ) -> None:
     actor = Answering()
     with served(actor, pool) as (mine, serving):
-        incoming = Incoming(mine)
+        incoming = MessageReader(mine)
         for number in range(3):
             send_message(mine, number, [asking(3)])
             assert next_of(incoming) == (number, asking(3))
@@ -574,7 +576,7 @@ def test_what_answering_raises_ends_it_and_is_raised(count: int, pool: ThreadPoo
     with served(Answering(), pool) as (mine, serving):
         send_message(mine, 1, [asking(count, b"fail")])
         with pytest.raises(PeerGoneError):
-            next_of(Incoming(mine))
+            next_of(MessageReader(mine))
         with pytest.raises(ZeroDivisionError, match="as told"):
             serving.result(LIVENESS)
 
@@ -589,7 +591,7 @@ def test_a_caller_that_leaves_without_its_answer_ends_it(pool: ThreadPoolExecuto
 
 
 def test_an_actor_that_nobody_connects_to_listens_no_longer() -> None:
-    actor: GroupsActor = Answering()
+    actor: BaseGroupActor = Answering()
     assert isinstance(actor, Answering)
     *address, _ = actor.listen_at(HERE)
     assert actor.serve(0.0) is None

@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from xuance_envs import EnvError
-from xuance_envs.engine.group.failures import failure_of
+from xuance_envs.engine.group.env_errors import make_env_error
 from xuance_envs.engine.serialization import pack_error, unpack_error
 
 
@@ -27,7 +27,7 @@ def no_traceback(monkeypatch):
 
 
 def test_without_a_traceback_the_rest_is_told(no_traceback):
-    error = failure_of(3, "step", MemoryError("all gone"))
+    error = make_env_error(3, "step", MemoryError("all gone"))
     assert isinstance(error, EnvError)
     assert (error.env_index, error.command) == (3, "step")
     assert "MemoryError: all gone" in str(error)

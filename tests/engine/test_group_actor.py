@@ -12,12 +12,12 @@ from gymnasium import spaces
 
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.group.outcome import DONE, Autoreset
-from xuance_envs.engine.group.requests import PLAIN, Reply, Request
-from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, take_news
-from xuance_envs.engine.ray.actor import ActorPlan, GroupActor
-from xuance_envs.engine.ray.messages import Ask, pack_asks, unpack_answers
-from xuance_envs.engine.ray.wire import ActorWire
+from xuance_envs.engine.group.outcome import OK, Autoreset
+from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, ReplyType, RequestType
+from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, apply_timing_delta
+from xuance_envs.engine.ray.actor import ActorPlan, SingleGroupActor
+from xuance_envs.engine.ray.messages import GroupRequest, pack_requests, unpack_replies
+from xuance_envs.engine.ray.step_codec import ActorCodec
 from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
 from xuance_envs.errors import EnvError
 
@@ -52,11 +52,11 @@ class Caller:
     """The other end: the arrays of five environments, of which two are the actor's."""
 
     def __init__(self) -> None:
-        self.actor = GroupActor(ActorPlan(((2, 4),), threads=1))
+        self.actor = SingleGroupActor(ActorPlan(((2, 4),), threads=1))
         self.tag = 0
         self.all = StepArrays.allocate(SPACE, CountingEnv.action_space, 5)
         self.arrays = self.all.slice(2, 4)
-        self.wire = ActorWire(self.arrays, [(2, 4)])
+        self.wire = ActorCodec(self.arrays, [(2, 4)])
         self.times = bytearray(TIMES_BYTES)
         functions = dumps_for_worker([CountingEnv, CountingEnv])
         (index, description) = self.command("build", functions, [{}, {}], 2, Autoreset.SAME_STEP)[0]
@@ -66,11 +66,13 @@ class Caller:
 
     def command(self, name: str, *arguments: Any) -> Any:
         self.tag += 1
-        ask = Ask(0, self.tag, Request.CALL, name, pickle.dumps((name, arguments)))
-        return self.take(self.actor.answer(pack_asks([ask], b"")))
+        ask = GroupRequest(0, self.tag, RequestType.CALL, name, pickle.dumps((name, arguments)))
+        return self.take(self.actor.answer(pack_requests([ask], b"")))
 
     def request(self, tag: int) -> bytes:
-        return pack_asks([Ask(0, tag, Request.STEP, "", b"")], self.wire.actions([0]))
+        return pack_requests(
+            [GroupRequest(0, tag, RequestType.STEP, "", b"")], self.wire.actions([0])
+        )
 
     def step(self, actions: Any) -> Any:
         self.tag += 1
@@ -78,16 +80,16 @@ class Caller:
         return self.take(self.actor.answer(self.request(self.tag)))
 
     def take(self, reply: bytes) -> Any:
-        (answer,), start = unpack_answers(reply, 1)
-        if answer.code == Reply.FAILED:
+        (answer,), start = unpack_replies(reply, 1)
+        if answer.code == ReplyType.FAILED:
             raise unpack_error(answer.payload)
-        if answer.code == Reply.VALUE:
+        if answer.code == ReplyType.VALUE:
             return loads(answer.payload)
         assert answer.is_outcome
-        take_news(self.times, answer.news)
-        end = self.wire.take_results(reply, start, {0: answer.extents})
+        apply_timing_delta(self.times, answer.timing_delta)
+        end = self.wire.load_results(reply, start, {0: answer.extents})
         assert end + len(answer.payload) == len(reply)
-        return PLAIN.get(answer.code) or loads(answer.payload)
+        return OUTCOME_OF_REPLY.get(answer.code) or loads(answer.payload)
 
 
 def test_a_step_is_carried_there_and_back() -> None:
@@ -133,9 +135,9 @@ def test_an_ordinary_step_has_nothing_pickled() -> None:
     # Per environment: an action of 16; an observation of 6 + 8, a reward of 8, two flags, and a
     # value of 8 with its kind in each of three columns.
     assert len(request) == 2 + 18 + 2 * 16
-    assert reply[0] == Reply.DONE
+    assert reply[0] == ReplyType.OK
     assert len(reply) == 16 + 56 + 2 * (6 + 8 + 8 + 2 + 3 * 9)
-    assert caller.take(reply) is DONE
+    assert caller.take(reply) is OK
 
 
 def test_the_same_request_again_is_answered_and_not_executed() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from info_arrays import info_arrays
 
 from xuance_envs.engine.data.info_batch import InfoBatch
-from xuance_envs.engine.data.info_columns import INFO_BYTES, MAX_COLUMNS, NUMBERS
+from xuance_envs.engine.data.info_columns import INFO_BYTES, MAX_COLUMNS, NUMBER_KINDS
 from xuance_envs.engine.data.info_writer import InfoWriter
 from xuance_envs.engine.data.step_infos import StepInfos
 
@@ -356,7 +356,7 @@ def test_going_through_all_infos_gives_what_looking_at_each_gives(given) -> None
 @pytest.mark.parametrize("info", [{}, {"a": 1}, {"b": 0.5}, {"": None}])
 def test_an_info_replaces_one_that_was_written_in_columns(info):
     columns = Columns()
-    given = {"a": (NUMBERS[int], np.array([7]), np.array([True]))}
+    given = {"a": (NUMBER_KINDS[int], np.array([7]), np.array([True]))}
     columns.writer.write_columns([1], given)
     assert columns.after({}, info)[1] == info
 
@@ -399,10 +399,10 @@ def test_columns_come_to_have_the_order_of_all_infos():
     given = [{"score": 1.0, "step": 2, "x": 0.5}] * NUM_ENVS
     assert_same(list(columns.after(*given)), given)
     for _ in range(3):
-        changes = columns.writer.table.changes
+        version = columns.writer.table.version
         assert_same(list(columns.after(*given)), given)
         assert columns.writer.rest == {}
-    assert columns.writer.table.changes == changes
+    assert columns.writer.table.version == version
 
 
 def test_an_interrupt_while_columns_are_put_into_order_spoils_no_info():
@@ -455,7 +455,7 @@ def test_columns_of_another_order_are_infos_of_that_order():
     columns = Columns()
     for step in range(20):
         keys = ("a", "b", "c") if step % 2 else ("c", "a")
-        given = {key: (NUMBERS[int], np.array([step]), np.array([True])) for key in keys}
+        given = {key: (NUMBER_KINDS[int], np.array([step]), np.array([True])) for key in keys}
         columns.writer.rest = {}
         columns.writer.write_columns([1], given)
         batch = InfoBatch(

@@ -102,10 +102,10 @@ def test_threads_that_their_library_ends_before_a_fork_are_none(tmp_path):
     multiprocessing.set_start_method("fork")
     from faulty_envs import FaultyEnv
     from xuance_envs.compat.gymnasium import AsyncVectorEnv
-    from xuance_envs.engine.library_threads import threads_beside_python
+    from xuance_envs.engine.library_threads import count_native_threads
     matrix = np.ones((600, 600))
     matrix @ matrix
-    assert threads_beside_python() == 0
+    assert count_native_threads() == 0
     envs = AsyncVectorEnv([FaultyEnv])
     assert type(envs.processes[0]).__name__ == "ForkProcess"
     envs.close()

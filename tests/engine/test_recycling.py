@@ -8,10 +8,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from xuance_envs.engine.data import recycling
-from xuance_envs.engine.data.recycling import copiers_of, maker_of
+from xuance_envs.engine.data import buffer_pool
+from xuance_envs.engine.data.buffer_pool import make_allocator, make_copiers
 
-BIG = recycling.LEAST_BYTES
+BIG = buffer_pool.MIN_POOLED_BYTES
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ HOLDERS = {
 
 def copy_function(array, rows):
     """What copies all of an array, or some rows."""
-    copy_all, copy_rows = copiers_of(array)
+    copy_all, copy_rows = make_copiers(array)
     return copy_all if rows is None else partial(copy_rows, rows)
 
 
@@ -61,7 +61,7 @@ def test_what_is_held_stays_as_it_is(array, hold, rows):
 
 
 def test_it_equals_the_array_and_may_be_written_to(array):
-    copy_all, copy_rows = copiers_of(array)
+    copy_all, copy_rows = make_copiers(array)
     for _ in range(5):
         array += 1
         copy = copy_all()
@@ -75,7 +75,7 @@ def test_it_equals_the_array_and_may_be_written_to(array):
 
 
 def test_what_was_done_to_a_copy_does_not_show_in_the_next(array):
-    copy_all, _ = copiers_of(array)
+    copy_all, _ = make_copiers(array)
     copy = copy_all()
     before = address(copy)
     copy.setflags(write=False)
@@ -103,7 +103,7 @@ def test_memory_that_nobody_holds_is_used_again(array, rows):
 
 
 def test_it_keeps_no_more_than_a_few(array):
-    copy_all, _ = copiers_of(array)
+    copy_all, _ = make_copiers(array)
     held = [copy_all() for _ in range(20)]
     places = {address(copy) for copy in held}
     held.clear()
@@ -114,7 +114,7 @@ def test_it_keeps_no_more_than_a_few(array):
 
 @pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
 def test_what_is_made_is_in_memory_that_nobody_holds(hold):
-    make = maker_of((4, BIG), np.float32, 2)
+    make = make_allocator((4, BIG), np.float32, 2)
     held, places = [], []
     for number in range(5):
         array = make()
@@ -137,7 +137,7 @@ def test_small_arrays_are_copied_plainly(rows):
 
 
 def test_without_a_count_of_references_nothing_is_used_again(array, monkeypatch):
-    monkeypatch.setattr(recycling, "_COUNTS_REFERENCES", False)
-    copy_all, _ = copiers_of(array)
+    monkeypatch.setattr(buffer_pool, "_HAS_REFCOUNTS", False)
+    copy_all, _ = make_copiers(array)
     copies = [copy_all() for _ in range(3)]
     assert all(copy.flags.owndata for copy in copies)

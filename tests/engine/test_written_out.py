@@ -8,7 +8,11 @@ from struct import Struct
 import numpy as np
 import pytest
 
-from xuance_envs.engine.data.written_out import joiner, putter, taker
+from xuance_envs.engine.data.unrolled_loops import (
+    make_dict_builder,
+    make_dict_reader,
+    make_nested_reader,
+)
 
 COUNTS = (0, 1, 2, 8, 64, 65, 300)
 KNOWN = {number: np.int64(number) for number in range(5)}
@@ -20,7 +24,7 @@ def test_actions_are_taken_by_agent(count, order):
     places = list(range(count)) if order != "reversed" else list(range(count))[::-1]
     agents = [f"agent {place}" for place in places]
     numbers = np.random.default_rng(0).integers(5, size=count)
-    take = taker(agents, places, Struct(f"{count}q").unpack_from, KNOWN, np.int64)
+    take = make_dict_builder(agents, places, Struct(f"{count}q").unpack_from, KNOWN, np.int64)
     taken = take(numbers.tobytes())
     assert list(taken.items()) == [
         (agent, numbers[i]) for agent, i in zip(agents, places, strict=True)
@@ -33,7 +37,7 @@ def test_actions_that_are_not_known_are_made(count):
     numbers = np.arange(count) - 1
     numbers[-1] = 2**40
     agents = list(range(count))
-    take = taker(agents, agents, Struct(f"{count}q").unpack_from, KNOWN, np.int64)
+    take = make_dict_builder(agents, agents, Struct(f"{count}q").unpack_from, KNOWN, np.int64)
     assert take(numbers.tobytes()) == dict(enumerate(numbers))
 
 
@@ -43,7 +47,7 @@ def test_observations_and_rewards_are_put(count):
     rows, rewards = np.zeros_like(given), np.zeros(count)
     agents = [("agent", i) for i in range(count)]  # any that can be keys
     pack = Struct(f"{count}d").pack_into
-    put = putter(agents, [memoryview(row) for row in rows], pack, memoryview(rewards))
+    put = make_dict_reader(agents, [memoryview(row) for row in rows], pack, memoryview(rewards))
     put(dict(zip(agents, given, strict=True)), {agent: i for i, agent in enumerate(agents)})
     assert np.array_equal(rows, given)
     assert np.array_equal(rewards, np.arange(count))
@@ -54,7 +58,9 @@ def test_observations_and_rewards_are_put(count):
 def test_an_agent_that_is_missing_is_a_lookup_error(count, missing):
     rows, rewards = np.zeros((count, 3)), np.zeros(count)
     pack = Struct(f"{count}d").pack_into
-    put = putter(range(count), [memoryview(row) for row in rows], pack, memoryview(rewards))
+    put = make_dict_reader(
+        range(count), [memoryview(row) for row in rows], pack, memoryview(rewards)
+    )
     observations, given = dict(enumerate(rows)), dict.fromkeys(range(count), 1.0)
     del (observations if missing == "observation" else given)[count - 1]
     with pytest.raises(LookupError):
@@ -65,7 +71,7 @@ def test_an_agent_that_is_missing_is_a_lookup_error(count, missing):
 def test_infos_are_joined(counts):
     joined = {}
     infos = {i: {f"key {k}": 10 * i + k for k in range(n)} for i, n in enumerate(counts)}
-    store = joiner({i: [(key, joined, (i, key)) for key in infos[i]] for i in infos})
+    store = make_nested_reader({i: [(key, joined, (i, key)) for key in infos[i]] for i in infos})
     assert store(infos)
     assert joined == {(i, key): value for i, info in infos.items() for key, value in info.items()}
 
@@ -84,7 +90,9 @@ def test_infos_are_joined(counts):
 def test_infos_of_another_form_are_told(others):
     joined = {}
     keys = {"a": ["x"], "b": ["x", "y"]}
-    store = joiner({agent: [(key, joined, key) for key in keys[agent]] for agent in keys})
+    store = make_nested_reader(
+        {agent: [(key, joined, key) for key in keys[agent]] for agent in keys}
+    )
     told = False
     with suppress(LookupError):  # which tells it as well
         told = store(others)
@@ -92,4 +100,4 @@ def test_infos_of_another_form_are_told(others):
 
 
 def test_too_many_values_are_not_written_out():
-    assert joiner({0: [(key, {}, key) for key in range(5000)]}) is None
+    assert make_nested_reader({0: [(key, {}, key) for key in range(5000)]}) is None

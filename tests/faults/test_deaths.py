@@ -16,8 +16,8 @@ from leftovers import is_running
 from scripts import start_script
 
 from xuance_envs import SubprocVecEnv, WorkerDiedError, WorkerTimeoutError
-from xuance_envs.engine.process import processes
-from xuance_envs.engine.process.end import end_all
+from xuance_envs.engine.process import process_backend
+from xuance_envs.engine.process.shutdown import stop_workers
 
 COMMANDS = {"auto-reset": "step"}
 
@@ -53,14 +53,14 @@ def make_and_step():
         step_for(20, envs)
 
 
-def end_all_soon(workers, patience=0.3):
-    end_all(workers, 0.3)
+def stop_workers_soon(workers, close_timeout=0.3):
+    stop_workers(workers, 0.3)
 
 
 @pytest.fixture
 def impatient(monkeypatch):
     """Environments have less time to close."""
-    monkeypatch.setattr(processes, "end_all", end_all_soon)
+    monkeypatch.setattr(process_backend, "stop_workers", stop_workers_soon)
 
 
 @pytest.mark.parametrize("place", [place for place in PLACES if place != "close"])
@@ -213,7 +213,7 @@ def test_a_worker_killed_at_any_moment_of_a_step_is_noticed(held):
 
 def test_a_worker_killed_at_any_moment_of_its_start_is_noticed(monkeypatch):
     rng = np.random.default_rng(4)
-    start = processes.Processes.start
+    start = process_backend.ProcessBackend.start
     killers = []
 
     def start_and_kill(self):
@@ -222,7 +222,7 @@ def test_a_worker_killed_at_any_moment_of_its_start_is_noticed(monkeypatch):
         killers.append(threading.Timer(rng.uniform(0, 0.05), os.kill, (pid, signal.SIGKILL)))
         killers[-1].start()
 
-    monkeypatch.setattr(processes.Processes, "start", start_and_kill)
+    monkeypatch.setattr(process_backend.ProcessBackend, "start", start_and_kill)
     for _ in range(20):
         with pytest.raises(WorkerDiedError) as caught:
             make_and_step()

@@ -17,10 +17,10 @@ from stateful_envs import Collector, Heavy, scaled_by
 
 import xuance_envs
 from xuance_envs import StateError, StateMismatchError, SubprocVecEnv, WorkerDiedError
-from xuance_envs.engine.group.states import GroupStates
-from xuance_envs.engine.process.doorbell import Channel
-from xuance_envs.engine.process.memory_lender import LARGE
-from xuance_envs.engine.process.shared_memory import UNIT, SharedMemory
+from xuance_envs.engine.group.group_states import GroupStates
+from xuance_envs.engine.process.channel import Channel
+from xuance_envs.engine.process.shared_memory import ALIGNMENT, SharedMemory
+from xuance_envs.engine.process.shared_memory_transfer import TRANSFER_THRESHOLD
 
 PACKAGE = Path(xuance_envs.__file__).parent
 N = 6
@@ -32,14 +32,14 @@ def subproc(fns: list[Any], **options: Any) -> SubprocVecEnv:
 
 def shared_bytes(envs: SubprocVecEnv) -> int:
     """Bytes of shared memory, where the next part would begin."""
-    return -(-os.fstat(envs._groups.backend.settings.memory.fd).st_size // UNIT) * UNIT
+    return -(-os.fstat(envs._groups.backend.settings.memory.fd).st_size // ALIGNMENT) * ALIGNMENT
 
 
 @pytest.fixture
 def in_pipes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts the bytes that go through pipes, in requests and in replies."""
     counted: list[int] = []
-    ask, answer = Channel.ask, Channel.answer
+    ask, answer = Channel.send, Channel.wait_reply
 
     def counting_ask(self: Channel, message: bytes, *rest: Any) -> None:
         counted.append(len(message))
@@ -50,8 +50,8 @@ def in_pipes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counted.append(len(found[1]))
         return found
 
-    monkeypatch.setattr(Channel, "ask", counting_ask)
-    monkeypatch.setattr(Channel, "answer", counting_answer)
+    monkeypatch.setattr(Channel, "send", counting_ask)
+    monkeypatch.setattr(Channel, "wait_reply", counting_answer)
     return counted
 
 
@@ -67,15 +67,15 @@ def test_they_do_not_go_through_pipes_and_leave_nothing(
         assert_same(list(obs), [obs[3]] * N)
         envs.clone_state([5, 4, 3, 2, 1, 0], range(N))
         envs.load_state(envs.save_state())
-        assert sum(in_pipes) < LARGE
+        assert sum(in_pipes) < TRANSFER_THRESHOLD
         assert shared_bytes(envs) == before
 
 
 def test_small_ones_go_with_their_command() -> None:
     with subproc([Collector] * N) as envs:
         envs.reset(seed=1)
-        lender = envs._groups.lender
-        lender.lend_room = lender.lend = None  # type: ignore[assignment]  # so that it would fail
+        state_transfer = envs._groups.state_transfer
+        state_transfer.allocate = state_transfer.export = None  # type: ignore[assignment]  # so that it would fail
         envs.clone_state(3, range(N))
         envs.load_state(envs.save_state())
 
@@ -121,7 +121,9 @@ def test_too_little_memory_for_them_is_said_and_changes_nothing(
         state = envs.save_state()
         module = "xuance_envs.engine.process.shared_memory.available_memory"
         monkeypatch.setattr(module, lambda: 1000)
-        monkeypatch.setattr("xuance_envs.engine.process.memory_lender.UNCHECKED", 100_000)
+        monkeypatch.setattr(
+            "xuance_envs.engine.process.shared_memory_transfer.UNCHECKED_BYTES", 100_000
+        )
         with pytest.raises(MemoryError, match=r"states .* need 5\d\d,\d{3} bytes .* 1,000 are"):
             envs.clone_state(0, 5)
         monkeypatch.undo()
@@ -148,7 +150,9 @@ def test_workers_keep_nothing_after_an_error(what: str, monkeypatch: pytest.Monk
         envs.reset(seed=1)
         module = "xuance_envs.engine.process.shared_memory.available_memory"
         monkeypatch.setattr(module, lambda: 1000)
-        monkeypatch.setattr("xuance_envs.engine.process.memory_lender.UNCHECKED", 100_000)
+        monkeypatch.setattr(
+            "xuance_envs.engine.process.shared_memory_transfer.UNCHECKED_BYTES", 100_000
+        )
         with pytest.raises(MemoryError):
             envs.clone_state([0, 1, 2], [1, 0, 4]) if what == "clone_state" else envs.save_state()
         assert envs.call("kept") == (0,) * N
@@ -167,7 +171,7 @@ def test_groups_keep_nothing_after_a_refusal() -> None:
 
 def test_what_is_saved_comes_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    extend = SharedMemory.extend
+    extend = SharedMemory.allocate
 
     def counting(self: SharedMemory, nbytes: int, *rest: Any) -> int:
         sizes.append(nbytes)
@@ -178,16 +182,16 @@ def test_what_is_saved_comes_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         before = shared_bytes(envs)
         whole = envs.save_state()
         one = len(whole.envs[0].env)
-        monkeypatch.setattr(SharedMemory, "extend", counting)
+        monkeypatch.setattr(SharedMemory, "allocate", counting)
         for most, turns in ((10 * one, [6]), (5 * one // 2, [2, 2, 2]), (9, [1] * 6)):
             del sizes[:]
-            monkeypatch.setattr("xuance_envs.engine.saving._AT_ONCE", most)
+            monkeypatch.setattr("xuance_envs.engine.saving._BATCH_BYTES", most)
             assert envs.save_state() == whole
             assert [round(size / one) for size in sizes] == turns
             assert shared_bytes(envs) == before
 
 
-SAVING = "save_states", "hand_over"
+SAVING = "save_states", "copy_saved_states"
 
 
 @pytest.mark.parametrize("command", [*SAVING, "prepare_states", "load_states"])
@@ -198,7 +202,7 @@ def test_a_worker_that_is_killed_in_between_leaves_nothing(command: str, mode: s
     envs.reset(seed=1)
     before = shared_bytes(envs)
     driver = envs._groups.drivers[1]
-    ask, killed = driver.ask, list[int]()
+    ask, killed = driver.submit, list[int]()
 
     def killing(tag: int, packed: Any) -> None:
         name = packed[0] if mode == "raise" else packed[0][0]
@@ -207,7 +211,7 @@ def test_a_worker_that_is_killed_in_between_leaves_nothing(command: str, mode: s
             os.kill(killed[0], signal.SIGKILL)
         ask(tag, packed)
 
-    driver.ask = killing  # type: ignore[method-assign]
+    driver.submit = killing  # type: ignore[method-assign]
     try:
         if mode == "raise":
             with pytest.raises(WorkerDiedError):
@@ -217,7 +221,7 @@ def test_a_worker_that_is_killed_in_between_leaves_nothing(command: str, mode: s
             with suppress(*losses):
                 obs, _ = envs.clone_state(3, range(N))
                 assert_same(list(obs), [obs[3]] * N)
-            del driver.ask
+            del driver.submit
             assert killed
             assert shared_bytes(envs) == before
             obs, _ = envs.clone_state(3, range(N))

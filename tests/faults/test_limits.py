@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from xuance_envs import EnvError, SubprocVecEnv, WorkerDiedError
 from xuance_envs.engine.process import shared_memory
-from xuance_envs.engine.process.shared_memory import UNIT, SharedMemory
+from xuance_envs.engine.process.shared_memory import ALIGNMENT, SharedMemory
 
 
 @contextlib.contextmanager
@@ -88,7 +88,7 @@ def test_what_files_hold_of_a_groups_memory_counts_as_available(tmp_path):
 
 
 def test_shared_memory_that_an_interrupt_came_to_is_used_again(monkeypatch):
-    memory = SharedMemory(reserved=UNIT)
+    memory = SharedMemory(reserved=ALIGNMENT)
     fallocate = os.posix_fallocate
 
     def interrupted(*how):
@@ -98,9 +98,9 @@ def test_shared_memory_that_an_interrupt_came_to_is_used_again(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            memory.extend(9 * UNIT)
-    memory.remove(memory.extend(UNIT))
-    assert os.fstat(memory.fd).st_size == UNIT
+            memory.allocate(9 * ALIGNMENT)
+    memory.free(memory.allocate(ALIGNMENT))
+    assert os.fstat(memory.fd).st_size == ALIGNMENT
     memory.close()
 
 

@@ -168,7 +168,7 @@ def test_a_repetition_that_differs_is_truncated(tmp_path: Any) -> None:
         for _ in range(4):
             envs.step([1, 1])
         # No other states are saved.
-        envs._groups.drivers[0]._trail.until = 1 << 60  # type: ignore[attr-defined]
+        envs._groups.drivers[0]._replay_log.next_save = 1 << 60  # type: ignore[attr-defined]
         for _ in range(4):
             envs.step([1, 1])
         kill(envs)

@@ -10,7 +10,7 @@ import pytest
 from backends import hosted, quick_forkserver
 
 from xuance_envs import MultiAgentVecEnv
-from xuance_envs.multi_agent.adapting import agents_env
+from xuance_envs.multi_agent.adapters import agents_env
 
 __all__ = ["quick_forkserver"]
 

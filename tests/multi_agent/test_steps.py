@@ -13,7 +13,7 @@ from agents_envs import ALL_END, FOREVER, MIXED, Herd, Squad
 
 from xuance_envs import DummyVecEnv, MultiAgentStep, MultiAgentVecEnv, VecEnvError
 from xuance_envs.errors import ClosedVecEnvError, EnvError, NotSteppingError, WorkerDiedError
-from xuance_envs.multi_agent.adapting import agents_env
+from xuance_envs.multi_agent.adapters import agents_env
 
 
 def test_shapes_and_dtypes(make):

@@ -51,8 +51,8 @@ from xuance_envs import (
     WorkerTimeoutError,
 )
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
-from xuance_envs.rollout.collecting import reseed
-from xuance_envs.rollout.ray_actors import fair_share
+from xuance_envs.rollout.collector_actor import reseed
+from xuance_envs.rollout.collector_pool import max_cpus_per_collector
 
 pytestmark = pytest.mark.usefixtures("collectors")
 
@@ -502,18 +502,18 @@ def test_states_that_do_not_fit_change_nothing() -> None:
     ],
 )
 def test_collectors_take_the_most_they_all_find_room_for(
-    rooms: Any, count: int, expected: int
+    capacities: Any, count: int, expected: int
 ) -> None:
-    cluster: Any = SimpleNamespace(settle=lambda _: None, rooms=lambda _: rooms)
-    assert fair_share(cluster, ActorOptions(), count) == expected
+    cluster: Any = SimpleNamespace(wait_until_idle=lambda _: None, capacities=lambda _: capacities)
+    assert max_cpus_per_collector(cluster, ActorOptions(), count) == expected
 
 
 def test_what_there_is_too_little_of_bounds_how_many_are_on_a_node() -> None:
     cluster: Any = SimpleNamespace(
-        settle=lambda _: None,
-        rooms=lambda options: {"a": (1, 1) if options.resources else (8, 8), "b": (3, 3)},
+        wait_until_idle=lambda _: None,
+        capacities=lambda options: {"a": (1, 1) if options.resources else (8, 8), "b": (3, 3)},
     )
-    assert fair_share(cluster, ActorOptions(resources={"special": 1}), 2) == 3
+    assert max_cpus_per_collector(cluster, ActorOptions(resources={"special": 1}), 2) == 3
 
 
 @pytest.mark.parametrize(

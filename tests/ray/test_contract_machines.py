@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from backends import MACHINES, Maker, made
 from contract import NOT_RAYS, contract_of_one
-from pretended_cluster import pretended_machines
+from fake_cluster import pretended_machines
 
 globals().update(contract_of_one(NOT_RAYS))
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
+from fake_cluster import pretended_machines
 from masked_envs import MaskedEnv
-from pretended_cluster import pretended_machines
 from stateful_envs import Heavy
 
 from xuance_envs import DummyVecEnv, EnvStates, RayVecEnv_Gym
-from xuance_envs.engine.ray.ways import LOOK
+from xuance_envs.engine.ray.transports import POLL_INTERVAL
 
 
 @pytest.fixture(autouse=True, params=[None, "as told"], ids=["connected", "by Ray's calls"])
@@ -33,7 +33,7 @@ def both(kind: Any, **options: Any) -> tuple[Any, Any]:
     return envs, DummyVecEnv(functions)
 
 
-class Showing(MaskedEnv):
+class ActingState(MaskedEnv):
     """Has arrays in its infos, of one shape in even environments and of two in odd ones."""
 
     def step(self, action: Any) -> Any:
@@ -51,7 +51,7 @@ def steps(envs: Any, count: int) -> Iterator[Any]:
 
 
 def test_arrays_in_infos_are_those_of_one_process_and_are_not_pickled() -> None:
-    envs, here = both(Showing)
+    envs, here = both(ActingState)
     with envs, here:
         assert_same(envs.reset(seed=3)[0], here.reset(seed=3)[0])
         for found, expected in zip(steps(envs, 9), steps(here, 9), strict=True):
@@ -61,7 +61,7 @@ def test_arrays_in_infos_are_those_of_one_process_and_are_not_pickled() -> None:
 
 
 def test_an_info_that_finds_no_room_is_the_same_all_the_same() -> None:
-    envs, here = both(Showing, info_bytes=0)
+    envs, here = both(ActingState, info_bytes=0)
     with envs, here:
         envs.reset(seed=3), here.reset(seed=3)
         for found, expected in zip(steps(envs, 4), steps(here, 4), strict=True):
@@ -100,7 +100,7 @@ def test_masks_after_a_restart_are_those_of_the_new_environments(whole: bool) ->
         actions = [0] * 7
         if whole:
             lost = envs._groups.backend.actors[0]
-            lost.lose("as told")
+            lost.mark_lost("as told")
         else:
             actions[2] = 5
         infos = envs.step(actions)[-1]
@@ -112,7 +112,7 @@ def test_masks_after_a_restart_are_those_of_the_new_environments(whole: bool) ->
 
 
 def test_states_go_back_and_between_kinds_of_vector_environments() -> None:
-    envs, here = both(Showing)
+    envs, here = both(ActingState)
     with envs, here:
         envs.reset(seed=3), here.reset(seed=9)
         list(steps(envs, 2))
@@ -157,5 +157,5 @@ def test_too_little_memory_on_one_machine_is_said_and_is_no_matter_of_the_others
         with pytest.raises(MemoryError, match=r"states .* bytes of shared memory, and 1,000 are"):
             envs.clone_state(0, 6)
         monkeypatch.undo()
-        envs.call("wait", 1.5 * LOOK, env_ids=[0])  # so long that the others are looked at
+        envs.call("wait", 1.5 * POLL_INTERVAL, env_ids=[0])  # so long that the others are looked at
         assert envs.save_state() == state

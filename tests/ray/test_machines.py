@@ -31,7 +31,7 @@ from xuance_envs import (
     WorkerDiedError,
     WorkerTimeoutError,
 )
-from xuance_envs.engine.ray.shares import ActorShare, shares_of_machines
+from xuance_envs.engine.ray.actor_assignment import ActorAssignment, one_actor_per_node
 
 ROOT = Path(__file__).resolve().parents[2]
 NODES, CPUS = 4, 4
@@ -105,14 +105,16 @@ def actors_of(envs: Any) -> list[int]:
         (2, {}, "-1 -1"),
     ],
 )
-def test_workers_are_spread_over_the_room_there_is(count: int, rooms: Any, expected: str) -> None:
-    shares = shares_of_machines(count, rooms)
+def test_workers_are_spread_over_the_room_there_is(
+    count: int, capacities: Any, expected: str
+) -> None:
+    shares = one_actor_per_node(count, capacities)
     assert " ".join(f"{share.node or '-'}{len(share.workers)}" for share in shares) == expected
     assert [worker for share in shares for worker in share.workers] == list(range(count))
 
 
 def test_shares_are_values() -> None:
-    assert ActorShare(range(2), "a") == ActorShare(range(2), "a")
+    assert ActorAssignment(range(2), "a") == ActorAssignment(range(2), "a")
 
 
 def test_auto_takes_machines_where_several_workers_would_share_one(nodes: Any) -> None:
@@ -143,7 +145,7 @@ def test_an_actor_takes_what_its_workers_do(nodes: Any) -> None:
 # --- steps --------------------------------------------------------------------------------------
 
 
-class TellingEnv(Gym_Env):
+class InfoFilter(Gym_Env):
     """CartPole with infos that differ from environment to environment, in kind and in number."""
 
     def __init__(self, number: int) -> None:
@@ -159,7 +161,7 @@ class TellingEnv(Gym_Env):
 
 
 def test_a_step_is_a_request_for_each_machine_and_trajectories_are_the_same(nodes: Any) -> None:
-    functions = [partial(TellingEnv, number) for number in range(16)]
+    functions = [partial(InfoFilter, number) for number in range(16)]
     rng = np.random.default_rng(0)
     with RayVecEnv_Gym(functions, 1) as envs, DummyVecEnv(functions) as reference:
         assert_same(envs.reset(seed=7)[0], reference.reset(seed=7)[0], "reset")
@@ -418,6 +420,6 @@ def workers_of_machines() -> list[str]:
             line = (folder / "cmdline").read_bytes()
         except OSError:
             continue
-        if b"ClusterMachine" in above and b"spawn_main" in line:
+        if b"RayMultiProcessActor" in above and b"spawn_main" in line:
             found.append(folder.name)
     return found

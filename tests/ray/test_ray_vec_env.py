@@ -30,7 +30,7 @@ from xuance_envs import (
     WorkerTimeoutError,
     make_vec,
 )
-from xuance_envs.engine.ray import actors, driver
+from xuance_envs.engine.ray import driver, ray_backend
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
 
 few = partial(RayVecEnv_Gym, num_cpus_per_worker=0.01, actors="core")
@@ -305,7 +305,7 @@ class TestWaysToAnActor:
     def test_the_end_of_an_actor_is_noticed_by_its_connection(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(driver, "LOOK", 1e6)  # or else it might be by looking
+        monkeypatch.setattr(driver, "POLL_INTERVAL", 1e6)  # or else it might be by looking
         envs = few([PlacedEnv] * 2, 1)
         envs.reset()
         with pytest.raises(WorkerDiedError, match=r"(?s)environment 0 .*Ray says:\n.*actor died"):
@@ -315,7 +315,7 @@ class TestWaysToAnActor:
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level("INFO")
-        monkeypatch.setattr(RayCluster, "obstacle", "as told")
+        monkeypatch.setattr(RayCluster, "direct_connection_obstacle", "as told")
         with few([PlacedEnv] * 2, 1, on_worker_failure="restart") as envs:
             assert "asked by Ray's calls: as told" in caplog.text
             envs.reset()
@@ -362,8 +362,10 @@ class TestTheEnd:
     def test_close_does_not_wait_for_an_environment_that_hangs(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        end = actors.end_actors
-        monkeypatch.setattr(actors, "end_actors", lambda *given: end(*given[:2], patience=0.3))
+        end = ray_backend.end_actors
+        monkeypatch.setattr(
+            ray_backend, "end_actors", lambda *given: end(*given[:2], close_timeout=0.3)
+        )
         envs = few([PlacedEnv] * 2, 1)
         pids = envs.call("pid")
         envs.reset()

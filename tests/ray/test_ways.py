@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 from comparing import assert_same
+from fake_cluster import pretended_machines
 from interrupts import Instant
 from leftovers import wait_until
 from masked_envs import MaskedEnv
-from pretended_cluster import pretended_machines
 from ray_actors import counted_messages
 from stateful_envs import Heavy
 
 import xuance_envs
 from xuance_envs import DummyVecEnv, RayVecEnv_Gym, WorkerDiedError, WorkerTimeoutError
-from xuance_envs.engine.ray import serving, worker_actor
-from xuance_envs.engine.ray.cluster import LostError, RayCluster
-from xuance_envs.engine.ray.connection import Door
+from xuance_envs.engine.ray import actor_client, connectable_actor
+from xuance_envs.engine.ray.authenticated_connection import Listener
+from xuance_envs.engine.ray.cluster import ActorLostError, RayCluster
 
 PACKAGE = Path(xuance_envs.__file__).parent
 N = 7
@@ -46,7 +46,7 @@ def actors_of(envs: Any) -> list[Any]:
     return list(envs._groups.backend.actors)
 
 
-def connected(envs: Any) -> list[bool]:
+def connect_authenticated(envs: Any) -> list[bool]:
     return [actor.connection is not None for actor in actors_of(envs)]
 
 
@@ -74,28 +74,28 @@ def received(envs: Any, count: int) -> dict[int, Any]:
 
 
 @pytest.fixture
-def doors(monkeypatch: pytest.MonkeyPatch) -> list[Door]:
+def doors(monkeypatch: pytest.MonkeyPatch) -> list[Listener]:
     """Where actors have listened."""
-    found: list[Door] = []
+    found: list[Listener] = []
 
-    def door(host: str) -> Door:
-        found.append(Door(host))
+    def listener(host: str) -> Listener:
+        found.append(Listener(host))
         return found[-1]
 
-    monkeypatch.setattr(serving, "Door", door)
+    monkeypatch.setattr(connectable_actor, "Listener", listener)
     return found
 
 
-def is_shut(door: Door) -> bool:
+def is_shut(listener: Listener) -> bool:
     with contextlib.suppress(ConnectionRefusedError):
-        socket.create_connection(door.address, 5.0).close()
+        socket.create_connection(listener.address, 5.0).close()
         return False
     return True
 
 
-def test_machines_are_connected_to_and_nothing_listens_any_more(doors: list[Door]) -> None:
+def test_machines_are_connected_to_and_nothing_listens_any_more(doors: list[Listener]) -> None:
     with on_machines(MaskedEnv) as envs, counted_messages() as counted:
-        assert connected(envs) == [True, True]
+        assert connect_authenticated(envs) == [True, True]
         assert all(map(is_shut, doors))
         sockets = [actor.connection._socket for actor in actors_of(envs)]
         assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in sockets)
@@ -116,7 +116,7 @@ def test_a_connection_that_breaks_loses_nothing(
         cut(envs)
         for t in range(1, 4):
             assert_same(steps(envs, t), steps(whole, t))
-        assert connected(envs) == [False, True]
+        assert connect_authenticated(envs) == [False, True]
         assert "there is no connection to the actor on node" in caplog.text
         assert len(caplog.records) == 1
 
@@ -136,9 +136,9 @@ def test_a_step_that_is_under_way_when_it_breaks_is_made_once() -> None:
 
 
 def test_one_that_cannot_be_reached_is_asked_by_rays_calls(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, doors: list[Door]
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, doors: list[Listener]
 ) -> None:
-    reach = worker_actor.connected
+    reach = actor_client.connect_authenticated
     tried: list[int] = []
 
     def reaching(address: Any, *given: Any) -> Any:
@@ -147,12 +147,12 @@ def test_one_that_cannot_be_reached_is_asked_by_rays_calls(
             raise OSError("a wall")
         return reach(address, *given)
 
-    monkeypatch.setattr(worker_actor, "connected", reaching)
+    monkeypatch.setattr(actor_client, "connect_authenticated", reaching)
     with (
         on_machines(MaskedEnv) as envs,
         DummyVecEnv([partial(MaskedEnv, k) for k in range(N)]) as h,
     ):
-        assert connected(envs) == [True, False]
+        assert connect_authenticated(envs) == [True, False]
         assert "OSError: a wall; 1 of 2 actors are asked by Ray's calls" in caplog.text
         envs.reset(seed=1), h.reset(seed=1)
         for t in range(4):
@@ -169,7 +169,10 @@ def test_by_rays_calls_everything_is_the_same() -> None:
         pretended_machines("as told", here=2, there=2),
         on_machines(Heavy) as other,
     ):
-        assert (connected(envs), connected(other)) == ([True] * 2, [False] * 2)
+        assert (connect_authenticated(envs), connect_authenticated(other)) == (
+            [True] * 2,
+            [False] * 2,
+        )
         envs.reset(seed=1), other.reset(seed=1)
         for t in range(3):
             assert_same(step(envs, t), step(other, t))
@@ -188,7 +191,7 @@ def test_what_is_lent_goes_by_rays_calls_and_then_there_is_a_connection_again() 
             before = {actor.connection for actor in actors_of(envs)}
             envs.load_state(state)
             assert_same(step(envs, 1), expected)
-            assert all(connected(envs))
+            assert all(connect_authenticated(envs))
             assert not before & {actor.connection for actor in actors_of(envs)}
 
 
@@ -240,11 +243,13 @@ class Dying(MaskedEnv):
 
 
 @pytest.mark.parametrize(
-    ("action", "error", "obstacle"),
+    ("action", "error", "direct_connection_obstacle"),
     [(5, WorkerDiedError, None), (6, WorkerTimeoutError, None), (5, WorkerDiedError, "as told")],
 )
-def test_a_worker_that_is_lost_is_named(action: int, error: Any, obstacle: str | None) -> None:
-    with pretended_machines(obstacle, here=2, there=2):
+def test_a_worker_that_is_lost_is_named(
+    action: int, error: Any, direct_connection_obstacle: str | None
+) -> None:
+    with pretended_machines(direct_connection_obstacle, here=2, there=2):
         envs = on_machines(Dying, step_timeout=1.5)
         envs.reset()
         with pytest.raises(error) as caught:
@@ -258,7 +263,7 @@ def test_a_silent_machine_is_noticed_by_what_ray_says(
     first_ready: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection stays as it is, as when a network is gone; and others go on answering."""
-    lose = worker_actor.WorkerActor.lose
+    mark_lost = actor_client.ActorClient.mark_lost
     with contextlib.ExitStack() as stack:
         envs = stack.enter_context(on_machines(MaskedEnv, on_worker_failure="restart"))
         envs.reset()
@@ -268,15 +273,15 @@ def test_a_silent_machine_is_noticed_by_what_ray_says(
         before = stack.enter_context(lost._socket)
         lost._socket = silent
         lost._poll = lambda milliseconds: time.sleep(min(milliseconds, 50) / 1e3)
-        lost.served = futures.Future()
-        lost.served.set_exception(LostError("as told"))
+        lost.serve_ref = futures.Future()
+        lost.serve_ref.set_exception(ActorLostError("as told"))
 
         def losing(actor: Any, told: str) -> None:
             assert told == "as told"
             before.close()  # which a killed actor would not wait for
-            lose(actor, told)
+            mark_lost(actor, told)
 
-        monkeypatch.setattr(worker_actor.WorkerActor, "lose", losing)
+        monkeypatch.setattr(actor_client.ActorClient, "mark_lost", losing)
         if first_ready:
             restarted: set[int] = set()
             envs.send([0] * N, range(N))
@@ -312,5 +317,9 @@ def test_a_proxy_and_encryption_leave_it_to_ray(
     monkeypatch.setattr(ray.util.client.ray, "is_connected", lambda: client)
     cluster = RayCluster.__new__(RayCluster)
     cluster._ray = ray
-    obstacle = cluster.obstacle
-    assert obstacle is None if told is None else told in str(obstacle)
+    direct_connection_obstacle = cluster.direct_connection_obstacle
+    assert (
+        direct_connection_obstacle is None
+        if told is None
+        else told in str(direct_connection_obstacle)
+    )

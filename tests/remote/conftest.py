@@ -49,10 +49,10 @@ def serve() -> Iterator[ServerMaker]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers that give up at once what does not end by itself."""
-    from xuance_envs.remote import host, server
+    from xuance_envs.remote import env_host, server
 
-    monkeypatch.setattr(host, "PATIENCE", 0.2)
-    monkeypatch.setattr(server, "GRACE", 1)
+    monkeypatch.setattr(env_host, "CLOSE_TIMEOUT", 0.2)
+    monkeypatch.setattr(server, "SHUTDOWN_TIMEOUT", 1)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import pytest
 from serving import ServedProcess, wait_until
 
 from xuance_envs.errors import RemoteLimitError
-from xuance_envs.remote.cli import ServeError, add_serve_arguments, server_of
+from xuance_envs.remote.cli import ServeError, add_serve_arguments, make_server
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,25 +106,25 @@ def test_so_is_an_option_that_cannot_be(
         assert said in capsys.readouterr().err
         return
     with pytest.raises(ServeError, match=said):
-        server_of(options)
+        make_server(options)
 
 
 def test_something_to_serve_has_to_be_said() -> None:
     with pytest.raises(ServeError, match="--env"):
-        server_of(options_of())
+        make_server(options_of())
 
 
 def test_a_port_that_is_taken_is_said() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         with pytest.raises(ServeError, match="in use"):
-            server_of(options_of("--env", "CartPole-v1", "--port", port))
+            make_server(options_of("--env", "CartPole-v1", "--port", port))
 
 
 def test_tokens_from_the_variable_allow_other_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XUANCE_ENVS_TOKENS", "a,b")
     options = options_of("--env", "CartPole-v1", "--host", "0.0.0.0", "--port", "0")
-    with server_of(options) as server:
+    with make_server(options) as server:
         port = server.url.rpartition(":")[2]
         answer = httpx.post(f"http://127.0.0.1:{port}/api/v1/session/create", json={})
         assert answer.status_code == 401
@@ -170,7 +170,7 @@ def test_limits_and_names_reach_the_server() -> None:
         *("--port", "0"),
     )
     settings: dict[str, Any] = {"env_kwargs": {"render_mode": "rgb_array"}}
-    with server_of(options) as server:
+    with make_server(options) as server:
         with RemoteVecEnv(server.url, "CartPole-v1", 3, **settings) as envs:
             envs.reset()
             assert envs.render_mode == "rgb_array"

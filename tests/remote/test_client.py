@@ -31,14 +31,14 @@ from serving import ServerMaker, wait_until
 
 from xuance_envs import errors
 from xuance_envs.remote.client import StudentGymEnvVectorized, create_student_gym_env_vectorized
-from xuance_envs.remote.connection import Connection
+from xuance_envs.remote.client_session import ApiClient
 from xuance_envs.remote.server import Server
-from xuance_envs.remote.wire.protocol import PROTOCOL
+from xuance_envs.remote.wire.constants import PROTOCOL_VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 
 Made = Any
-VERSION = b'{"name": "xuance_envs", "protocol": %d, "version": "9"}' % PROTOCOL
+VERSION = b'{"name": "xuance_envs", "protocol": %d, "version": "9"}' % PROTOCOL_VERSION
 
 
 @pytest.fixture
@@ -178,9 +178,11 @@ def test_one_request_steps_all_of_them(make: Made, monkeypatch: pytest.MonkeyPat
     env = make(5, 3)
     env.reset()
     sent = []
-    original = Connection._sent
+    original = ApiClient._send_with_retries
     monkeypatch.setattr(
-        Connection, "_sent", lambda self, *args: (sent.append(args[1]), original(self, *args))[1]
+        ApiClient,
+        "_send_with_retries",
+        lambda self, *args: (sent.append(args[1]), original(self, *args))[1],
     )
     env.step([0] * 5)
     assert sent == ["/api/v1/episode/vectorized_step"]
@@ -397,10 +399,10 @@ def test_a_proxy_that_does_not_reach_the_server_is_asked_again(status: int) -> N
     version = 200, {"Content-Type": "application/json"}, VERSION
     asked: list[str] = []
     with answering([absent, version], asked) as url:
-        assert Connection(url, None, 10).check_version() == "9"
+        assert ApiClient(url, None, 10).check_version() == "9"
     assert len(asked) == 2
     with answering([absent]) as url:
-        connection = Connection(url, None, 10)
+        connection = ApiClient(url, None, 10)
         with pytest.raises(errors.RemoteUnreachableError, match="a proxy in front of it") as caught:
             connection.check_version()
         assert caught.value.status == status
@@ -430,12 +432,12 @@ def test_a_password_in_the_address_is_sent_and_never_said() -> None:
     asked: list[str] = []
     with answering([(200, {"Content-Type": "application/json"}, VERSION)], asked) as url:
         secret = url.replace("http://", "http://user:secret@")
-        connection = Connection(secret, None, 10)
+        connection = ApiClient(secret, None, 10)
         connection.check_version()
         assert asked == ["GET /api/v1/version Basic dXNlcjpzZWNyZXQ="]
         assert connection.server == url
         with pytest.raises(ValueError, match="without a user and password") as caught:
-            Connection(secret, "token", 10)
+            ApiClient(secret, "token", 10)
     with pytest.raises(errors.RemoteUnreachableError) as unreachable:
         create_student_gym_env_vectorized(1, 1, None, base_url=secret)
     for error in (caught.value, unreachable.value):
@@ -549,15 +551,15 @@ def cut(make: Made, monkeypatch: pytest.MonkeyPatch) -> Any:
     env = make(2, 1)
     env.reset(seed=0)
     env.step([1, 1])
-    original, calls = Connection._sent, iter([True])
+    original, calls = ApiClient._send_with_retries, iter([True])
 
-    def late(self: Connection, method: str, path: str, *args: Any) -> Any:
+    def late(self: ApiClient, method: str, path: str, *args: Any) -> Any:
         sent = original(self, method, path, *args)
         if next(calls, False):
             raise errors.RemoteUnreachableError("it did not answer", self.server)
         return sent
 
-    monkeypatch.setattr(Connection, "_sent", late)
+    monkeypatch.setattr(ApiClient, "_send_with_retries", late)
     with pytest.raises(errors.RemoteUnreachableError):
         env.step([2, 2])
     assert env.waiting
@@ -590,15 +592,15 @@ def test_a_reset_throws_it_away(cut: Any) -> None:
 def test_a_failure_is_told_when_it_is_asked_for(make: Made, monkeypatch: Any) -> None:
     env = make(2, 1, "Mischievous")
     env.reset()
-    original, calls = Connection._sent, iter([True, False, True])
+    original, calls = ApiClient._send_with_retries, iter([True, False, True])
 
-    def late(self: Connection, *args: Any) -> Any:
+    def late(self: ApiClient, *args: Any) -> Any:
         sent = original(self, *args)
         if next(calls, False):
             raise errors.RemoteUnreachableError("it did not answer", self.server)
         return sent
 
-    monkeypatch.setattr(Connection, "_sent", late)
+    monkeypatch.setattr(ApiClient, "_send_with_retries", late)
     with pytest.raises(errors.RemoteUnreachableError):
         env.step([0, 1])
     with pytest.raises(errors.EnvError, match="failed in 'step': ValueError: as told"):
@@ -650,16 +652,16 @@ def test_a_session_whose_answer_is_lost_is_opened_once(server: Server) -> None:
 def test_an_interrupt_while_a_session_is_opened_leaves_none(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, before, opened = Connection._sent, sessions(server), []
+    original, before, opened = ApiClient._send_with_retries, sessions(server), []
 
-    def interrupted(self: Connection, method: str, path: str, *args: Any) -> Any:
+    def interrupted(self: ApiClient, method: str, path: str, *args: Any) -> Any:
         sent = original(self, method, path, *args)
         if path.endswith("session/create") and not opened:
             opened.append(sessions(server))
             raise KeyboardInterrupt
         return sent
 
-    monkeypatch.setattr(Connection, "_sent", interrupted)
+    monkeypatch.setattr(ApiClient, "_send_with_retries", interrupted)
     with pytest.raises(KeyboardInterrupt):
         create_student_gym_env_vectorized(1, 1, None, base_url=server.url, env_id="Counting")
     assert opened == [before + 1]

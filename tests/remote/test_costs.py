@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from remote_envs import CountingEnv
-from serving import API, Asking, ServedProcess, ServerMaker, wait_until
+from serving import API_PREFIX, Asking, ServedProcess, ServerMaker, wait_until
 
 from xuance_envs.remote.access.permissions import Permissions
-from xuance_envs.remote.serving import protocol
+from xuance_envs.remote.serving import http_protocol
 from xuance_envs.remote.wire.bounds import MAX_COLLIDING
-from xuance_envs.remote.wire.forms import Form, dumps
+from xuance_envs.remote.wire.formats import WireFormat, dumps
 
 ROOT = Path(__file__).resolve().parents[2]
 MSGPACK = {"Content-Type": "application/msgpack"}
@@ -44,7 +44,7 @@ def served() -> Iterator[ServedProcess]:
 
 @pytest.fixture
 def session(served: ServedProcess) -> Iterator[tuple[httpx.Client, str]]:
-    with httpx.Client(base_url=served.url + API, timeout=60) as client:
+    with httpx.Client(base_url=served.url + API_PREFIX, timeout=60) as client:
         session_id = client.post("session/create", json={}).json()["session_id"]
         assert client.post("episode/create", json={"session_id": session_id}).status_code == 200
         yield client, session_id
@@ -148,7 +148,7 @@ MANY = 14 * 2**20
 def test_values_are_counted_before_they_are_made(
     served: ServedProcess, session: tuple[httpx.Client, str], body: bytes, content_type: str
 ) -> None:
-    url = f"{served.url}{API}/episode/vectorized_step"
+    url = f"{served.url}{API_PREFIX}/episode/vectorized_step"
     headers = {"Content-Type": content_type}
     answers: list[httpx.Response] = []
 
@@ -168,7 +168,7 @@ def test_values_are_counted_before_they_are_made(
 def test_a_large_body_is_not_read_without_a_session(serve: ServerMaker) -> None:
     server = serve(tokens=("a", "b"))
     ask = Asking(server, "a")
-    url = f"{server.url}{API}/episode/vectorized_step"
+    url = f"{server.url}{API_PREFIX}/episode/vectorized_step"
     for token, status in (("none", 401), ("b", 404), ("a", 400)):
         headers = {"Authorization": f"Bearer {token}", **MSGPACK}
         answer = httpx.post(url, content=b"\xc1" * 100_000, headers=headers)
@@ -234,7 +234,7 @@ def test_a_head_has_its_time(serve: ServerMaker, caplog: pytest.LogCaptureFixtur
 def test_a_connection_that_pauses_for_long_is_closed(
     serve: ServerMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "KEEP", 0.1)
+    monkeypatch.setattr(http_protocol, "KEEP_ALIVE_TIMEOUT", 0.1)
     request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with closing(connect(serve().url)) as connection:
         connection.sendall(request * 2)
@@ -273,7 +273,7 @@ def test_few_descriptors_are_few_connections_and_no_failure() -> None:
         assert "32 connections at most" in said
         url = said[said.rindex("http://") :].split()[0]
         half_open = [connect(url) for _ in range(300)]
-        with httpx.Client(base_url=url + API, timeout=60) as client:
+        with httpx.Client(base_url=url + API_PREFIX, timeout=60) as client:
             session = client.post("session/create", json={}).json()["session_id"]
             for _ in range(24):
                 answer = client.post("episode/create", json={"session_id": session})
@@ -306,7 +306,7 @@ def test_few_descriptors_are_few_connections_and_no_failure() -> None:
 def test_without_tokens_only_its_own_address_is_served(
     served: ServedProcess, headers: dict[str, str], status: int
 ) -> None:
-    for method, path in (("POST", f"{API}/session/create"), ("GET", "/status.json")):
+    for method, path in (("POST", f"{API_PREFIX}/session/create"), ("GET", "/status.json")):
         body = {"json": {}} if method == "POST" else {}
         answer = httpx.request(method, served.url + path, headers=headers, **body)
         assert answer.status_code == status, answer.text
@@ -315,7 +315,7 @@ def test_without_tokens_only_its_own_address_is_served(
 def test_with_tokens_any_host_is_served(serve: ServerMaker) -> None:
     server = serve(tokens=("a",))
     headers = {"Host": "anywhere.example", "Authorization": "Bearer a"}
-    answer = httpx.post(f"{server.url}{API}/session/create", json={}, headers=headers)
+    answer = httpx.post(f"{server.url}{API_PREFIX}/session/create", json={}, headers=headers)
     assert answer.status_code == 200
 
 
@@ -364,10 +364,10 @@ def test_an_answer_counts_as_it_is_written(serve: ServerMaker) -> None:
     ids=["array", "infos"],
 )
 def test_others_go_on_while_an_answer_is_written(message: Any) -> None:
-    expected = json.loads(dumps({"a": message}, Form.JSON))
+    expected = json.loads(dumps({"a": message}, WireFormat.JSON))
     written: list[bytes] = []
     thread = threading.Thread(
-        target=lambda: written.append(dumps({"a": message}, Form.JSON, 2**30))
+        target=lambda: written.append(dumps({"a": message}, WireFormat.JSON, 2**30))
     )
     turns = 0
     thread.start()
@@ -401,7 +401,7 @@ def test_who_does_not_take_an_answer_is_cut_off(
     ask.ask("create", num_envs=8, auto_reset=True)
     body = json.dumps({"session_id": ask.id}).encode()
     head = (
-        f"POST {API}/episode/vectorized_reset HTTP/1.1\r\nHost: localhost\r\n"
+        f"POST {API_PREFIX}/episode/vectorized_reset HTTP/1.1\r\nHost: localhost\r\n"
         "Content-Type: application/json\r\nAccept: application/msgpack\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )

@@ -12,7 +12,7 @@ import msgpack
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from serving import API, ServedProcess, wait_until
+from serving import API_PREFIX, ServedProcess, wait_until
 
 ROUTES = (
     "session/create",
@@ -59,17 +59,17 @@ class Target:
     def renew(self) -> str:
         """The session's id, of a new one where the last is gone."""
         message = {"session_id": self.id, "operation": "get_attr", "name": "gravity"}
-        if self._client.post(f"{API}/episode/call", json=message).status_code != 200:
+        if self._client.post(f"{API_PREFIX}/episode/call", json=message).status_code != 200:
             if self.id:
-                self._client.delete(f"{API}/session/{self.id}")
+                self._client.delete(f"{API_PREFIX}/session/{self.id}")
             wait_until(self._has_opened)
             for path in ("create", "vectorized_reset"):
-                self._client.post(f"{API}/episode/{path}", json={"session_id": self.id})
+                self._client.post(f"{API_PREFIX}/episode/{path}", json={"session_id": self.id})
         return self.id
 
     def _has_opened(self) -> bool:
         """Tries to open a session; there may be as many as are allowed, until some expire."""
-        answer = self._client.post(f"{API}/session/create", json={})
+        answer = self._client.post(f"{API_PREFIX}/session/create", json={})
         if answer.status_code == 429:
             return False
         self.id = answer.json()["session_id"]
@@ -161,7 +161,7 @@ def made_by_hand(client: httpx.Client, count: int) -> Iterator[httpx.Request]:
             body = rng.choice([b"\xdd", b"\xdf", b"\xc6", b"\xdb"]) + b"\xff\xff\xff\xff" + body
         content_type = rng.choice(["application/msgpack"] * 9 + ["application/json"])
         headers = {"Content-Type": content_type}
-        url = f"{API}/{rng.choice(ROUTES)}"
+        url = f"{API_PREFIX}/{rng.choice(ROUTES)}"
         yield client.build_request("POST", url, content=body, headers=headers)
 
 

@@ -11,10 +11,10 @@ from remote_envs import CountingEnv, MischievousEnv
 from serving import assert_nothing_is_left, wait_until
 
 from xuance_envs.errors import ClosedVecEnvError, EnvError
-from xuance_envs.remote.host import Host
-from xuance_envs.remote.hosted_vec_env import HostedVecEnv, Wanted
+from xuance_envs.remote.env_host import EnvHost
+from xuance_envs.remote.hosted_vec_env import HostedEnvConfig, HostedVecEnv
 from xuance_envs.remote.metrics import Metrics
-from xuance_envs.remote.serving.process import SessionProcess
+from xuance_envs.remote.serving.session_process import SessionProcess
 from xuance_envs.remote.settings import Catalogue, Settings, quickest_context
 
 
@@ -31,7 +31,9 @@ def test_a_host_that_nobody_waits_for_any_more_is_ended_once_it_is_there() -> No
 
     async def give_up() -> None:
         process = SessionProcess(seconds=60.0)
-        host = Host(Wanted([SlowEnv], None, auto_reset=True), settings, Metrics(), process)
+        host = EnvHost(
+            HostedEnvConfig([SlowEnv], None, auto_reset=True), settings, Metrics(), process
+        )
         creating = asyncio.create_task(host.make())
         while not multiprocessing.active_children():
             await asyncio.sleep(0.01)

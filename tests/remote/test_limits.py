@@ -19,14 +19,14 @@ import httpx
 import pytest
 from leftovers import wait_until as comes_true
 from remote_envs import SlowStartEnv
-from serving import API, Asking, ServerMaker, wait_until
+from serving import API_PREFIX, Asking, ServerMaker, wait_until
 
 from xuance_envs.engine.process import guardian
 from xuance_envs.remote import sessions
 from xuance_envs.remote.access.permissions import Permissions
 from xuance_envs.remote.failures import RefusedError
+from xuance_envs.remote.serving.byte_budget import ByteBudget
 from xuance_envs.remote.serving.logs import BackgroundHandler
-from xuance_envs.remote.serving.room import Room
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -105,7 +105,7 @@ def test_the_requests_of_a_token_at_once_are_limited(serve: ServerMaker) -> None
     refused: list[httpx.Response] = []
 
     def is_refused() -> bool:
-        refused.append(httpx.post(f"{server.url}{API}/session/create", json={}))
+        refused.append(httpx.post(f"{server.url}{API_PREFIX}/session/create", json={}))
         return code_of(refused[-1]) == "requests"
 
     wait_until(is_refused)
@@ -116,21 +116,21 @@ def test_the_requests_of_a_token_at_once_are_limited(serve: ServerMaker) -> None
 
 def test_room_is_waited_for_and_not_for_ever() -> None:
     async def share() -> None:
-        room = Room(100, "of these")
-        async with room.hold(60, 1.0):
+        room = ByteBudget(100, "of these")
+        async with room.reserve(60, 1.0):
             assert room.has(40)
             with pytest.raises(RefusedError, match="too many of these"):
-                async with room.hold(60, 0.01):
+                async with room.reserve(60, 0.01):
                     raise AssertionError("there was no room")
             waiting = asyncio.create_task(_held(room, 60))
             await asyncio.sleep(0.01)
             assert not waiting.done()
         assert await waiting
-        async with room.hold(1000, 0.01):  # alone it has room
+        async with room.reserve(1000, 0.01):  # alone it has room
             assert not room.has(1)
 
-    async def _held(room: Room, size: int) -> bool:
-        async with room.hold(size, 20.0):
+    async def _held(room: ByteBudget, size: int) -> bool:
+        async with room.reserve(size, 20.0):
             return True
 
     asyncio.run(share())
@@ -188,7 +188,7 @@ def test_who_would_have_to_wait_too_long_is_refused(serve: ServerMaker) -> None:
 def test_a_session_that_takes_too_much_is_ended_and_told_why(
     serve: ServerMaker, monkeypatch: pytest.MonkeyPatch, limits: dict[str, Any], action: int
 ) -> None:
-    monkeypatch.setattr(sessions, "WATCH", 0.2)
+    monkeypatch.setattr(sessions, "USAGE_INTERVAL", 0.2)
     server = serve(tokens=("a", "b"), **limits)
     greedy, other = Asking(server, "a"), Asking(server, "b")
     for ask in (greedy, other):
@@ -261,7 +261,7 @@ def test_what_environments_start_ends_with_a_server_that_is_killed(tmp_path: Pat
     ) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
-        with httpx.Client(base_url=url + API, timeout=60) as client:
+        with httpx.Client(base_url=url + API_PREFIX, timeout=60) as client:
             session = client.post("session/create", json={}).json()
             message = {"session_id": session["session_id"]}
             client.post("episode/create", json=message)

@@ -20,16 +20,16 @@ from xuance_envs import (
     errors,
     make_multi_agent_vec,
 )
-from xuance_envs.multi_agent.adapting import agents_env
-from xuance_envs.multi_agent.record import Record
-from xuance_envs.multi_agent.team import team_of
+from xuance_envs.multi_agent.adapters import agents_env
+from xuance_envs.multi_agent.record_layout import RecordLayout
+from xuance_envs.multi_agent.team import build_team
 from xuance_envs.remote.access.permissions import Permissions
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.settings import Catalogue
-from xuance_envs.remote.wire.forms import Form, dumps, loads
+from xuance_envs.remote.wire.constants import PROTOCOL_VERSION
+from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
 from xuance_envs.remote.wire.nodes import WireError
-from xuance_envs.remote.wire.protocol import PROTOCOL
 from xuance_envs.remote.wire.spaces import space_from_wire, space_to_wire
 
 HERDS: dict[str, Callable[..., Any]] = {
@@ -73,7 +73,7 @@ def test_those_of_the_dead_are_ignored_all_the_same(herds: Server) -> None:
 def test_a_client_that_does_not_check_is_refused_by_the_server(herds: Server) -> None:
     with RemoteVecEnv(herds.url, "Ending", 1) as envs:
         envs.reset(seed=0)
-        envs._intake._check = False
+        envs._action_writer._check = False
         with pytest.raises(ValueError, match="the action for environment 0"):
             envs.step(np.full((1, envs.action_space.shape[0]), 255, np.uint8))
 
@@ -153,9 +153,9 @@ def test_a_record_space_contains_what_it_draws_and_nothing_else() -> None:
         assert not space.contains([0] * space.shape[0])
 
 
-@pytest.mark.parametrize("form", Form, ids=lambda form: form.name)
+@pytest.mark.parametrize("form", WireFormat, ids=lambda form: form.name)
 @pytest.mark.parametrize("name", HERDS)
-def test_spaces_of_records_travel(form: Form, name: str) -> None:
+def test_spaces_of_records_travel(form: WireFormat, name: str) -> None:
     env = HERDS[name]()
     for space in (env.observation_space, env.action_space):
         arrived = space_from_wire(loads(dumps(space_to_wire(space), form), form))
@@ -180,9 +180,9 @@ def test_spaces_of_records_travel(form: Form, name: str) -> None:
     ids=str,
 )
 def test_a_space_of_records_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
-    message = dumps(space_to_wire(HERDS["Herd"]().observation_space), Form.MSGPACK)
+    message = dumps(space_to_wire(HERDS["Herd"]().observation_space), WireFormat.MSGPACK)
     with pytest.raises(WireError, match=r"ObservationRecord|expected a space's type"):
-        space_from_wire(loads(message, Form.MSGPACK) | wrong)
+        space_from_wire(loads(message, WireFormat.MSGPACK) | wrong)
 
 
 def test_who_lays_records_out_otherwise_counts_the_protocol_up() -> None:
@@ -190,8 +190,8 @@ def test_who_lays_records_out_otherwise_counts_the_protocol_up() -> None:
     box, action = spaces.Box(-1, 1, (5,), np.float64), spaces.Discrete(4)
     state = spaces.Box(0, 1, (3,), np.float32)
     observed, acting = dict.fromkeys(agents, box), dict.fromkeys(agents, action)
-    record = Record(team_of(agents, observed, acting, state, None, True, True)).dtype
+    record = RecordLayout(build_team(agents, observed, acting, state, None, True, True)).dtype
     # Observations, masks, state, rewards, and then the flags.
     offsets = [offset for _, offset, *_ in (record.fields or {}).values()]
     assert offsets == [0, 108, 96, 80, 116, 118, 120, 122, 124]
-    assert (record.itemsize, PROTOCOL) == (128, 3)
+    assert (record.itemsize, PROTOCOL_VERSION) == (128, 3)

@@ -17,7 +17,7 @@ import httpx
 import msgpack
 import pytest
 from remote_envs import CountingEnv, SlowStartEnv
-from serving import API, Asking, ServerMaker, wait_until
+from serving import API_PREFIX, Asking, ServerMaker, wait_until
 
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.settings import Catalogue, Settings, Tokens
@@ -201,14 +201,14 @@ def test_what_cannot_be_is_refused_and_harms_nothing(
 def test_a_body_that_is_no_message_is_refused(
     server: Server, content: bytes, content_type: str, status: int
 ) -> None:
-    url = f"{server.url}{API}/episode/vectorized_step"
+    url = f"{server.url}{API_PREFIX}/episode/vectorized_step"
     answer = httpx.post(url, content=content, headers={"Content-Type": content_type})
     assert answer.status_code == status, answer.text
 
 
 def test_other_routes_and_methods_are_refused_in_the_same_form(server: Server) -> None:
     assert httpx.get(f"{server.url}/nothing").status_code == 404
-    answer = httpx.get(f"{server.url}{API}/episode/vectorized_step")
+    answer = httpx.get(f"{server.url}{API_PREFIX}/episode/vectorized_step")
     assert (answer.status_code, code_of(answer)) == (405, "route")
 
 
@@ -229,7 +229,7 @@ def test_stepping_before_the_first_reset_says_so(ask: Asking) -> None:
 
 def test_without_a_token_of_its_own_the_server_only_tells_its_version(serve: ServerMaker) -> None:
     server = serve(tokens=("first-token", "second-token"))
-    version = httpx.get(f"{server.url}{API}/version")
+    version = httpx.get(f"{server.url}{API_PREFIX}/version")
     assert version.json()["name"] == "xuance_envs"
     for header in (None, "Bearer wrong", "Bearer", "first-token", "Basic first-token", "Bearer é"):
         headers = {} if header is None else {"Authorization": header.encode()}
@@ -242,7 +242,7 @@ def test_without_a_token_of_its_own_the_server_only_tells_its_version(serve: Ser
             ("POST", "episode/states"),
             ("DELETE", "session/x"),
         ):
-            answer = httpx.request(method, f"{server.url}{API}/{path}", headers=headers)
+            answer = httpx.request(method, f"{server.url}{API_PREFIX}/{path}", headers=headers)
             assert answer.status_code == 401, (header, path)
             assert answer.headers["WWW-Authenticate"] == "Bearer"
             assert "first-token" not in answer.text
@@ -311,7 +311,7 @@ def test_the_number_of_sessions_is_limited(serve: ServerMaker) -> None:
     assert "2 sessions of one token" in refused.text
     Asking(server, "b")
     headers = {"Authorization": "Bearer c"}
-    refused = httpx.post(f"{server.url}{API}/session/create", json={}, headers=headers)
+    refused = httpx.post(f"{server.url}{API_PREFIX}/session/create", json={}, headers=headers)
     assert refused.status_code == 429
     assert "3 sessions at the same time" in refused.text
     sessions[0].close()
@@ -333,7 +333,7 @@ def test_the_number_of_environments_is_limited(serve: ServerMaker) -> None:
 
 def test_the_size_of_a_request_is_limited_also_where_it_does_not_say_it(serve: ServerMaker) -> None:
     server = serve(body=1000)
-    url = f"{server.url}{API}/session/create"
+    url = f"{server.url}{API_PREFIX}/session/create"
     headers = {"Content-Type": "application/json"}
     assert httpx.post(url, content=b" " * 998 + b"{}", headers=headers).status_code == 200
     refused = httpx.post(url, content=b" " * 1001, headers=headers)
@@ -362,7 +362,7 @@ def test_a_request_that_does_not_arrive_is_given_up(serve: ServerMaker) -> None:
     server = serve(upload=0.3)
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
-        head = f"POST {API}/session/create HTTP/1.1\r\nHost: localhost\r\n"
+        head = f"POST {API_PREFIX}/session/create HTTP/1.1\r\nHost: localhost\r\n"
         head += "Content-Type: application/json\r\nContent-Length: 10\r\n\r\n"
         connection.sendall(f"{head}{{".encode())
         assert connection.recv(100).startswith(b"HTTP/1.1 408")
@@ -536,12 +536,14 @@ def test_health_and_metrics_are_to_be_had_without_a_token(serve: ServerMaker) ->
 
 def test_the_interface_is_described_and_its_pages_are_on(server: Server) -> None:
     described = httpx.get(f"{server.url}/openapi.json").json()
-    step = described["paths"][f"{API}/episode/vectorized_step"]["post"]
+    step = described["paths"][f"{API_PREFIX}/episode/vectorized_step"]["post"]
     schema = step["requestBody"]["content"]["application/msgpack"]["schema"]
     assert set(schema["required"]) == {"session_id", "actions"}
     assert described["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
-    assert {f"{API}/version", f"{API}/session/create", f"{API}/session/{{session_id}}"} <= set(
-        described["paths"]
-    )
+    assert {
+        f"{API_PREFIX}/version",
+        f"{API_PREFIX}/session/create",
+        f"{API_PREFIX}/session/{{session_id}}",
+    } <= set(described["paths"])
     assert httpx.get(f"{server.url}/docs").status_code == 200
     assert httpx.get(f"{server.url}/redoc").status_code == 200

@@ -18,7 +18,7 @@ from remote_envs import CountingEnv, cart_pole
 from serving import ServedProcess, ServerMaker, wait_until
 
 from xuance_envs import errors
-from xuance_envs.remote.connection import Connection
+from xuance_envs.remote.client_session import ApiClient
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 from xuance_envs.remote.server import Server
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
@@ -34,13 +34,13 @@ def envs(server: Server) -> Iterator[RemoteVecEnv]:
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths of the requests that are sent."""
     paths: list[str] = []
-    original = Connection._sent
+    original = ApiClient._send_with_retries
 
-    def counted(self: Connection, method: str, path: str, *args: Any) -> Any:
+    def counted(self: ApiClient, method: str, path: str, *args: Any) -> Any:
         paths.append(path)
         return original(self, method, path, *args)
 
-    monkeypatch.setattr(Connection, "_sent", counted)
+    monkeypatch.setattr(ApiClient, "_send_with_retries", counted)
     return paths
 
 

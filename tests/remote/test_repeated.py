@@ -19,17 +19,17 @@ import numpy as np
 import pytest
 from comparing import assert_same
 from gymnasium import spaces
-from serving import API, Asking, ServerMaker
+from serving import API_PREFIX, Asking, ServerMaker
 
 from xuance_envs.remote import commands
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server import Server
-from xuance_envs.remote.serving.alarm import Alarm
+from xuance_envs.remote.serving.shared_timer import SharedTimer
 from xuance_envs.remote.settings import quickest_context
 from xuance_envs.remote.wire import msgpack_writer
-from xuance_envs.remote.wire.forms import Form, dumps, loads
+from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
 from xuance_envs.remote.wire.infos import infos_from_wire
-from xuance_envs.remote.wire.patterns import Patterned
+from xuance_envs.remote.wire.templates import TemplatedMessage
 
 # -- requests ---------------------------------------------------------------------------
 
@@ -44,7 +44,7 @@ def connection(server: Server) -> Iterator[socket.socket]:
 def request(path: str, message: dict[str, Any], *more: str) -> bytes:
     body = msgpack.packb(message)
     lines = [
-        f"POST {API}/{path} HTTP/1.1",
+        f"POST {API_PREFIX}/{path} HTTP/1.1",
         "Host: localhost",
         "Content-Type: application/msgpack",
         *(f"Content-Length: {len(body)}" for _ in [0] if "Transfer-Encoding: chunked" not in more),
@@ -65,7 +65,7 @@ def answers(connection: socket.socket, count: int) -> list[tuple[int, Any]]:
             body.extend(piece)
 
         def on_message_complete(self) -> None:
-            found.append((parser.get_status_code(), loads(bytes(body), Form.MSGPACK)))
+            found.append((parser.get_status_code(), loads(bytes(body), WireFormat.MSGPACK)))
             body.clear()
 
     parser = httptools.HttpResponseParser(Reader())
@@ -283,10 +283,10 @@ def test_an_answer_of_a_pattern_is_what_it_would_be_without(
             envs.step_async([0, 1, 0])
             answer = commands.step(envs)
             infos = envs.buf_infos
-            for form in Form:
+            for form in WireFormat:
                 written = dumps(answer, form, 10**6)
-                if isinstance(answer, Patterned):
-                    of_patterns += answer.pattern.heads is not None
+                if isinstance(answer, TemplatedMessage):
+                    of_patterns += answer.template.fixed_parts is not None
                     assert written == _anew(answer.message(), form)
                 message = loads(written, form)
                 ended = message["resets"]["environments"]
@@ -302,9 +302,9 @@ def test_an_answer_of_a_pattern_is_what_it_would_be_without(
     assert bool(of_patterns) == (space not in SPACES[3:])
 
 
-def _anew(message: dict[str, Any], form: Form) -> bytes:
+def _anew(message: dict[str, Any], form: WireFormat) -> bytes:
     """A message written by somebody who knows nothing yet."""
-    if form is Form.JSON:
+    if form is WireFormat.JSON:
         return dumps(message, form)
     return msgpack_writer._Writer().written(message, None)
 
@@ -316,10 +316,10 @@ def test_an_answer_of_a_pattern_is_not_larger_than_allowed() -> None:
         for _ in range(4):
             envs.step_async([0])
             answer = commands.step(envs)
-            size = len(dumps(answer, Form.MSGPACK))
-            assert len(dumps(answer, Form.MSGPACK, size)) == size
+            size = len(dumps(answer, WireFormat.MSGPACK))
+            assert len(dumps(answer, WireFormat.MSGPACK, size)) == size
             with pytest.raises(msgpack_writer.TooLargeError):
-                dumps(answer, Form.MSGPACK, size - 1)
+                dumps(answer, WireFormat.MSGPACK, size - 1)
     finally:
         envs.close()
         envs.end_worker()
@@ -332,7 +332,7 @@ class Waited:
     def __init__(self, told: list[Waited]) -> None:
         self._told = told
 
-    def take_long(self) -> None:
+    def on_timeout(self) -> None:
         self._told.append(self)
 
 
@@ -341,7 +341,7 @@ def test_those_who_take_long_are_told_once_and_no_others() -> None:
     slow, quick, later = (Waited(told) for _ in range(3))
 
     async def wait() -> None:
-        alarm = Alarm(0.05)
+        alarm = SharedTimer(0.05)
         alarm.set(slow)
         alarm.set(quick)
         await asyncio.sleep(0.02)

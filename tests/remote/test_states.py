@@ -17,7 +17,7 @@ from xuance_envs import DummyVecEnv, EnvStates, RemoteVecEnv, errors
 from xuance_envs.remote.client import StudentGymEnvVectorized, create_student_gym_env_vectorized
 from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.server import Server
-from xuance_envs.remote.serving.kept_states import KeptStates
+from xuance_envs.remote.serving.state_store import StateStore
 from xuance_envs.remote.settings import Limits
 from xuance_envs.state.saved_env import SavedEnv
 
@@ -188,8 +188,10 @@ def test_a_step_tells_what_nobody_holds(server: Server, monkeypatch: pytest.Monk
     told: list[list[int]] = []
     with cart_poles(server, 2) as envs:
         session = envs._session
-        drop = session._drop
-        monkeypatch.setattr(session, "_drop", lambda states: (told.append(states), drop(states)))
+        drop = session._drop_states
+        monkeypatch.setattr(
+            session, "_drop_states", lambda states: (told.append(states), drop(states))
+        )
         envs.reset()
         state = envs.save_state()
         for _ in range(2):
@@ -216,10 +218,10 @@ def test_dropping_that_fails_is_repeated(server: Server, monkeypatch: pytest.Mon
         del state
         monkeypatch.setattr(connection, "request", refusing)
         envs.step([0, 0])
-        assert len(envs._session.states.unwanted) == 2
+        assert len(envs._session.states.released) == 2
         monkeypatch.undo()
         envs.step([0, 0])
-        assert envs._session.states.unwanted == []
+        assert envs._session.states.released == []
 
 
 # --- the server ---------------------------------------------------------------------------------
@@ -315,7 +317,7 @@ def test_a_request_that_is_repeated_saves_once(serve: ServerMaker) -> None:
 
 
 def test_states_that_are_kept_are_counted() -> None:
-    kept = KeptStates(Limits(states_per_session=3, state_bytes_per_session=100))
+    kept = StateStore(Limits(states_per_session=3, state_bytes_per_session=100))
 
     def of(*sizes: int) -> EnvStates:
         return EnvStates([SavedEnv(b"x" * size, b"") for size in sizes], {})

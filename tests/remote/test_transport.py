@@ -14,15 +14,15 @@ import httpx
 import pytest
 
 from xuance_envs.errors import RemoteUnreachableError
-from xuance_envs.remote import connection
+from xuance_envs.remote import client_session
 from xuance_envs.remote import transport as transport_module
 from xuance_envs.remote.transport import (
     HttpxTransport,
+    InvalidResponseError,
     PlainTransport,
     Response,
-    UnfitResponseError,
+    make_transport,
     redacted,
-    transport_to,
 )
 
 Turn = Sequence[bytes | float]
@@ -54,13 +54,13 @@ class Scripted:
     def _answer(self, connection: socket.socket, turn: Turn) -> None:
         request = b""
         while b"\r\n\r\n" not in request or not request.endswith((b"end", b"\r\n\r\n")):
-            if not (piece := connection.recv(1 << 16)):
+            if not (piece := client_session.recv(1 << 16)):
                 return
             request += piece
         self.requests.append(request)
         for part in turn:
             if isinstance(part, bytes):
-                connection.sendall(part)
+                client_session.sendall(part)
             else:
                 threading.Event().wait(part)
 
@@ -77,7 +77,7 @@ def script() -> Iterator[Script]:
 
     def script(*connections: Sequence[Turn]) -> tuple[PlainTransport, Scripted]:
         server = Scripted(connections)
-        transport = transport_to(server.url.join("/a/"), {"X-Two": "2"})
+        transport = make_transport(server.url.join("/a/"), {"X-Two": "2"})
         assert isinstance(transport, PlainTransport)
         made.append((transport, server))
         return made[-1]
@@ -179,7 +179,7 @@ def test_a_request_that_is_not_taken(script: Script) -> None:
 
 def test_one_response_belongs_to_one_request(script: Script) -> None:
     transport, server = script([[OK + OK.replace(b"hi", b"no")]], [[OK]])
-    with pytest.raises(UnfitResponseError, match="one answer to a request, got another one"):
+    with pytest.raises(InvalidResponseError, match="one answer to a request, got another one"):
         ask(transport, server)
     assert server.closed.wait(10), "nobody can tell whose what comes next there is"
     assert ask(transport, server).body == b"hi"
@@ -208,16 +208,16 @@ ENDLESS = {
 def test_a_head_is_bounded(script: Script, start: list[bytes]) -> None:
     rest = [] if len(start) > 2 else [b"x" * 2**16] * 100
     transport, server = script([[*start, *rest]])
-    with pytest.raises(UnfitResponseError, match="head of at most 64 KiB"):
+    with pytest.raises(InvalidResponseError, match="head of at most 64 KiB"):
         ask(transport, server)
 
 
 @pytest.mark.parametrize("length", [b"Content-Length: 5000", b"Transfer-Encoding: chunked"])
 def test_a_body_is_bounded(script: Script, monkeypatch: pytest.MonkeyPatch, length: bytes) -> None:
-    monkeypatch.setattr(transport_module, "BODY", 4096)
+    monkeypatch.setattr(transport_module, "MAX_BODY", 4096)
     body = b"1f4\r\n%b\r\n" % bytes(500) * 10 if b"chunked" in length else bytes(5000)
     transport, server = script([[b"HTTP/1.1 200 OK\r\n%b\r\n\r\n" % length, body]])
-    with pytest.raises(UnfitResponseError, match="answer of at most 4 KiB"):
+    with pytest.raises(InvalidResponseError, match="answer of at most 4 KiB"):
         ask(transport, server)
 
 
@@ -225,7 +225,7 @@ def test_a_body_is_bounded(script: Script, monkeypatch: pytest.MonkeyPatch, leng
 def test_a_body_that_is_compressed_is_not_decoded(script: Script, body: bytes) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
     transport, server = script([[head, body]])
-    with pytest.raises(UnfitResponseError, match="not encoded, got one in 'gzip'"):
+    with pytest.raises(InvalidResponseError, match="not encoded, got one in 'gzip'"):
         ask(transport, server)
 
 
@@ -235,10 +235,10 @@ def test_a_refusal_before_the_whole_request_has_come() -> None:
     def refuse() -> None:
         connection, _ = listening.accept()
         with connection:
-            connection.recv(1 << 16)
-            connection.sendall(refusal)
-            connection.shutdown(socket.SHUT_WR)
-            while connection.recv(1 << 20):
+            client_session.recv(1 << 16)
+            client_session.sendall(refusal)
+            client_session.shutdown(socket.SHUT_WR)
+            while client_session.recv(1 << 20):
                 pass
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -262,15 +262,15 @@ def test_all_else_goes_by_httpx(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    assert isinstance(transport_to(httpx.URL("https://example.org"), {}), HttpxTransport)
-    assert isinstance(transport_to(httpx.URL("http://example.org"), {}), PlainTransport)
+    assert isinstance(make_transport(httpx.URL("https://example.org"), {}), HttpxTransport)
+    assert isinstance(make_transport(httpx.URL("http://example.org"), {}), PlainTransport)
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:3128")
-    assert isinstance(transport_to(httpx.URL("http://example.org"), {}), HttpxTransport)
+    assert isinstance(make_transport(httpx.URL("http://example.org"), {}), HttpxTransport)
     monkeypatch.setenv("no_proxy", "example.org")
-    assert isinstance(transport_to(httpx.URL("http://example.org"), {}), PlainTransport)
+    assert isinstance(make_transport(httpx.URL("http://example.org"), {}), PlainTransport)
     for proxy in ("proxy.example:3128", "http://user:secret@proxy.example:3128"):
         monkeypatch.setenv("http_proxy", proxy)
-        assert isinstance(transport_to(httpx.URL("http://example.com"), {}), HttpxTransport)
+        assert isinstance(make_transport(httpx.URL("http://example.com"), {}), HttpxTransport)
 
 
 @pytest.mark.parametrize("proxy", ["ftp://user:secret@x", "http://user:secret@", "http://xn--/"])
@@ -281,7 +281,7 @@ def test_a_proxy_that_is_none_is_said_without_its_password(
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.setenv("http_proxy", proxy)
     with pytest.raises(ValueError, match="http_proxy: expected an address") as caught:
-        transport_to(httpx.URL("http://example.com"), {})
+        make_transport(httpx.URL("http://example.com"), {})
     assert "secret" not in str(caught.value)
 
 
@@ -290,19 +290,19 @@ def test_a_proxy_that_is_not_there_is_said_without_its_password(
 ) -> None:
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    monkeypatch.setattr(connection, "RETRIES", 0)
+    monkeypatch.setattr(client_session, "RETRIES", 0)
     with closing(socket.create_server(("127.0.0.1", 0))) as nobody:
         port = nobody.getsockname()[1]
     monkeypatch.setenv("http_proxy", f"user:secret@127.0.0.1:{port}")
     with pytest.raises(RemoteUnreachableError) as caught:
-        connection.Connection("http://example.invalid", None, 5.0).check_version()
+        client_session.Connection("http://example.invalid", None, 5.0).check_version()
     assert f"reached through the proxy http://127.0.0.1:{port}: Connect" in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
 def test_authorities_that_cannot_be_read_are_said() -> None:
     with pytest.raises(ValueError, match=r"verify: expected .*no-such-file"):
-        transport_to(httpx.URL("https://example.org"), {}, "/no-such-file")
+        make_transport(httpx.URL("https://example.org"), {}, "/no-such-file")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from info_arrays import info_arrays
 
 from xuance_envs.engine.data.info_batch import InfoBatch
-from xuance_envs.engine.data.info_columns import NUMBERS
+from xuance_envs.engine.data.info_columns import NUMBER_KINDS
 from xuance_envs.engine.data.info_writer import InfoWriter
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
@@ -33,16 +33,16 @@ from xuance_envs.remote.wire.bounds import (
     check_json_nodes,
     check_nodes,
 )
-from xuance_envs.remote.wire.forms import Form, dumps, loads
+from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
 from xuance_envs.remote.wire.infos import InfoTables, info_table_from_wire, infos_from_wire
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.spaces import space_from_wire, space_to_wire
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
-FORMS = list(Form)
+FORMS = list(WireFormat)
 
 
-def through(form: Form, value: Any) -> Any:
+def through(form: WireFormat, value: Any) -> Any:
     """A value that went through a message of its own."""
     return from_wire(loads(dumps(to_wire(value), form), form))
 
@@ -97,7 +97,7 @@ def as_it_travels(value: Any) -> Any:
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 @given(value=values)
-def test_a_value_comes_back_with_its_types_and_bits(form: Form, value: Any) -> None:
+def test_a_value_comes_back_with_its_types_and_bits(form: WireFormat, value: Any) -> None:
     assert_same(as_it_travels(through(form, value)), as_it_travels(value))
 
 
@@ -125,7 +125,7 @@ def test_spaces_and_their_values_are_the_same_through_both_forms(
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-def test_an_array_that_arrived_is_its_owners_to_write_to(form: Form) -> None:
+def test_an_array_that_arrived_is_its_owners_to_write_to(form: WireFormat) -> None:
     arrived = through(form, np.arange(3))
     arrived[0] = 7
     assert arrived.tolist() == [7, 1, 2]
@@ -135,39 +135,42 @@ def test_a_space_whose_keys_are_not_strings_travels() -> None:
     space = spaces.Dict(
         [(2, spaces.Discrete(3)), ("b", spaces.Text(4)), ((1, "x"), spaces.Box(0, 1))]
     )
-    arrived = space_from_wire(loads(dumps(space_to_wire(space), Form.JSON), Form.JSON))
+    arrived = space_from_wire(loads(dumps(space_to_wire(space), WireFormat.JSON), WireFormat.JSON))
     assert list(arrived.spaces.items()) == list(space.spaces.items())
     batch = batch_of(space, samples(space, 2, 0))
-    node = loads(dumps(batch_to_wire(space, batch), Form.JSON), Form.JSON)
+    node = loads(dumps(batch_to_wire(space, batch), WireFormat.JSON), WireFormat.JSON)
     assert_same(batch_from_wire(arrived, node, 2), batch)
 
 
 def test_json_is_what_a_person_would_write() -> None:
     space = spaces.Dict(x=spaces.Box(-1, 1, (2,)), n=spaces.Discrete(3))
     batch = {"x": np.float32([[0, 0.5]]), "n": np.array([2])}
-    assert json.loads(dumps(batch_to_wire(space, batch), Form.JSON)) == {"x": [[0, 0.5]], "n": [2]}
+    assert json.loads(dumps(batch_to_wire(space, batch), WireFormat.JSON)) == {
+        "x": [[0, 0.5]],
+        "n": [2],
+    }
     info = {"score": 1.5, "steps": 3, "name": "x", "won": True, "nothing": None, "list": [1]}
-    assert json.loads(dumps(to_wire(info), Form.JSON)) == info
+    assert json.loads(dumps(to_wire(info), WireFormat.JSON)) == info
 
 
 def test_numbers_that_are_not_finite_are_strings_in_json() -> None:
     space = spaces.Box(-np.inf, np.inf, (3,))
     batch = np.array([[np.nan, np.inf, -np.inf]], np.float32)
-    text = dumps(batch_to_wire(space, batch), Form.JSON)
+    text = dumps(batch_to_wire(space, batch), WireFormat.JSON)
     assert json.loads(text) == [["NaN", "Infinity", "-Infinity"]]
     assert_same(batch_from_wire(space, json.loads(text), 1), batch)
 
 
 def test_large_uniform_bounds_are_not_spelled_out() -> None:
     space = spaces.Box(0, 255, (210, 160, 3), np.uint8)
-    message = dumps(space_to_wire(space), Form.JSON)
+    message = dumps(space_to_wire(space), WireFormat.JSON)
     assert len(message) < 400
     assert space_from_wire(json.loads(message)) == space
 
 
 def test_subclasses_travel_as_what_they_derive_from() -> None:
-    assert_same(through(Form.JSON, OrderedDict(a=1)), {"a": 1})
-    assert_same(through(Form.MSGPACK, np.str_("text")), "text")
+    assert_same(through(WireFormat.JSON, OrderedDict(a=1)), {"a": 1})
+    assert_same(through(WireFormat.MSGPACK, np.str_("text")), "text")
 
 
 @pytest.mark.parametrize(
@@ -350,28 +353,28 @@ DEEP = 100_000
 @pytest.mark.parametrize(
     ("form", "data"),
     [
-        (Form.JSON, b""),
-        (Form.JSON, b"{"),
-        (Form.JSON, b"NaN"),
-        (Form.JSON, b"[Infinity]"),
-        (Form.JSON, b"\xff\xfe"),
-        (Form.JSON, b"[" * DEEP + b"]" * DEEP),
-        (Form.JSON, b"9" * 10_000),
-        (Form.MSGPACK, b""),
-        (Form.MSGPACK, b"\xc1"),
-        (Form.MSGPACK, b"\x91" * DEEP + b"\xc0"),
-        (Form.MSGPACK, msgpack.packb({"a": [1, 2]})[:-1]),
-        (Form.MSGPACK, msgpack.packb(1) + b"\x00"),
-        (Form.MSGPACK, msgpack.packb({1: 2}, strict_types=True)),
-        (Form.MSGPACK, b"\x81\x90\x01"),
-        (Form.MSGPACK, b"\xdd\xff\xff\xff\xff"),
-        (Form.MSGPACK, b"\xc6\xff\xff\xff\xff"),
-        (Form.MSGPACK, msgpack.packb(msgpack.ExtType(5, b"x"))),
-        (Form.MSGPACK, b"\xa2\xff\xff"),
+        (WireFormat.JSON, b""),
+        (WireFormat.JSON, b"{"),
+        (WireFormat.JSON, b"NaN"),
+        (WireFormat.JSON, b"[Infinity]"),
+        (WireFormat.JSON, b"\xff\xfe"),
+        (WireFormat.JSON, b"[" * DEEP + b"]" * DEEP),
+        (WireFormat.JSON, b"9" * 10_000),
+        (WireFormat.MSGPACK, b""),
+        (WireFormat.MSGPACK, b"\xc1"),
+        (WireFormat.MSGPACK, b"\x91" * DEEP + b"\xc0"),
+        (WireFormat.MSGPACK, msgpack.packb({"a": [1, 2]})[:-1]),
+        (WireFormat.MSGPACK, msgpack.packb(1) + b"\x00"),
+        (WireFormat.MSGPACK, msgpack.packb({1: 2}, strict_types=True)),
+        (WireFormat.MSGPACK, b"\x81\x90\x01"),
+        (WireFormat.MSGPACK, b"\xdd\xff\xff\xff\xff"),
+        (WireFormat.MSGPACK, b"\xc6\xff\xff\xff\xff"),
+        (WireFormat.MSGPACK, msgpack.packb(msgpack.ExtType(5, b"x"))),
+        (WireFormat.MSGPACK, b"\xa2\xff\xff"),
     ],
     ids=lambda part: ascii(part)[:40],
 )
-def test_bytes_that_are_no_message_are_refused(form: Form, data: bytes) -> None:
+def test_bytes_that_are_no_message_are_refused(form: WireFormat, data: bytes) -> None:
     with pytest.raises(WireError):
         loads(data, form)
 
@@ -410,7 +413,7 @@ def test_no_tree_does_anything_but_decode_or_be_refused(tree: Any) -> None:
 
 def test_a_timestamp_is_refused() -> None:
     with pytest.raises(WireError):
-        from_wire(loads(msgpack.packb(msgpack.Timestamp(1)), Form.MSGPACK))
+        from_wire(loads(msgpack.packb(msgpack.Timestamp(1)), WireFormat.MSGPACK))
 
 
 # --- infos --------------------------------------------------------------------------------------
@@ -426,7 +429,7 @@ INFOS = [
 ]
 
 
-def sent(infos: list[dict[str, Any]], form: Form) -> Any:
+def sent(infos: list[dict[str, Any]], form: WireFormat) -> Any:
     """The infos of a step as they arrive."""
     batch, _ = step_infos(infos).parts
     tables, envs = InfoTables(), np.arange(len(infos))
@@ -437,15 +440,17 @@ def sent(infos: list[dict[str, Any]], form: Form) -> Any:
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 @pytest.mark.parametrize("infos", INFOS, ids=str)
-def test_infos_are_the_same_through_both_forms(form: Form, infos: list[dict[str, Any]]) -> None:
+def test_infos_are_the_same_through_both_forms(
+    form: WireFormat, infos: list[dict[str, Any]]
+) -> None:
     node = sent(infos, form)
     assert_same(infos_from_wire(node, 2), infos)
-    assert isinstance(node, list) == (form is Form.JSON or infos in INFOS[4:])
+    assert isinstance(node, list) == (form is WireFormat.JSON or infos in INFOS[4:])
 
 
 @pytest.mark.parametrize("infos", INFOS, ids=str)
 def test_columns_of_infos_are_written_as_the_infos_are(infos: list[dict[str, Any]]) -> None:
-    node = sent(infos, Form.MSGPACK)
+    node = sent(infos, WireFormat.MSGPACK)
     table = info_table_from_wire(node, 2)
     if table is not None:
         # Where something else was before, in other places than they now are.
@@ -454,7 +459,7 @@ def test_columns_of_infos_are_written_as_the_infos_are(infos: list[dict[str, Any
 
 
 def test_an_info_written_after_columns_replaces_all_of_them() -> None:
-    columns = {"a": (NUMBERS[int], np.array([1, 2]), np.ones(2, np.bool_))}
+    columns = {"a": (NUMBER_KINDS[int], np.array([1, 2]), np.ones(2, np.bool_))}
     for after in ({}, {"": None}, {"b": 1}):
         assert_same(list(step_infos([after] * 2, columns, first=True)), [after] * 2)
 
@@ -542,8 +547,8 @@ def test_the_nodes_of_a_message_are_counted(node: Any) -> None:
 
 
 @pytest.mark.parametrize("message", [{"a": np.arange(30_000.0).reshape(3, 10_000)}, NODES[:20]])
-@pytest.mark.parametrize("form", list(Form))
-def test_a_message_with_a_limit_is_the_same_or_too_large(form: Form, message: Any) -> None:
+@pytest.mark.parametrize("form", list(WireFormat))
+def test_a_message_with_a_limit_is_the_same_or_too_large(form: WireFormat, message: Any) -> None:
     whole = dumps(message, form)
     assert loads(dumps(message, form, len(whole)), form) == loads(whole, form)
     with pytest.raises(TooLargeError):

@@ -14,7 +14,7 @@ from rollout_reference import Player, Reference, converter, parts_of
 
 import xuance_envs.rollout.agent_loop as loop_module
 from xuance_envs import DummyVecEnv, RolloutCollector, SubprocVecEnv
-from xuance_envs.engine.data import recycling
+from xuance_envs.engine.data import buffer_pool
 from xuance_envs.rollout.transfer import Transfer
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
@@ -312,7 +312,7 @@ def values_of(held):
 @pytest.fixture
 def always_recycled(monkeypatch):
     """As if every array were big enough for its memory to be used again."""
-    monkeypatch.setattr(recycling, "LEAST_BYTES", 0)
+    monkeypatch.setattr(buffer_pool, "MIN_POOLED_BYTES", 0)
 
 
 @pytest.mark.usefixtures("device_kind", "always_recycled")

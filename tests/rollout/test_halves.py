@@ -237,7 +237,7 @@ def test_auto_takes_what_is_quicker_and_says_so(slow, chosen, monkeypatch, caplo
             now[0] += (0.002 if kind == slow else 0.001) / kind
             return super().get_actions_and_values(states, actions)
 
-    monkeypatch.setattr("xuance_envs.rollout.playing.TURN", 4)
+    monkeypatch.setattr("xuance_envs.rollout.playing.STEPS_PER_TURN", 4)
     functions = env_fns(SPACES["vector"])
     expected = played(DummyVecEnv(functions), Thinker(), rollouts=8, steps=6)
     with caplog.at_level(logging.INFO, "xuance_envs"):

@@ -200,7 +200,7 @@ def test_frames_are_shown_at_the_given_rate(fps, milliseconds):
 
 @pytest.mark.parametrize("in_memory", [100, 1 << 25])
 def test_every_step_has_a_frame_however_long_the_episode_is(in_memory, monkeypatch):
-    monkeypatch.setattr(gif, "MOST_IN_MEMORY", in_memory)
+    monkeypatch.setattr(gif, "MAX_IN_MEMORY", in_memory)
     envs = DummyVecEnv([partial(FilmEnv, 1100, (20, 30, 3))])
     recorder = GifRecorder(10_000, fps=10)
     with RolloutCollector(envs, Player(TWO), 1100, recorder=recorder) as collector:

@@ -70,10 +70,10 @@ def test_it_goes_on_as_if_it_had_never_stopped(backend: Any) -> None:
 
 def test_single_steps_and_ends_are_part_of_it() -> None:
     with RolloutCollector(DummyVecEnv([make] * 3), Drawing(), 9, device="cpu", seed=1) as collector:
-        while not collector._fresh.any():
+        while not collector._just_reset.any():
             collector.vec_step(torch.ones(3))
         state = collector.state_dict()
-        ended = int(np.flatnonzero(collector._fresh)[0])
+        ended = int(np.flatnonzero(collector._just_reset)[0])
         first = collector.env_reset(ended).clone()
         after = collector.vec_step(torch.ones(3))[0].clone()
         collector.vec_step(torch.ones(3))

@@ -16,7 +16,7 @@ from play_envs import PlayEnv
 from rollout_reference import Player, parts_of
 
 from xuance_envs import DummyVecEnv, RolloutCollector, SubprocVecEnv
-from xuance_envs.rollout.states import StateLayout
+from xuance_envs.rollout.state_layout import StateLayout
 from xuance_envs.rollout.transfer import Transfer
 
 CUDA = torch.device("cuda", 0)

@@ -36,10 +36,12 @@ def nothing_left() -> Iterator[None]:
     before = held()
     yield
     gc.collect()
-    assert wait_until(lambda: is_no_more(held(), before)), f"{held()}, and {before} before"
+    assert wait_until(lambda: has_no_new_resources(held(), before)), (
+        f"{held()}, and {before} before"
+    )
 
 
-def is_no_more(now: dict[str, int], before: dict[str, int]) -> bool:
+def has_no_new_resources(now: dict[str, int], before: dict[str, int]) -> bool:
     return all(now[name] <= before[name] for name in before)
 
 

@@ -76,7 +76,7 @@ class Outcome:
         return kind
 
 
-class Beside:
+class LockstepPair:
     """A vector environment beside the one that says what is right.
 
     Args:
@@ -125,11 +125,11 @@ class Beside:
             assert_same(self.plain(got), right, what)
 
 
-Pair = Callable[[], AbstractContextManager[Beside]]
+Pair = Callable[[], AbstractContextManager[LockstepPair]]
 Draw = Callable[[random.Random], Operation]
 
 
-def failure_of(pair: Pair, operations: Sequence[Operation]) -> AssertionError | None:
+def make_env_error(pair: Pair, operations: Sequence[Operation]) -> AssertionError | None:
     """Does the operations to both of a new pair; how they told the two apart."""
     try:
         with pair() as beside:
@@ -154,7 +154,7 @@ def assert_alike(pair: Pair, draw: Draw, seeds: Sequence[int], length: int) -> N
     for seed in seeds:
         rng = random.Random(seed)
         operations = [draw(rng) for _ in range(length)]
-        if (failure := failure_of(pair, operations)) is not None:
+        if (failure := make_env_error(pair, operations)) is not None:
             few, failure = shortened(pair, operations, failure)
             lines = "\n".join(f"    {done}" for done in few)
             raise AssertionError(
@@ -171,7 +171,7 @@ def shortened(
     while size:
         for start in range(len(few) - size, -1, -size):
             without = few[:start] + few[start + size :]
-            if (other := failure_of(pair, without)) is not None:
+            if (other := make_env_error(pair, without)) is not None:
                 few, failure = without, other
         size //= 2
     return few, failure
@@ -237,7 +237,7 @@ def values(rng: random.Random, count: int = NUM_ENVS) -> Any:
 
 
 @contextlib.contextmanager
-def closing(beside: Beside) -> Iterator[Beside]:
+def closing(beside: LockstepPair) -> Iterator[LockstepPair]:
     """Closes both in the end, if they are not."""
     try:
         yield beside

@@ -13,7 +13,7 @@ from pathlib import Path
 FOLDER = str(Path(__file__).parent)
 MODULES = [
     "xuance_envs.engine.process.worker",
-    "xuance_envs.engine.group.states",
+    "xuance_envs.engine.group.group_states",
     "xuance_envs.remote.repeating_env",
     "backends",
     "comparing",

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from xuance_envs.engine.ray import worker_actor
+from xuance_envs.engine.ray import actor_client
 from xuance_envs.engine.ray.actor import ActorPlan
+from xuance_envs.engine.ray.actor_client import ActorSettings
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
-from xuance_envs.engine.ray.worker_actor import ActorSettings
 
 VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -104,7 +104,7 @@ class Counted:
 def counted_messages() -> Iterator[Counted]:
     """Counts what a caller and actors tell each other, whichever way it goes."""
     counted = Counted()
-    pack, unpack = worker_actor.pack_asks, worker_actor.unpack_answers
+    pack, unpack = actor_client.pack_requests, actor_client.unpack_replies
 
     def counting_pack(*given: Any) -> bytes:
         request = pack(*given)
@@ -116,8 +116,8 @@ def counted_messages() -> Iterator[Counted]:
         return unpack(reply, *given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker_actor, "pack_asks", counting_pack)
-        patch.setattr(worker_actor, "unpack_answers", counting_unpack)
+        patch.setattr(actor_client, "pack_requests", counting_pack)
+        patch.setattr(actor_client, "unpack_replies", counting_unpack)
         yield counted
 
 
@@ -164,8 +164,8 @@ def lent_actors() -> Iterator[None]:
     """Has vector environments lent their actors, for as long as this lasts."""
     pool = ActorPool()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker_actor, "start_actor", pool.start)
-        patch.setattr(worker_actor, "discard_actor", pool.discard)
+        patch.setattr(actor_client, "start_actor", pool.start)
+        patch.setattr(actor_client, "kill_actor", pool.discard)
         yield
 
 

@@ -17,11 +17,11 @@ import leftovers
 from remote_envs import SERVED
 
 from xuance_envs.remote.access.permissions import Permissions
-from xuance_envs.remote.cli import OWN_LIMITS
+from xuance_envs.remote.cli import TOKEN_LIMITS
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.settings import Catalogue, Limits, Settings, Tokens
 
-API = "/api/v1"
+API_PREFIX = "/api/v1"
 ServerMaker = Callable[..., Server]
 
 ALLOWED = Permissions(
@@ -48,7 +48,7 @@ def make_server(
     catalogue = Catalogue(SERVED if served is None else served, kwargs)
     settings = Settings(
         catalogue,
-        Tokens(tokens, token_file, OWN_LIMITS),
+        Tokens(tokens, token_file, TOKEN_LIMITS),
         Limits(**limits),
         allow or Permissions(),
         pages_need_token=pages_need_token,
@@ -83,7 +83,7 @@ class Asking:
 
     def __init__(self, server: Server, token: str | None = None, **create: Any) -> None:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self.client = httpx.Client(base_url=server.url + API, headers=headers, timeout=60)
+        self.client = httpx.Client(base_url=server.url + API_PREFIX, headers=headers, timeout=60)
         self.open.append(self.client)
         self.id = self.post("session/create", **create).json()["session_id"]
         self.episodes: list[str] = []
@@ -131,7 +131,7 @@ class ServedProcess:
     def status_for(self, token: str) -> int:
         """What it answers somebody with a token."""
         headers = {"Authorization": f"Bearer {token}"}
-        answer = httpx.delete(f"{self.url}{API}/session/none", headers=headers)
+        answer = httpx.delete(f"{self.url}{API_PREFIX}/session/none", headers=headers)
         return 200 if answer.status_code == 404 else answer.status_code
 
     def close(self, sign: int = signal.SIGTERM) -> int:

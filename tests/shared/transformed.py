@@ -11,7 +11,7 @@ import pytest
 from backends import Backend
 
 from xuance_envs import transforms
-from xuance_envs.transforms.batches import Batch
+from xuance_envs.transforms.transform_batch import Batch
 from xuance_envs.vector_envs.vector_env import VecEnv
 from xuance_envs.vector_envs.wrapper import VecEnvWrapper
 

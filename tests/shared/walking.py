@@ -63,7 +63,7 @@ NUM_WALKS = len(WALKS)
 STILL = np.zeros((NUM_WALKS, 2), np.float32)
 
 
-class Told:
+class ExpectedStep:
     """What one call brought, as the plain walks tell it.
 
     Attributes:
@@ -84,7 +84,7 @@ class Told:
         return np.concatenate([self.obs, self.first]).astype(np.float64)
 
 
-class PlainWalks:
+class ReferenceWalks:
     """The walks in a loop, without any vector environment.
 
     Args:
@@ -94,15 +94,15 @@ class PlainWalks:
     def __init__(self, env_fns: Any = WALKS) -> None:
         self.envs = [env_fn() for env_fn in env_fns]
 
-    def reset(self, seed: int | None = None, env_ids: Any = None) -> Told:
+    def reset(self, seed: int | None = None, env_ids: Any = None) -> ExpectedStep:
         ids = range(len(self.envs)) if env_ids is None else env_ids
         seeds = {i: None if seed is None else seed + i for i in ids}
         obs = [self.envs[i].reset(seed=seeds[i])[0] for i in ids]
-        return Told(obs, np.zeros(len(obs)), [], [])
+        return ExpectedStep(obs, np.zeros(len(obs)), [], [])
 
-    def step(self, actions: Any = STILL, env_ids: Any = None) -> Told:
+    def step(self, actions: Any = STILL, env_ids: Any = None) -> ExpectedStep:
         ids = list(range(len(self.envs))) if env_ids is None else list(env_ids)
         rows = [self.envs[i].step(action) for i, action in zip(ids, actions, strict=False)]
         ended = [row for row, result in enumerate(rows) if result[2] or result[3]]
         first = [self.envs[ids[row]].reset()[0] for row in ended]
-        return Told([row[0] for row in rows], [row[1] for row in rows], ended, first)
+        return ExpectedStep([row[0] for row in rows], [row[1] for row in rows], ended, first)

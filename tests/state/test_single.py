@@ -18,8 +18,8 @@ from stateful_envs import MAKERS, Collector
 
 from xuance_envs import Atari_Env, Gym_Env, MountainCar, StateError, check_saving
 from xuance_envs.state import ale, mujoco
-from xuance_envs.state.recording import record
-from xuance_envs.state.single import StateOfEnv
+from xuance_envs.state.checkpointer import EnvCheckpointer
+from xuance_envs.state.recorders import record
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
@@ -55,7 +55,7 @@ def with_library(*wrappers: Any) -> Any:
 
 
 W = gymnasium.wrappers
-EXACT: dict[str, Any] = {
+VERSION_BOUND_LIBRARIES: dict[str, Any] = {
     **MAKERS,
     "ours": lambda: Gym_Env("CartPole-v1"),
     "ours, seeded": lambda: Gym_Env("CartPole-v1", seed=3),
@@ -87,9 +87,9 @@ ATARIS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", VERSION_BOUND_LIBRARIES)
 def test_it_goes_on_exactly(name: str) -> None:
-    check_saving(EXACT[name], steps=120)
+    check_saving(VERSION_BOUND_LIBRARIES[name], steps=120)
 
 
 @pytest.mark.parametrize("name", ATARIS)
@@ -140,7 +140,7 @@ def failures(make: Any, points: int) -> int:
         for _ in range(3):
             if any(env.step(space.sample())[2:4]):
                 env.reset()
-        StateOfEnv(twin).prepare(StateOfEnv(env).save(), trusted=False).put_in()
+        EnvCheckpointer(twin).prepare(EnvCheckpointer(env).save(), trusted=False).apply()
         actions = [space.sample() for _ in range(6)]
         try:
             for action in actions:
@@ -164,7 +164,7 @@ def one_frame_at_a_time() -> Atari_Env:
 def test_the_action_that_sticks_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     needs("ale_py", "cv2")
     assert failures(one_frame_at_a_time, 60) == 0
-    monkeypatch.setattr(ale, "_in_which_actions_are_taken", lambda state: state)
+    monkeypatch.setattr(ale, "_without_sticky_actions", lambda state: state)
     assert failures(one_frame_at_a_time, 60) > 0
 
 
@@ -190,9 +190,9 @@ def test_older_draws_are_found_in_the_blocks_before() -> None:
     drawn = [int(word) for word in np.random.Generator(twister).bit_generator.random_raw(2000)]
     state = twister.state["state"]
     written = [b"%d" % word for word in [*state["key"].tolist(), state["pos"]]]
-    back = ale._drawn(written)
+    back = ale._draws_newest_first(written)
     assert [next(back) for _ in range(1700)] == drawn[::-1][:1700]
-    assert all(ale._tempered(ale._drawn_as(word)) == word for word in drawn)
+    assert all(ale._temper(ale._untemper(word)) == word for word in drawn)
 
 
 # -- what is found out ---------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def test_games_made_elsewhere_say_what_to_do() -> None:
     env = raw_atari()
     env.reset(seed=1)
     with pytest.raises(Exception, match="made by a vector environment"):
-        StateOfEnv(env).save()
+        EnvCheckpointer(env).save()
     env.close()
 
 
@@ -225,10 +225,10 @@ def test_a_changed_model_is_noticed() -> None:
     env, twin = gymnasium.make("HalfCheetah-v5"), gymnasium.make("HalfCheetah-v5")
     env.reset(seed=1)
     twin.reset(seed=1)
-    data = StateOfEnv(env).save()
+    data = EnvCheckpointer(env).save()
     twin.unwrapped.model.body_mass[2] *= 1.1
     with pytest.raises(Exception, match="another model: masses"):
-        StateOfEnv(twin).prepare(data, trusted=False)
+        EnvCheckpointer(twin).prepare(data, trusted=False)
 
 
 def test_references_and_views_keep_what_they_share() -> None:
@@ -236,7 +236,7 @@ def test_references_and_views_keep_what_they_share() -> None:
     env.reset(seed=1)
     twin.reset(seed=2)
     env.step(1)
-    StateOfEnv(twin).prepare(StateOfEnv(env).save(), trusted=True).put_in()
+    EnvCheckpointer(twin).prepare(EnvCheckpointer(env).save(), trusted=True).apply()
     assert twin.part.base is twin.buffer
     assert twin.queue[0] is twin.buffer
     assert twin.things[0].friend is twin.things[1]
@@ -247,19 +247,19 @@ def test_references_and_views_keep_what_they_share() -> None:
     assert twin.lock is not env.lock
     assert "late" not in vars(twin)
     twin.late = 5
-    StateOfEnv(twin).prepare(StateOfEnv(env).save(), trusted=True).put_in()
+    EnvCheckpointer(twin).prepare(EnvCheckpointer(env).save(), trusted=True).apply()
     assert "late" not in vars(twin)
 
 
 def test_what_reads_a_state_goes_with_it() -> None:
     env, twin = Collector(), Collector()
     env.reset(seed=1)
-    source, target = StateOfEnv(env), StateOfEnv(twin)
-    target.prepare(source.save(), trusted=True).put_in()
+    source, target = EnvCheckpointer(env), EnvCheckpointer(twin)
+    target.prepare(source.save(), trusted=True).apply()
     gc.collect()
     gc.disable()  # so that nothing waits for it: a state may have many megabytes
     try:
-        target.prepare(source.save(), trusted=True).put_in()
+        target.prepare(source.save(), trusted=True).apply()
         assert gc.collect() == 0
     finally:
         gc.enable()
@@ -271,8 +271,8 @@ def test_generators_go_on_spawning() -> None:
         each.reset(seed=4)
         each.unwrapped.np_random.spawn(2)
     twin.unwrapped.np_random.spawn(3)
-    StateOfEnv(twin).prepare(StateOfEnv(env).save(), trusted=False).put_in()
-    StateOfEnv(third).prepare(StateOfEnv(twin).save(), trusted=False).put_in()
+    EnvCheckpointer(twin).prepare(EnvCheckpointer(env).save(), trusted=False).apply()
+    EnvCheckpointer(third).prepare(EnvCheckpointer(twin).save(), trusted=False).apply()
     expected = env.unwrapped.np_random
     for found in (twin.unwrapped.np_random, third.unwrapped.np_random):
         copied = copy.deepcopy(found)
@@ -285,5 +285,5 @@ def test_generators_go_on_spawning() -> None:
         assert children[0] == children[1] == copy.deepcopy(expected).spawn(2)[1].random()
     # What was spawned of a loaded one counts when it is saved again.
     expected.spawn(3)
-    StateOfEnv(env).prepare(StateOfEnv(twin).save(), trusted=False).put_in()
+    EnvCheckpointer(env).prepare(EnvCheckpointer(twin).save(), trusted=False).apply()
     assert env.unwrapped.np_random.spawn(1)[0].random() == expected.spawn(1)[0].random()

@@ -17,8 +17,8 @@ from gymnasium.utils import EzPickle
 
 from xuance_envs import DummyVecEnv, EnvStates, StateError, StateMismatchError, check_saving
 from xuance_envs.state import rebuild
-from xuance_envs.state.pickling import check_harmless
-from xuance_envs.state.single import StateOfEnv
+from xuance_envs.state.checkpointer import EnvCheckpointer
+from xuance_envs.state.pickling import check_safe
 
 
 class Phased(gymnasium.Env):  # type: ignore[type-arg]
@@ -143,15 +143,15 @@ def test_another_function_is_told_or_goes_on(kind: Any) -> None:
 def test_methods_and_numpys_functions_are_state(kind: Any) -> None:
     check_saving(kind, steps=20)
     env, twin = after(kind, 5), after(kind, 1)
-    StateOfEnv(twin).prepare(StateOfEnv(env).save(), trusted=True).put_in()
+    EnvCheckpointer(twin).prepare(EnvCheckpointer(env).save(), trusted=True).apply()
     assert twin.step(1)[1] == env.step(1)[1]
 
 
 def test_states_of_before_functions_were_told_are_read() -> None:
     env, twin = after(Lambdas, 5), after(Lambdas, 1)
-    source = StateOfEnv(env)
-    source.plan._named.clear()
-    StateOfEnv(twin).prepare(source.save(), trusted=False).put_in()
+    source = EnvCheckpointer(env)
+    source.plan._function_digests.clear()
+    EnvCheckpointer(twin).prepare(source.save(), trusted=False).apply()
     assert twin.steps == 5
 
 
@@ -194,14 +194,14 @@ def test_what_pickles_leave_out_is_kept() -> None:
     assert pickle.loads(pickle.dumps(Drawing(1))).drawn == 0
     check_saving(Composed, steps=25)
     env, twin = after(Composed, 7), after(Composed, 2)
-    data = StateOfEnv(env).save()
-    StateOfEnv(twin).prepare(data, trusted=True).put_in()
+    data = EnvCheckpointer(env).save()
+    EnvCheckpointer(twin).prepare(data, trusted=True).apply()
     assert (twin.parts[0].held, twin.draws.drawn) == (env.parts[0].held, env.draws.drawn)
     assert type(twin.draws) is Drawing
     with pytest.raises(Exception, match="not among those known to be harmless"):
-        StateOfEnv(twin).prepare(data, trusted=False)
+        EnvCheckpointer(twin).prepare(data, trusted=False)
     with pytest.raises(Exception, match="not among those known to be harmless"):
-        check_harmless(data)
+        check_safe(data)
 
 
 class OwnGenerator(np.random.Generator):
@@ -245,5 +245,5 @@ def test_attributes_are_given_to_nothing_that_was_there() -> None:
     content = ([""], {}, [{}], [], [], Evil())
     data = pickle.dumps(content, 5)
     with pytest.raises(Exception, match="not among those known to be harmless"):
-        StateOfEnv(env).prepare(data, trusted=False)
+        EnvCheckpointer(env).prepare(data, trusted=False)
     assert env.steps == steps

@@ -44,7 +44,7 @@ def wide(env: Env) -> Box:
     return Box(-np.inf, np.inf, env.observation_space.shape, np.float32)
 
 
-EXACT: dict[str, Callable[..., Env]] = {
+VERSION_BOUND_LIBRARIES: dict[str, Callable[..., Env]] = {
     "AtariPreprocessing": lambda: w.AtariPreprocessing(game(), noop_max=3),
     "DelayObservation": lambda: w.DelayObservation(pole(), delay=2),
     "DtypeObservation": lambda: w.DtypeObservation(pole(), np.float64),
@@ -101,14 +101,18 @@ NEEDED = {
 
 def maker(name: str, folder: Path) -> Callable[[], Env]:
     """What makes one, which a worker may have been started before."""
-    return partial(EXACT[name], str(folder)) if name == "RecordVideo" else EXACT[name]
+    return (
+        partial(VERSION_BOUND_LIBRARIES[name], str(folder))
+        if name == "RecordVideo"
+        else VERSION_BOUND_LIBRARIES[name]
+    )
 
 
 def test_all_of_them_are_here() -> None:
-    assert EXACT.keys() | OTHERWISE.keys() == set(w.__all__)
+    assert VERSION_BOUND_LIBRARIES.keys() | OTHERWISE.keys() == set(w.__all__)
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", VERSION_BOUND_LIBRARIES)
 def test_it_goes_on_exactly(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for library in ["pygame", *NEEDED.get(name, [])]:
         pytest.importorskip(library)
@@ -119,7 +123,7 @@ def test_it_goes_on_exactly(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:the state of one environment has")  # it has the pictures
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", VERSION_BOUND_LIBRARIES)
 def test_it_goes_on_in_workers_and_back(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from interrupts import Instant
-from walking import LENGTHS, NUM_WALKS, STILL, WALKS, PlainWalks, Walk
+from walking import LENGTHS, NUM_WALKS, STILL, WALKS, ReferenceWalks, Walk
 
 from xuance_envs import DummyVecEnv, EnvError, SubprocVecEnv, transforms
 from xuance_envs.transforms import (
@@ -21,7 +21,7 @@ from xuance_envs.transforms import (
     ScaleRewards,
     StackObservations,
 )
-from xuance_envs.transforms.moments import Moments, Room
+from xuance_envs.transforms.moments import MomentBuffers, Moments
 
 EPSILON, CLIP, GAMMA = 1e-8, 10.0, 0.99
 SPLITS = [
@@ -87,7 +87,7 @@ def check_step(result, told, reference, where=None):
     ("kind", "options"), SPLITS, ids=["dummy", "a worker each", "caller steps"]
 )
 def test_both_sides_of_every_end_are_what_the_definition_says(kind, options):
-    walks, reference = PlainWalks(), Reference()
+    walks, reference = ReferenceWalks(), Reference()
     with normalized(kind, **options) as envs:
         told = walks.reset(seed=3)
         reference.count(told, stepped=False)
@@ -121,7 +121,7 @@ def test_it_is_the_same_bit_for_bit_however_environments_are_split():
 
 
 def test_some_that_are_reset_are_counted_and_begin_anew():
-    walks, reference = PlainWalks(), Reference()
+    walks, reference = ReferenceWalks(), Reference()
     with normalized() as envs:
         reference.count(walks.reset(seed=0), stepped=False)
         envs.reset(seed=0)
@@ -146,7 +146,7 @@ def test_some_that_are_reset_are_counted_and_begin_anew():
     ("kind", "options"), SPLITS, ids=["dummy", "a worker each", "caller steps"]
 )
 def test_what_is_sent_and_received_is_counted_as_it_comes(kind, options):
-    walks, reference = PlainWalks(), Reference()
+    walks, reference = ReferenceWalks(), Reference()
     began = np.ones(NUM_WALKS, bool)
     with normalized(kind, **options) as envs:
         envs.async_reset(seed=5)
@@ -196,9 +196,9 @@ def test_a_reset_of_some_takes_in_what_the_others_were_doing():
 # --- the mathematics ----------------------------------------------------------------------------
 
 
-def moments_of(batches):
-    moments = Moments.none(batches[0].shape[1:], EPSILON)
-    room = Room(len(batches[0]), batches[0].shape[1:])
+def moments_to_dict(batches):
+    moments = Moments.empty(batches[0].shape[1:], EPSILON)
+    room = MomentBuffers(len(batches[0]), batches[0].shape[1:])
     for batch in batches:
         moments = moments.with_samples(room, batch)
     return moments
@@ -208,7 +208,7 @@ def moments_of(batches):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int16])
 def test_samples_of_any_shape_are_counted_and_scaled(shape, dtype):
     samples = (np.random.default_rng(0).normal(size=(11, 5, *shape)) * 100).astype(dtype)
-    moments, room = Moments.none(shape, EPSILON), Room(8, shape, 1.5)
+    moments, room = Moments.empty(shape, EPSILON), MomentBuffers(8, shape, 1.5)
     for batches in (samples[:1], *np.split(samples[1:], 5)):
         moments = moments.with_samples(room, *batches)
     exact = samples.astype(np.float64).reshape(-1, *shape)
@@ -225,7 +225,7 @@ def test_samples_of_any_shape_are_counted_and_scaled(shape, dtype):
 def test_what_is_far_from_zero_loses_no_digits(offset):
     rng = np.random.default_rng(0)
     samples = rng.normal(size=(200, 7, 4))
-    moments = moments_of(samples + offset)
+    moments = moments_to_dict(samples + offset)
     exact = (samples + offset) - offset
     np.testing.assert_allclose(
         moments.mean - offset, exact.mean((0, 1)), atol=1e-15 * abs(offset) + 1e-13
@@ -238,7 +238,7 @@ def test_what_is_far_from_zero_loses_no_digits(offset):
 )
 def test_steps_leave_no_error_behind(steps):
     rng = np.random.default_rng(1)
-    moments, room = Moments.none((3,), EPSILON), Room(8, (3,))
+    moments, room = Moments.empty((3,), EPSILON), MomentBuffers(8, (3,))
     scale, shift = np.array([1.0, 0.1, 2.0]), np.array([0.0, 5.0, -50.0])
     count, total, squares = 0, np.zeros(3, np.longdouble), np.zeros(3, np.longdouble)
     for _ in range(steps // 1000):
@@ -391,7 +391,7 @@ def test_other_arguments_of_rewards_are_refused():
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float16, np.float32])
 def test_observations_of_any_kind_of_number_become_float32(dtype):
     with NormalizeObservations(DummyVecEnv([partial(Walk, 5, (3,), dtype)] * 4)) as envs:
-        plain, seen = PlainWalks([partial(Walk, 5, (3,), dtype)] * 4), []
+        plain, seen = ReferenceWalks([partial(Walk, 5, (3,), dtype)] * 4), []
         assert envs.observation_space == spaces.Box(-10, 10, (3,), np.float32)
         seen.append(plain.reset(seed=0).all_observations)
         envs.reset(seed=0)

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 from gymnasium import spaces
-from walking import NUM_WALKS, STILL, WALKS, PlainWalks
+from walking import NUM_WALKS, STILL, WALKS, ReferenceWalks
 
 from xuance_envs import DummyVecEnv, Gym_Env
 from xuance_envs.transforms import (
@@ -45,7 +45,7 @@ def acted(envs):
     ids=["clipped", "clipped so", "scaled", "transformed", "scaled, then clipped"],
 )
 def test_rewards_are_transformed_exactly_and_the_original_ones_stay(transform, expected):
-    walks = PlainWalks()
+    walks = ReferenceWalks()
     with transform(DummyVecEnv(WALKS)) as envs:
         walks.reset(1)
         envs.reset(seed=1)
@@ -199,7 +199,7 @@ def test_observations_are_what_a_function_makes_of_them():
         }
     )
     make = lambda obs: {"sum": obs.sum(-1), "whole": np.round(obs).astype(int)}  # noqa: E731
-    walks = PlainWalks()
+    walks = ReferenceWalks()
     with TransformObservations(DummyVecEnv(WALKS), make, space) as envs:
         assert envs.obs_shape == {"sum": (), "whole": (3,)}
         told = walks.reset(3)

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 from gymnasium import spaces
-from walking import LENGTHS, NUM_WALKS, STILL, WALKS, PlainWalks, Walk
+from walking import LENGTHS, NUM_WALKS, STILL, WALKS, ReferenceWalks, Walk
 
 from xuance_envs import DummyVecEnv, SubprocVecEnv
 from xuance_envs.transforms import NormalizeObservations, StackObservations
@@ -66,7 +66,7 @@ def check(batch, last, first):
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_no_stack_reaches_back_into_the_episode_before(n, shape, copy):
     env_fns = [partial(Walk, length, shape) for length in LENGTHS]
-    stacks = Stacks(PlainWalks(env_fns), n)
+    stacks = Stacks(ReferenceWalks(env_fns), n)
     with StackObservations(DummyVecEnv(env_fns, copy=copy), n) as envs:
         assert envs.obs_shape == (*shape[:-1], n * shape[-1])
         assert envs.observation_space.dtype == np.float64
@@ -84,7 +84,7 @@ def test_no_stack_reaches_back_into_the_episode_before(n, shape, copy):
 
 @pytest.mark.parametrize("in_series", [1, 2, 4])
 def test_stacks_of_what_is_sent_and_received(in_series):
-    stacks, begun = Stacks(PlainWalks()), set()
+    stacks, begun = Stacks(ReferenceWalks()), set()
     options = {"context": "forkserver", "in_series": in_series}
     with StackObservations(SubprocVecEnv(WALKS, **options), N) as envs:
         envs.async_reset(seed=5)
@@ -109,7 +109,7 @@ def test_stacks_of_what_is_sent_and_received(in_series):
 
 
 def test_a_reset_of_some_after_first_ready_leaves_the_others_stacks():
-    stacks = Stacks(PlainWalks())
+    stacks = Stacks(ReferenceWalks())
     with StackObservations(DummyVecEnv(WALKS), N) as envs:
         envs.async_reset(seed=5)
         stacks.reset(5)

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from walking import LENGTHS, NUM_WALKS, STILL, WALKS, PlainWalks, Walk
+from walking import LENGTHS, NUM_WALKS, STILL, WALKS, ReferenceWalks, Walk
 
 from xuance_envs import (
     ClosedVecEnvError,
@@ -31,7 +31,7 @@ from xuance_envs.transforms import (
     TransformObservations,
     TransformRewards,
 )
-from xuance_envs.vector_envs.wrapper import AroundVecEnv
+from xuance_envs.vector_envs.wrapper import VecEnvDelegate
 
 ALL = [
     NormalizeObservations,
@@ -72,7 +72,7 @@ def test_everything_of_the_contract_is_handed_on():
     own = {"step", "close"}  # are made of others
     names = {n for n in vars(VecEnv) if n[0] != "_" and not n.startswith(("buf_", "max_"))}
     assert {"call", "recv", "exact_rewards"} <= names
-    assert names - vars(VecEnvWrapper).keys() - vars(AroundVecEnv).keys() == own
+    assert names - vars(VecEnvWrapper).keys() - vars(VecEnvDelegate).keys() == own
 
 
 @each
@@ -183,7 +183,7 @@ def test_what_a_transform_within_does_in_its_steps_is_done():
 @pytest.mark.parametrize("keep_raw", [False, True])
 @pytest.mark.parametrize("copy", [False, True])
 def test_original_values_remain_to_be_had(transform, keep_raw, copy):
-    walks = PlainWalks()
+    walks = ReferenceWalks()
     acted = STILL + 2 if transform is RescaleActions else STILL
     with StackObservations(transform(DummyVecEnv(WALKS, copy=copy), keep_raw=keep_raw), 2) as envs:
         assert envs.reset(seed=1)[0].shape == (6, 2 * envs.vec_env.obs_shape[0])
@@ -218,7 +218,7 @@ ORDERS = {
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("first_ready", [False, True], ids=["step", "first ready"])
 def test_episodes_are_told_of_in_original_rewards(order, first_ready):
-    walks, returns, lengths = PlainWalks(), np.zeros(NUM_WALKS), np.zeros(NUM_WALKS, int)
+    walks, returns, lengths = ReferenceWalks(), np.zeros(NUM_WALKS), np.zeros(NUM_WALKS, int)
     with ORDERS[order](DummyVecEnv(WALKS)) as envs:
         walks.reset(4)
         if first_ready:
@@ -421,7 +421,7 @@ def test_two_of_a_kind_are_told_apart():
 
 
 def test_gymnasiums_wrappers_take_them():
-    walks = PlainWalks()
+    walks = ReferenceWalks()
     with many(DummyVecEnv(WALKS)) as direct:
         direct.reset(seed=0)
         vector_env = gymnasium.wrappers.vector.RecordEpisodeStatistics(
@@ -452,7 +452,7 @@ def test_rollouts_are_made_of_them():
             zeros = torch.zeros(len(states))
             return torch.zeros(len(states), 2), zeros, zeros, zeros
 
-    walks = PlainWalks()
+    walks = ReferenceWalks()
     with many(DummyVecEnv(WALKS, copy=False)) as direct:
         walks.reset(0)
         first, _ = direct.reset(seed=0)

@@ -55,7 +55,7 @@ class Stating(gymnasium.Wrapper):
         self.max_episode_steps = limit
 
 
-class Showing(gymnasium.Wrapper):
+class ActingState(gymnasium.Wrapper):
     """A wrapper whose attributes are those of what it wraps, as in the older gym."""
 
     def __getattr__(self, name):
@@ -84,7 +84,7 @@ LIMITS = {
     "within wrappers": (lambda: Wrapped(TimeLimit(NamedEnv(max_episode_steps=77), 5)), 5),
     "outside a limit": (lambda: Stating(TimeLimit(NamedEnv(), 5), 3), 3),
     "within what shows all attributes": (
-        lambda: Showing(TimeLimit(NamedEnv(max_episode_steps=77), 5)),
+        lambda: ActingState(TimeLimit(NamedEnv(max_episode_steps=77), 5)),
         5,
     ),
     "a spec within a wrapper": (lambda: Wrapped(gymnasium.make("CartPole-v1")), 500),

@@ -8,7 +8,17 @@ import numpy as np
 import operations
 import pytest
 from backends import DUMMY, MACHINES, RAY, SPAWN, WORKERS, Backend
-from operations import ENV_FNS, NUM_ENVS, Beside, a_call, a_name, a_seed, operation, some, values
+from operations import (
+    ENV_FNS,
+    NUM_ENVS,
+    LockstepPair,
+    a_call,
+    a_name,
+    a_seed,
+    operation,
+    some,
+    values,
+)
 
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.errors import (
@@ -186,7 +196,7 @@ class PlainVecEnv:
             raise ClosedVecEnvError("VecEnv")
 
 
-class BesidePlain(Beside):
+class BesidePlain(LockstepPair):
     """Compares results, and what is said of the state."""
 
     def __init__(self, envs, reference, *, copies):

@@ -30,7 +30,7 @@ from xuance_envs import (
     VecEnv,
     register_state,
 )
-from xuance_envs.engine.group.states import GroupStates
+from xuance_envs.engine.group.group_states import GroupStates
 
 N = 5
 PACKAGE = Path(xuance_envs.__file__).parent
@@ -401,7 +401,7 @@ def test_what_a_stranger_wrote_is_refused_before_anything_is_touched(
     with DummyVecEnv([lambda: Gym_Env("MountainCar-v0")] * 2) as envs:
         envs.reset(seed=1)
         with monkeypatch.context() as patch:
-            patch.setattr(GroupStates, "_seen", lambda states, i: seen)
+            patch.setattr(GroupStates, "_pack_acting_state", lambda states, i: seen)
             data = envs.save_state().to_bytes()
         was = buffers(envs), played_from(envs)
         with pytest.raises(StateError, match="expected"):

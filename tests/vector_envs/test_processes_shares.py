@@ -11,7 +11,7 @@ from process_env import ProcessEnv
 
 from xuance_envs import SubprocVecEnv
 from xuance_envs.vector_envs import subproc_vec_env
-from xuance_envs.vector_envs.arguments import shares
+from xuance_envs.vector_envs.arguments import split_envs
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from xuance_envs.vector_envs.arguments import shares
 def test_environments_are_split_evenly(
     num_envs: int, in_series: int | str, cpus: int, sizes: list[int]
 ) -> None:
-    split = shares(num_envs, in_series, cpus)
+    split = split_envs(num_envs, in_series, cpus)
     assert [hi - lo for lo, hi in split] == sizes
     assert [lo for lo, _ in split] == [0, *(hi for _, hi in split[:-1])]
 
@@ -83,5 +83,5 @@ def test_the_caller_spins_where_that_takes_little_from_the_workers(
     monkeypatch, workers, cpus, of, spins
 ):
     monkeypatch.setattr(subproc_vec_env, "available_cpus", lambda: cpus)
-    monkeypatch.setattr(subproc_vec_env, "reachable_cpus", lambda: of)
-    assert subproc_vec_env._caller_may_spin(workers) is spins
+    monkeypatch.setattr(subproc_vec_env, "affinity_cpus", lambda: of)
+    assert subproc_vec_env._main_process_may_spin(workers) is spins

@@ -106,6 +106,6 @@ def test_a_step_in_this_process_enters_each_module_from_one_other() -> None:
 
 def test_a_step_in_processes_enters_each_module_from_one_other_on_either_side() -> None:
     here, there = ways(SubprocVecEnv, in_worker=True, in_series=2, context="forkserver")
-    assert (here["doorbell"], there["doorbell"]) == ({"driver"}, {"worker"})
+    assert (here["channel"], there["channel"]) == ({"driver"}, {"worker"})
     assert entered_twice(here) == entered_twice(there) == {}
     assert {module for module in {*here, *there} if f"`{module}`" not in told()} == set()

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from xuance_envs.public_names import public_names
+from xuance_envs.lazy_exports import lazy_exports
 
 # Loaded when they are used: workers import a module of this package, and need none of these.
-__getattr__, __dir__ = public_names(__name__)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -12,8 +12,8 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from xuance_envs.compat.batched_infos import InfoBatcher
-from xuance_envs.compat.stepping import Stepped, originally
-from xuance_envs.compat.vector_arguments import as_batch, resets_of
+from xuance_envs.compat.stepping import FinishedStep, raise_original
+from xuance_envs.compat.vector_arguments import as_batch, parse_reset
 from xuance_envs.compat.vector_results import StepResult
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.step_infos import StepInfos
@@ -83,11 +83,13 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         Returns:
             All environments' observations, and the infos of those that were reset.
         """
-        envs, seeds, options = resets_of(self.num_envs, seed, options)
+        envs, seeds, options = parse_reset(self.num_envs, seed, options)
         part = len(envs) < self.num_envs
         how = seed if seed is None or not part else seeds
         ids = envs.tolist() if part else None
-        _, infos = originally(lambda: self.vec_env.reset(seed=how, options=options, env_ids=ids))
+        _, infos = raise_original(
+            lambda: self.vec_env.reset(seed=how, options=options, env_ids=ids)
+        )
         batched: dict[str, Any] = {}
         for env, info in zip(envs.tolist(), infos, strict=True):
             batched = self._add_info(batched, info, env)
@@ -102,7 +104,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         """
         vec_env = self.vec_env
         actions = as_batch(self.single_action_space, actions)
-        obs, _, terminated, truncated, infos = originally(vec_env.step, actions)
+        obs, _, terminated, truncated, infos = raise_original(vec_env.step, actions)
         envs, first, stepped = self._ends(infos, terminated | truncated)
         if len(envs):
             final = self._take_final(obs, envs, first)
@@ -110,21 +112,21 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         else:
             final = []
         if stepped is not None:
-            batched = self._batcher.of_step(stepped, final, self._add_info)
+            batched = self._batcher.batch_step(stepped, final, self._add_info)
         else:
             batched = self._one_by_one(infos, envs, final)
         return obs, vec_env.exact_rewards, terminated.copy(), truncated.copy(), batched
 
     def _ends(
         self, infos: Any, ended: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.intp], list[Any], Stepped | None]:
+    ) -> tuple[NDArray[np.intp], list[Any], FinishedStep | None]:
         """The environments whose episode ended, the next ones' first observations, and infos."""
         if isinstance(infos, StepInfos):
             batch, ends = infos.parts
             if ends is None:
-                return np.arange(0), [], Stepped(batch, None, None)
-            envs, reset_infos = ends.taken()
-            return envs, ends.observations(envs), Stepped(batch, envs, reset_infos)
+                return np.arange(0), [], FinishedStep(batch, None, None)
+            envs, reset_infos = ends.resets()
+            return envs, ends.observations(envs), FinishedStep(batch, envs, reset_infos)
         (envs,) = ended.nonzero()
         return envs, [infos[env]["reset_obs"] for env in envs.tolist()], None
 
@@ -169,7 +171,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Calls a method of each environment."""
-        results: tuple[Any, ...] = originally(lambda: self.vec_env.call(name, *args, **kwargs))
+        results: tuple[Any, ...] = raise_original(lambda: self.vec_env.call(name, *args, **kwargs))
         return results
 
     def get_attr(self, name: str) -> tuple[Any, ...]:

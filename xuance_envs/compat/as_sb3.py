@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from xuance_envs.compat.sb3 import LIMIT, Indices, TheirVecEnv
+from xuance_envs.compat.sb3 import TRUNCATED_KEY, BaseSB3VecEnv, Indices
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.vector_envs.vector_env import VecEnv
@@ -38,7 +38,7 @@ def to_sb3(vec_env: VecEnv) -> SB3VecEnv:
     return SB3VecEnv(vec_env)
 
 
-class SB3VecEnv(TheirVecEnv):
+class SB3VecEnv(BaseSB3VecEnv):
     """See :func:`to_sb3`.
 
     Args:
@@ -85,7 +85,7 @@ class SB3VecEnv(TheirVecEnv):
         dones = terminated | truncated
         infos = [dict(info) for info in given]
         for info, limit in zip(infos, (truncated & ~terminated).tolist(), strict=True):
-            info[LIMIT] = limit
+            info[TRUNCATED_KEY] = limit
         (ended,) = dones.nonzero()
         if len(ended):
             last, held = self._layout.flatten(obs), self._layout.flatten(self.vec_env.buf_obs)

@@ -9,9 +9,9 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from xuance_envs.compat.stepping import Stepped
+from xuance_envs.compat.stepping import FinishedStep
 from xuance_envs.engine.data.info_batch import InfoBatch
-from xuance_envs.engine.data.info_columns import NUMBERS, ArrayKind, Columns
+from xuance_envs.engine.data.info_columns import NUMBER_KINDS, ArrayKind, Columns
 
 __all__ = ["InfoBatcher"]
 
@@ -23,27 +23,17 @@ class InfoBatcher:
 
     Columns go into it as they are, without a look at single environments. Whatever else there is
     (strings, dicts, keys of several types) is added by Gymnasium's own rules.
-
-    Args:
-        vector_env: whose infos they are; a class that adds infos by rules of its own is left to
-            do so.
     """
 
     def __init__(self, vector_env: VectorEnv) -> None:
         self._every = np.arange(vector_env.num_envs)
         # The method that Gymnasium has subclasses override, private though its name is.
-        self._by_its_own_rules = type(vector_env)._add_info is not VectorEnv._add_info
+        self._overrides_add_info = type(vector_env)._add_info is not VectorEnv._add_info
 
-    def of_reset(
+    def batch_reset(
         self, infos: InfoBatch, envs: NDArray[np.intp], add_info: AddInfo
     ) -> dict[str, Any]:
-        """The infos of a reset.
-
-        Args:
-            infos: of all environments.
-            envs: those that were reset; the others' are left out.
-            add_info: Gymnasium's ``VectorEnv._add_info``, which adds one environment's info.
-        """
+        """The infos of a reset."""
         columns = self._plain_columns(infos, self._every)
         if columns is None:
             return self._one_by_one(infos, envs, add_info)
@@ -51,14 +41,10 @@ class InfoBatcher:
         reset[envs] = True
         return _with_masks(columns, reset)
 
-    def of_step(self, step: Stepped, final_obs: list[Any], add_info: AddInfo) -> dict[str, Any]:
-        """The infos of a step.
-
-        Args:
-            step: what came of it.
-            final_obs: of the environments that were reset in it, the last observations.
-            add_info: as above.
-        """
+    def batch_step(
+        self, step: FinishedStep, final_obs: list[Any], add_info: AddInfo
+    ) -> dict[str, Any]:
+        """The infos of a step."""
         envs, reset_infos = step.envs, step.reset_infos
         columns = self._plain_columns(step.infos, self._every)
         if envs is None or reset_infos is None:
@@ -66,7 +52,7 @@ class InfoBatcher:
                 return self._one_by_one(step.infos, self._every, add_info)
             return _with_masks(columns, None)
         reset_columns = self._plain_columns(reset_infos, envs)
-        if columns is None or reset_columns is None or not _mix(columns, reset_columns):
+        if columns is None or reset_columns is None or not _same_kinds(columns, reset_columns):
             return self._with_ends(step, final_obs, add_info)
         ended = np.zeros(len(self._every), np.bool_)
         ended[envs] = True
@@ -93,7 +79,9 @@ class InfoBatcher:
             infos = add_info(infos, batch.build(env, env), env)
         return infos
 
-    def _with_ends(self, step: Stepped, final_obs: list[Any], add_info: AddInfo) -> dict[str, Any]:
+    def _with_ends(
+        self, step: FinishedStep, final_obs: list[Any], add_info: AddInfo
+    ) -> dict[str, Any]:
         assert step.envs is not None
         assert step.reset_infos is not None
         infos: dict[str, Any] = {}
@@ -110,15 +98,15 @@ class InfoBatcher:
 
     def _plain_columns(self, batch: InfoBatch, envs: NDArray[np.intp]) -> Columns | None:
         """The columns, if Gymnasium makes nothing else of any of them than an array and a mask."""
-        columns = None if self._by_its_own_rules else batch.columns(envs)
+        columns = None if self._overrides_add_info else batch.columns(envs)
         for key, (kind, _, _) in (columns or {}).items():
             reserved = key.startswith("_") or key in ("final_obs", "final_info")
-            if reserved or kind is NUMBERS[np.bool_]:
+            if reserved or kind is NUMBER_KINDS[np.bool_]:
                 return None
         return columns
 
 
-def _mix(columns: Columns, reset_columns: Columns) -> bool:
+def _same_kinds(columns: Columns, reset_columns: Columns) -> bool:
     """Whether the values of steps and of resets are of the same kinds."""
     return all(
         [

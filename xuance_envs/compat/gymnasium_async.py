@@ -15,14 +15,14 @@ from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from xuance_envs.compat import in_env_process
+from xuance_envs.compat import env_functions
 from xuance_envs.compat.batched_infos import InfoBatcher
-from xuance_envs.compat.in_env_process import PreparedFunction, own_registrations
-from xuance_envs.compat.states import SavesStates
+from xuance_envs.compat.env_functions import RegisteringEnvFn, custom_registrations
+from xuance_envs.compat.states_mixin import StatesMixin
 from xuance_envs.compat.stepping import (
     ProcessStepper,
-    original_of,
-    originally,
+    original_error,
+    raise_original,
 )
 from xuance_envs.compat.vector_arguments import (
     AUTORESET,
@@ -33,17 +33,17 @@ from xuance_envs.compat.vector_arguments import (
     check_observation_mode,
     check_shareable,
     check_spaces,
-    resets_of,
+    parse_reset,
     start_method,
 )
 from xuance_envs.compat.vector_results import StepResult, reset_result, step_result
 from xuance_envs.engine.data.info_batch import InfoBatch
-from xuance_envs.errors import EnvError, callers_level
+from xuance_envs.errors import EnvError, caller_stacklevel
 
 __all__ = ["AsyncVectorEnv"]
 
 
-class AsyncVectorEnv(SavesStates, gymnasium.vector.AsyncVectorEnv):
+class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
     """Many environments in worker processes, as :class:`gymnasium.vector.AsyncVectorEnv`.
 
     Gymnasium starts a process for each environment; here a worker steps a share of them, and there
@@ -132,11 +132,11 @@ class AsyncVectorEnv(SavesStates, gymnasium.vector.AsyncVectorEnv):
             if "in_series" in ours:
                 raise TypeError("max_concurrency and in_series both say how many workers there are")
             ours["in_series"] = -(-self.num_envs // min(int(max_concurrency), self.num_envs))
-        specs = own_registrations(gymnasium.registry.values())
-        prepared = [PreparedFunction(function, specs) for function in functions]
+        specs = custom_registrations(gymnasium.registry.values())
+        prepared = [RegisteringEnvFn(function, specs) for function in functions]
         ours["context"] = start_method(context)
         mode = AUTORESET[self.autoreset_mode]
-        stepper = originally(lambda: ProcessStepper(prepared, mode, **ours))
+        stepper = raise_original(lambda: ProcessStepper(prepared, mode, **ours))
         try:
             self._describe(stepper)
         except BaseException:
@@ -153,7 +153,7 @@ class AsyncVectorEnv(SavesStates, gymnasium.vector.AsyncVectorEnv):
         self.render_mode = stepper.description.render_mode
         self.single_action_space = stepper.description.action_space
         self.action_space = batch_space(stepper.description.action_space, self.num_envs)
-        spaces = stepper.apply(range(self.num_envs), in_env_process.spaces_of)
+        spaces = stepper.apply(range(self.num_envs), env_functions.spaces_of)
         single, batch = batched_spaces(self.observation_mode, [space for space, _ in spaces])
         self.single_observation_space, self.observation_space = single, batch
         if self.shared_memory:
@@ -177,7 +177,7 @@ class AsyncVectorEnv(SavesStates, gymnasium.vector.AsyncVectorEnv):
             super().reset_async(seed, options)  # type: ignore[arg-type]  # Gymnasium's is narrower
             return
         self._assert_is_running()
-        envs, seeds, options = resets_of(self.num_envs, seed, options, self._check_none_pending)
+        envs, seeds, options = parse_reset(self.num_envs, seed, options, self._check_none_pending)
         self._stepper.start_reset(envs.tolist(), seeds, [options] * len(envs))
         self._envs_reset = envs
         self._state = AsyncState.WAITING_RESET
@@ -253,7 +253,7 @@ class AsyncVectorEnv(SavesStates, gymnasium.vector.AsyncVectorEnv):
             return
         self._assert_is_running()
         self._check_none_pending("call_async")
-        self._start_apply(in_env_process.call_wrapper_attr, [(name, args, kwargs)] * self.num_envs)
+        self._start_apply(env_functions.call_wrapper_attr, [(name, args, kwargs)] * self.num_envs)
         self._state = AsyncState.WAITING_CALL
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
@@ -295,7 +295,7 @@ class AsyncVectorEnv(SavesStates, gymnasium.vector.AsyncVectorEnv):
                 f"Got `{len(values)}` values for {self.num_envs} environments."
             )
         self._check_none_pending("set_attr")
-        self._start_apply(in_env_process.set_wrapper_attr, [(name, value) for value in values])
+        self._start_apply(env_functions.set_wrapper_attr, [(name, value) for value in values])
         self._report(stepper.finish_apply)
 
     def _start_apply(self, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
@@ -311,7 +311,7 @@ class AsyncVectorEnv(SavesStates, gymnasium.vector.AsyncVectorEnv):
         self._check_none_pending(what)
         return self._stepper
 
-    def _shown(self, infos: InfoBatch, envs: NDArray[np.intp]) -> tuple[Any, dict[str, Any]]:
+    def _reset_result(self, infos: InfoBatch, envs: NDArray[np.intp]) -> tuple[Any, dict[str, Any]]:
         assert self._stepper is not None
         return reset_result(self._stepper, self._batcher, infos, envs, self.copy, self._add_info)
 
@@ -350,7 +350,7 @@ class AsyncVectorEnv(SavesStates, gymnasium.vector.AsyncVectorEnv):
         )
         logger.error("%s", failure.env_traceback)
         logger.error("Raising the last exception back to the main process.")
-        raise original_of(failure)
+        raise original_error(failure)
 
     def _check_none_pending(self, what: str) -> None:
         if self._state is not AsyncState.DEFAULT:
@@ -384,7 +384,7 @@ class AsyncVectorEnv(SavesStates, gymnasium.vector.AsyncVectorEnv):
             logger.warn(
                 f"Calling `close` while waiting for a pending call to `{self._state.value}` to "
                 "complete.",
-                stacklevel=callers_level(),
+                stacklevel=caller_stacklevel(),
             )
             try:
                 getattr(self, f"{self._state.value}_wait")(0 if terminate else timeout)

@@ -13,11 +13,11 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from xuance_envs.compat.batched_infos import InfoBatcher
-from xuance_envs.compat.in_env_process import Giving
-from xuance_envs.compat.states import SavesStates
+from xuance_envs.compat.env_functions import ReturnEnv
+from xuance_envs.compat.states_mixin import StatesMixin
 from xuance_envs.compat.stepping import (
     SerialStepper,
-    originally,
+    raise_original,
 )
 from xuance_envs.compat.vector_arguments import (
     AUTORESET,
@@ -26,7 +26,7 @@ from xuance_envs.compat.vector_arguments import (
     batched_spaces,
     check_observation_mode,
     check_spaces,
-    resets_of,
+    parse_reset,
 )
 from xuance_envs.compat.vector_results import StepResult, reset_result, step_result
 from xuance_envs.engine.data.info_batch import InfoBatch
@@ -34,7 +34,7 @@ from xuance_envs.engine.data.info_batch import InfoBatch
 __all__ = ["SyncVectorEnv"]
 
 
-class SyncVectorEnv(SavesStates, gymnasium.vector.SyncVectorEnv):
+class SyncVectorEnv(StatesMixin, gymnasium.vector.SyncVectorEnv):
     """Many environments in this process, as :class:`gymnasium.vector.SyncVectorEnv`.
 
     Args:
@@ -73,7 +73,7 @@ class SyncVectorEnv(SavesStates, gymnasium.vector.SyncVectorEnv):
     ) -> None:
         autoreset = AUTORESET[AutoresetMode(autoreset_mode)]
         check_observation_mode(observation_mode)
-        self._stepper: SerialStepper = originally(SerialStepper, env_fns, autoreset)
+        self._stepper: SerialStepper = raise_original(SerialStepper, env_fns, autoreset)
         self.closed = False
         envs = self._stepper.envs
         mode: Any = observation_mode
@@ -85,7 +85,7 @@ class SyncVectorEnv(SavesStates, gymnasium.vector.SyncVectorEnv):
             single, _ = batched_spaces(observation_mode, [space for space, _ in each])
             check_spaces(observation_mode, single, envs[0].action_space, each)
             shared, before = envs[0].metadata, dict(envs[0].metadata)
-            super().__init__([Giving(env) for env in envs], copy, mode, autoreset_mode)
+            super().__init__([ReturnEnv(env) for env in envs], copy, mode, autoreset_mode)
             if shared != before:  # Gymnasium before 1.4 notes its mode for all of the class
                 self.metadata = dict(shared)
                 shared.clear()
@@ -113,9 +113,9 @@ class SyncVectorEnv(SavesStates, gymnasium.vector.SyncVectorEnv):
             All environments' observations, and the infos of those that were reset.
         """
         self._check_open()
-        envs, seeds, options = resets_of(self.num_envs, seed, options)
-        originally(self._stepper.start_reset, envs.tolist(), seeds, [options] * len(envs))
-        infos = originally(self._stepper.finish_reset)
+        envs, seeds, options = parse_reset(self.num_envs, seed, options)
+        raise_original(self._stepper.start_reset, envs.tolist(), seeds, [options] * len(envs))
+        infos = raise_original(self._stepper.finish_reset)
         return reset_result(self._stepper, self._batcher, infos, envs, self.copy, self._add_info)
 
     def step(self, actions: Any) -> StepResult:
@@ -134,14 +134,14 @@ class SyncVectorEnv(SavesStates, gymnasium.vector.SyncVectorEnv):
             raise AssertionError(f"self._autoreset_envs={pending!r}")
         self._check_open()
         stepper.start_step(as_batch(self.single_action_space, actions))
-        step = originally(stepper.finish_step)
+        step = raise_original(stepper.finish_step)
         return step_result(stepper, self._batcher, step, self.copy, self._add_info)
 
     def _idle_stepper(self, what: str) -> SerialStepper:
         self._check_open()
         return self._stepper
 
-    def _shown(self, infos: InfoBatch, envs: NDArray[np.intp]) -> tuple[Any, dict[str, Any]]:
+    def _reset_result(self, infos: InfoBatch, envs: NDArray[np.intp]) -> tuple[Any, dict[str, Any]]:
         return reset_result(self._stepper, self._batcher, infos, envs, self.copy, self._add_info)
 
     def close_extras(self, **kwargs: Any) -> None:

@@ -20,20 +20,21 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
+from xuance_envs._override import override
 from xuance_envs.compat.native_batches import Infos
-from xuance_envs.compat.native_engines import EngineStep, NativeEngine, engine_of
-from xuance_envs.engine.data.bulk_infos import BulkInfoWriter, RowRests
-from xuance_envs.engine.data.info_columns import NUMBERS, Kind, kind_of
-from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
+from xuance_envs.compat.native_engines import EngineStep, NativeEngine, make_engine
+from xuance_envs.engine.data.bulk_infos import BulkInfoWriter, LazyRowExtras
+from xuance_envs.engine.data.info_columns import NUMBER_KINDS, Kind, kind_of
+from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.driver import LocalDriver
-from xuance_envs.engine.group.outcome import OF_STATES, Outcome, OutcomeMaker, Reset
+from xuance_envs.engine.group.outcome import STATE_COMMANDS, Outcome, OutcomeBuilder, Reset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.group.step_clock import StepClock, StepTimes
 from xuance_envs.engine.groups import Groups
-from xuance_envs.engine.results import Outcomes, Results
-from xuance_envs.engine.serialization import told, traceback_of
+from xuance_envs.engine.info_collector import InfoCollector, Outcomes
+from xuance_envs.engine.serialization import describe_error, traceback_of
 from xuance_envs.errors import EnvError, StateError
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 
@@ -82,7 +83,7 @@ def from_gymnasium(
         >>> infos[0]
         {'episode_step': 1, 'episode_score': 1.0}
     """
-    return NativeVecEnv(engine_of(vector_env), seed=seed, copy=copy, check_actions=check_actions)
+    return NativeVecEnv(make_engine(vector_env), seed=seed, copy=copy, check_actions=check_actions)
 
 
 def make_native(
@@ -194,18 +195,18 @@ class EngineGroup(Groups):
         description: EnvDescription,
         arrays: StepArrays,
     ) -> None:
-        super().__init__([driver], description, arrays, results=NativeResults(driver, arrays))
+        super().__init__([driver], description, arrays, results=NativeInfoCollector(driver, arrays))
         self._engine = engine
 
-    def end(self, patience: float | None = None) -> None:
-        """See :class:`~xuance_envs.engine.groups.Groups`."""
+    @override
+    def end(self, close_timeout: float | None = None) -> None:
         try:
             self._engine.close()
         except Exception:
             logger.warning("an environment did not close", exc_info=True)
 
 
-class NativeResults(Results):
+class NativeInfoCollector(InfoCollector):
     """Makes infos of what an engine left behind, without a look at single environments.
 
     Args:
@@ -217,15 +218,15 @@ class NativeResults(Results):
         super().__init__([driver], arrays)
         self._driver = driver
 
+    @override
     def infos(self, outcomes: Outcomes, envs: NDArray[np.intp] | None = None) -> StepInfos:
-        """See :class:`~xuance_envs.engine.results.Results`."""
         outcomes = list(outcomes)
-        self.forget(outcomes)
+        self.absorb(outcomes)
         rests, reset_rests = self._driver.rests
         ended = any([outcome.ended for _, outcome in outcomes])
         ends = self._ends(reset_rests, envs) if ended else None
         batch = self._infos.batch(self._group_of, rests, envs)
-        return self._made(batch, envs, ends)
+        return self._build(batch, envs, ends)
 
 
 class NativeDriver(LocalDriver):
@@ -245,20 +246,20 @@ class NativeDriver(LocalDriver):
         self._engine = engine
         self._arrays = arrays
         self._every = np.arange(engine.num_envs)
-        self._none = RowRests({}, self._every[:0])
-        self.rests = self._none, self._none
+        self._no_envs = LazyRowExtras({}, self._every[:0])
+        self.rests = self._no_envs, self._no_envs
         self._infos = BulkInfoWriter(arrays.infos)
-        self._infos.write("episode_step", NUMBERS[int], 0)
-        self._infos.write("episode_score", NUMBERS[float], 0.0)
+        self._infos.write("episode_step", NUMBER_KINDS[int], 0)
+        self._infos.write("episode_score", NUMBER_KINDS[float], 0.0)
         # Counted where the infos are taken from.
         self._steps = arrays.infos.cells.view(np.int64)[0]
         self._scores, self._score_kinds = arrays.infos.cells[1], arrays.infos.kinds[1]
         self._score_kind = int(self._score_kinds[0])
         self._has_scores = True
         self._reset_infos = BulkInfoWriter(arrays.reset_infos)
-        self._reset_infos.write("episode_step", NUMBERS[int], 0)
+        self._reset_infos.write("episode_step", NUMBER_KINDS[int], 0)
         self._ended = self._every[:0]
-        self._outcomes = OutcomeMaker(self._infos, self._reset_infos)
+        self._outcomes = OutcomeBuilder(self._infos, self._reset_infos)
         self._clock = StepClock(engine.num_envs)
         # What the engine's last step gave, and the number that was asked under.
         self._stepped: EngineStep
@@ -275,7 +276,7 @@ class NativeDriver(LocalDriver):
             seeds = [seed for _, seed, _ in resets]
             options = resets[0][2] if resets else None
             self._engine.check_reset(seeds, options, len(resets) < self.hi)
-        elif command in OF_STATES:
+        elif command in STATE_COMMANDS:
             raise StateError(
                 0,
                 "save_state",
@@ -298,7 +299,7 @@ class NativeDriver(LocalDriver):
         except NotImplementedError:
             raise
         except Exception as error:
-            reason = f"{told(error)} (in {self._engine.name}, of them all)"
+            reason = f"{describe_error(error)} (in {self._engine.name}, of them all)"
             raise EnvError(0, command, reason, traceback_of(error)) from error
 
     def times(self) -> StepTimes:
@@ -322,7 +323,7 @@ class NativeDriver(LocalDriver):
         arrays.rewards[:] = step.rewards
         arrays.terminated[:] = step.terminated
         arrays.truncated[:] = step.truncated
-        rests = reset_rests = self._none
+        rests = reset_rests = self._no_envs
         if step.infos:
             rests = self._write(self._infos, step.infos, self._every)
         has_ends = len(step.ended) > 0
@@ -359,11 +360,11 @@ class NativeDriver(LocalDriver):
             observations, infos = self._engine.reset_some(envs, seeds)
         store(self._arrays.observations, observations, envs)
         self._infos.clear(envs)
-        self._infos.write("episode_step", NUMBERS[int], 0, envs)
+        self._infos.write("episode_step", NUMBER_KINDS[int], 0, envs)
         self._scores[envs] = 0
         self._has_scores = False
         self._ended = np.setdiff1d(self._ended, envs)
-        self.rests = self._write(self._infos, infos, envs), self._none
+        self.rests = self._write(self._infos, infos, envs), self._no_envs
         return self._outcomes.outcome(False)
 
     def _render(self, places: Sequence[int], mode: str | None) -> list[Any]:
@@ -373,17 +374,17 @@ class NativeDriver(LocalDriver):
             )
         return self._engine.render(places)
 
-    def _write(self, writer: BulkInfoWriter, infos: Infos, envs: NDArray[np.intp]) -> RowRests:
+    def _write(self, writer: BulkInfoWriter, infos: Infos, envs: NDArray[np.intp]) -> LazyRowExtras:
         """Writes an engine's infos into columns; returns what does not fit them."""
-        at: Any = EVERY if len(envs) == self.hi else envs
+        at: Any = ALL_ENVS if len(envs) == self.hi else envs
         rests = {}
         for key, part in infos.items():
             if (key.startswith("_") and key[1:] in infos) or not isinstance(part, np.ndarray):
                 continue
             mask = infos.get(f"_{key}")
-            if not writer.write(key, _kind_of_rows(part), part, at, mask):
+            if not writer.write(key, _row_kind(part), part, at, mask):
                 rests[key] = np.array(part), mask
-        return RowRests(rests, envs) if rests else self._none
+        return LazyRowExtras(rests, envs) if rests else self._no_envs
 
 
 def store(rows: SpaceRows, batch: Any, envs: NDArray[np.intp]) -> None:
@@ -396,11 +397,11 @@ def store(rows: SpaceRows, batch: Any, envs: NDArray[np.intp]) -> None:
         else:
             flat[envs] = batch
     else:
-        rows.put(batch, EVERY if every else envs, len(envs))
+        rows.put(batch, ALL_ENVS if every else envs, len(envs))
 
 
-def _kind_of_rows(part: NDArray[Any]) -> Kind | None:
+def _row_kind(part: NDArray[Any]) -> Kind | None:
     """What the rows of an array are in the dicts of infos; None for what may not be in a column."""
     if part.ndim == 1:
-        return NUMBERS.get(part.dtype.type)
+        return NUMBER_KINDS.get(part.dtype.type)
     return kind_of(part[0].copy()) if part.ndim else None

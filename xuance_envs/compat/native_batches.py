@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Envs", "Infos", "plain_rows_of", "rows_of", "with_final_infos", "with_last"]
+__all__ = ["Envs", "Infos", "array_rows_of", "rows_of", "with_final_infos", "with_last"]
 
 Infos = Mapping[str, Any]
 """Arrays by key, as Gymnasium's vector environments give them."""
@@ -26,7 +26,7 @@ def rows_of(batch: Any, rows: Any) -> Any:
     return batch[rows]
 
 
-def plain_rows_of(infos: Infos, rows: Envs) -> Infos:
+def array_rows_of(infos: Infos, rows: Envs) -> Infos:
     """Some environments' infos, as far as they are arrays."""
     return {key: part[rows] for key, part in infos.items() if isinstance(part, np.ndarray)}
 

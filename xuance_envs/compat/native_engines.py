@@ -16,35 +16,25 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from xuance_envs._override import override
 from xuance_envs.compat.native_batches import (
     Envs,
     Infos,
-    plain_rows_of,
+    array_rows_of,
     rows_of,
     with_final_infos,
     with_last,
 )
 from xuance_envs.engine.group.single_env import EnvDescription
 
-__all__ = ["EngineStep", "NativeEngine", "engine_of"]
+__all__ = ["EngineStep", "NativeEngine", "make_engine"]
 
 _CARTPOLE = "gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv"
 _ATARI = "ale_py.vector_env.AtariVectorEnv"
 
 
 class EngineStep:
-    """What came of one step of an engine.
-
-    Attributes:
-        observations: of all environments; where an episode ended, the last ones.
-        rewards: ``(n,)``.
-        terminated: ``(n,)`` bool.
-        truncated: ``(n,)`` bool.
-        infos: arrays by key.
-        ended: the environments whose episode ended.
-        reset_observations: of those, the first observations of the next episodes.
-        reset_infos: of those.
-    """
+    """What came of one step of an engine."""
 
     __slots__ = (
         "ended",
@@ -65,16 +55,7 @@ class EngineStep:
 
 
 class NativeEngine(ABC):
-    """A vectorized environment as an engine.
-
-    Args:
-        env: the environment.
-
-    Attributes:
-        env: the environment.
-        name (str): its class's.
-        num_envs (int): how many it steps.
-    """
+    """A vectorized environment as an engine."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -101,13 +82,7 @@ class NativeEngine(ABC):
 
     @abstractmethod
     def check_reset(self, seeds: Sequence[int | None], options: Any, part: bool) -> None:
-        """Raises a NotImplementedError if it cannot reset like this, and says why.
-
-        Args:
-            seeds: of the environments in question.
-            options: for them.
-            part: whether they are not all.
-        """
+        """Raises a NotImplementedError if it cannot reset like this, and says why."""
 
     @abstractmethod
     def reset(self, seeds: Sequence[int | None], options: Any) -> tuple[Any, Infos]:
@@ -121,19 +96,15 @@ class NativeEngine(ABC):
         """Steps all environments, and begins the next episode where one ended."""
         step = EngineStep(self.env.step(actions))
         if len(step.ended):
-            self.begin_next(step)
+            self.start_next_episodes(step)
         return step
 
-    def begin_next(self, step: EngineStep) -> None:
+    def start_next_episodes(self, step: EngineStep) -> None:
         """Begins the next episodes, if the step has not."""
         step.reset_observations, step.reset_infos = self.reset_some(step.ended, _UNSEEDED)
 
     def render(self, places: Sequence[int]) -> list[Any]:
-        """Frames of some environments.
-
-        Raises:
-            NotImplementedError: it does not render.
-        """
+        """Frames of some environments."""
         frames = self.env.render()
         if frames is None:
             raise NotImplementedError(f"{self.name} was made without a render_mode")
@@ -154,8 +125,8 @@ class CartPoleEngine(NativeEngine):
     is public, so the next episodes can be begun in its own way within the step.
     """
 
+    @override
     def check_reset(self, seeds: Sequence[int | None], options: Any, part: bool) -> None:
-        """See :class:`NativeEngine`."""
         seeded = any([seed is not None for seed in seeds])
         if part and (seeded or options):
             raise NotImplementedError(
@@ -168,13 +139,13 @@ class CartPoleEngine(NativeEngine):
                 "not one for each"
             )
 
+    @override
     def reset(self, seeds: Sequence[int | None], options: Any) -> tuple[Any, Infos]:
-        """See :class:`NativeEngine`."""
         result: tuple[Any, Infos] = self.env.reset(seed=seeds[0], options=options)
         return result
 
+    @override
     def reset_some(self, envs: Envs, seeds: Sequence[int | None]) -> tuple[Any, Infos]:
-        """See :class:`NativeEngine`."""
         env = self.env
         state = env.np_random.uniform(env.low, env.high, (4, len(envs)))
         env.state[:, envs] = state
@@ -189,10 +160,10 @@ class MaskEngine(NativeEngine):
     def __init__(self, env: Any, takes_mask: bool = True) -> None:
         super().__init__(env)
         self._takes_mask = takes_mask
-        self._is_atari = _ATARI in _names_of(env)
+        self._is_atari = _ATARI in _class_names(env)
 
+    @override
     def check_reset(self, seeds: Sequence[int | None], options: Any, part: bool) -> None:
-        """See :class:`NativeEngine`."""
         if part and not self._takes_mask:
             raise NotImplementedError(f"{self.name} has no way of resetting some environments")
         if part and options:
@@ -202,14 +173,14 @@ class MaskEngine(NativeEngine):
         if self._is_atari and len({seed is None for seed in seeds}) > 1:
             raise NotImplementedError("AtariVectorEnv takes a seed for each environment, or none")
 
+    @override
     def reset(self, seeds: Sequence[int | None], options: Any) -> tuple[Any, Infos]:
-        """See :class:`NativeEngine`."""
         every = np.arange(self.num_envs)
         result: tuple[Any, Infos] = self.env.reset(seed=self._seeds(every, seeds), options=options)
         return result
 
+    @override
     def reset_some(self, envs: Envs, seeds: Sequence[int | None]) -> tuple[Any, Infos]:
-        """See :class:`NativeEngine`."""
         mask = np.zeros(self.num_envs, np.bool_)
         mask[envs] = True
         observations, infos = self.env.reset(
@@ -239,8 +210,8 @@ class MaskEngine(NativeEngine):
 class SameStepEngine(MaskEngine):
     """An environment that resets within the step, and gives last observations in its info."""
 
-    def begin_next(self, step: EngineStep) -> None:
-        """See :class:`NativeEngine`."""
+    @override
+    def start_next_episodes(self, step: EngineStep) -> None:
         infos = dict(step.infos)
         try:
             last = infos.pop("final_obs")
@@ -253,7 +224,7 @@ class SameStepEngine(MaskEngine):
             infos.pop(key, None)
         ended = step.ended
         step.reset_observations = rows_of(step.observations, ended)
-        step.reset_infos = plain_rows_of(infos, ended)
+        step.reset_infos = array_rows_of(infos, ended)
         step.observations = with_last(step.observations, ended, last)
         step.infos = with_final_infos(infos, final_info, ended)
 
@@ -266,8 +237,8 @@ class EnvPoolEngine(NativeEngine):
         self.name = type(env).__name__
         self.num_envs = int(env.config["num_envs"])
 
+    @override
     def describe(self) -> EnvDescription:
-        """See :class:`NativeEngine`."""
         limit = self.env.config.get("max_episode_steps")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # bounds in float64, of which nobody can make others
@@ -279,8 +250,8 @@ class EnvPoolEngine(NativeEngine):
             limit,
         )
 
+    @override
     def check_reset(self, seeds: Sequence[int | None], options: Any, part: bool) -> None:
-        """See :class:`NativeEngine`."""
         if any([seed is not None for seed in seeds]):
             raise NotImplementedError(
                 "EnvPool takes its seed when it is made, envpool.make(..., seed=...), and none "
@@ -289,31 +260,26 @@ class EnvPoolEngine(NativeEngine):
         if options:
             raise NotImplementedError("EnvPool takes no options in reset")
 
+    @override
     def reset(self, seeds: Sequence[int | None], options: Any) -> tuple[Any, Infos]:
-        """See :class:`NativeEngine`."""
         observations, infos = self.env.reset()
-        return observations, _of_one_player(infos)
+        return observations, _drop_player_axis(infos)
 
+    @override
     def reset_some(self, envs: Envs, seeds: Sequence[int | None]) -> tuple[Any, Infos]:
-        """See :class:`NativeEngine`."""
         observations, infos = self.env.reset(envs.astype(np.int32))
-        return observations, _of_one_player(infos)
+        return observations, _drop_player_axis(infos)
 
+    @override
     def step(self, actions: Any) -> EngineStep:
-        """See :class:`NativeEngine`."""
         step = super().step(actions)
-        step.infos = _of_one_player(step.infos)
+        step.infos = _drop_player_axis(step.infos)
         return step
 
 
-def engine_of(env: Any) -> NativeEngine:
-    """The engine for an environment.
-
-    Raises:
-        TypeError: it is no vector environment, or a wrapper of one.
-        ValueError: it has no way of giving the first observation of the next episode.
-    """
-    kinds = _names_of(env)
+def make_engine(env: Any) -> NativeEngine:
+    """The engine for an environment."""
+    kinds = _class_names(env)
     if any([kind.startswith("envpool.") for kind in kinds]):
         return _envpool(env)
     if not isinstance(env, VectorEnv):
@@ -360,12 +326,12 @@ def _envpool(env: Any) -> NativeEngine:
     return EnvPoolEngine(env)
 
 
-def _names_of(env: Any) -> list[str]:
+def _class_names(env: Any) -> list[str]:
     """The names of its classes; to look at them so imports nothing."""
     return [f"{kind.__module__}.{kind.__qualname__}" for kind in type(env).__mro__]
 
 
-def _of_one_player(infos: Infos) -> Infos:
+def _drop_player_axis(infos: Infos) -> Infos:
     return {key: part for key, part in infos.items() if key != "players"}
 
 

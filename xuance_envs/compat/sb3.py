@@ -24,26 +24,32 @@ except ImportError as error:
         "xuance_envs.compat.sb3 needs Stable-Baselines3: pip install 'xuance_envs[sb3]'"
     ) from error
 
-from xuance_envs.compat import in_env_process
-from xuance_envs.compat.in_env_process import PreparedFunction, own_registrations
-from xuance_envs.compat.states import SavesStates
-from xuance_envs.compat.stepping import ProcessStepper, SerialStepper, Stepped, Stepper, originally
+from xuance_envs.compat import env_functions
+from xuance_envs.compat.env_functions import RegisteringEnvFn, custom_registrations
+from xuance_envs.compat.states_mixin import StatesMixin
+from xuance_envs.compat.stepping import (
+    FinishedStep,
+    ProcessStepper,
+    SerialStepper,
+    Stepper,
+    raise_original,
+)
 from xuance_envs.compat.vector_results import take_final
 from xuance_envs.engine.data.info_batch import InfoBatch
-from xuance_envs.engine.data.masks import MASK_METHOD
+from xuance_envs.engine.data.mask_layout import MASK_METHOD
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.group.outcome import Autoreset
-from xuance_envs.errors import callers_level
+from xuance_envs.errors import caller_stacklevel
 
 __all__ = ["DummyVecEnv", "SubprocVecEnv"]
 
 Indices = int | Iterable[int] | None
-LIMIT = "TimeLimit.truncated"
+TRUNCATED_KEY = "TimeLimit.truncated"
 _BATCHES = (list, tuple, np.ndarray)
-TheirVecEnv = sb3.VecEnv
+BaseSB3VecEnv = sb3.VecEnv
 
 
-class _States(SavesStates):
+class _SB3StatesMixin(StatesMixin):
     """Saves and loads what Stable-Baselines3 keeps of each environment, too."""
 
     _name = "sb3"
@@ -55,19 +61,21 @@ class _States(SavesStates):
     def _idle_stepper(self, what: str) -> Stepper:
         return self._stepper
 
-    def _own_state(self, env: int) -> Any:
+    def _interface_state(self, env: int) -> Any:
         return self.reset_infos[env], self._seeds[env], self._options[env]
 
-    def _set_own_state(self, env: int, state: Any) -> None:
+    def _set_interface_state(self, env: int, state: Any) -> None:
         self.reset_infos[env], self._seeds[env], self._options[env] = state
 
-    def _shown(self, infos: InfoBatch, envs: NDArray[np.intp]) -> tuple[Any, list[dict[str, Any]]]:
+    def _reset_result(
+        self, infos: InfoBatch, envs: NDArray[np.intp]
+    ) -> tuple[Any, list[dict[str, Any]]]:
         batch = self._stepper.arrays.observations.copy()
         shown = [infos.build(env, env) for env in envs.tolist()]
         return OrderedDict(batch) if isinstance(batch, dict) else batch, shown
 
 
-class DummyVecEnv(_States, sb3.DummyVecEnv):
+class DummyVecEnv(_SB3StatesMixin, sb3.DummyVecEnv):
     """Many environments in this process, as Stable-Baselines3's ``DummyVecEnv``.
 
     Args:
@@ -88,11 +96,11 @@ class DummyVecEnv(_States, sb3.DummyVecEnv):
     """
 
     def __init__(self, env_fns: Iterable[Callable[[], Any]]) -> None:
-        functions = [in_env_process.GymnasiumOnly(function) for function in env_fns]
-        self._stepper: SerialStepper = originally(SerialStepper, functions, Autoreset.SAME_STEP)
+        functions = [env_functions.SB3EnvFn(function) for function in env_fns]
+        self._stepper: SerialStepper = raise_original(SerialStepper, functions, Autoreset.SAME_STEP)
         envs = self._stepper.envs
         try:
-            super().__init__([in_env_process.Giving(env) for env in envs])
+            super().__init__([env_functions.ReturnEnv(env) for env in envs])
         except BaseException:
             self._stepper.close()
             raise
@@ -113,7 +121,7 @@ class DummyVecEnv(_States, sb3.DummyVecEnv):
         if isinstance(actions, _BATCHES) and len(actions) > self.num_envs:
             actions = actions[: self.num_envs]  # theirs takes as many as it has environments
         self._stepper.start_step(actions)
-        step = originally(self._stepper.finish_step)
+        step = raise_original(self._stepper.finish_step)
         dones, infos = ends_and_infos(self._stepper, step, self.reset_infos)
         self.buf_rews[:] = as_float32(self._stepper.arrays.rewards)
         self.buf_dones[:], self.buf_infos = dones, infos
@@ -135,7 +143,7 @@ class DummyVecEnv(_States, sb3.DummyVecEnv):
         return OrderedDict(batch) if isinstance(batch, dict) else batch
 
 
-class SubprocVecEnv(_States, sb3.SubprocVecEnv):
+class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
     """Many environments in worker processes, as Stable-Baselines3's ``SubprocVecEnv``.
 
     Stable-Baselines3 starts a process for each environment; here a worker steps a share of them,
@@ -163,7 +171,7 @@ class SubprocVecEnv(_States, sb3.SubprocVecEnv):
     """
 
     # Makes what environments' action_masks() returned of an array of bools.
-    _mask_form: Callable[[NDArray[np.bool_]], Any]
+    _convert_masks: Callable[[NDArray[np.bool_]], Any]
 
     def __init__(
         self,
@@ -176,11 +184,11 @@ class SubprocVecEnv(_States, sb3.SubprocVecEnv):
             methods = multiprocessing.get_all_start_methods()
             start_method = "forkserver" if "forkserver" in methods else "spawn"
         multiprocessing.get_context(start_method)  # says what is wrong with it
-        specs = own_registrations(gymnasium.registry.values())
+        specs = custom_registrations(gymnasium.registry.values())
         functions = [
-            PreparedFunction(in_env_process.GymnasiumOnly(function), specs) for function in env_fns
+            RegisteringEnvFn(env_functions.SB3EnvFn(function), specs) for function in env_fns
         ]
-        self._stepper: ProcessStepper = originally(
+        self._stepper: ProcessStepper = raise_original(
             lambda: ProcessStepper(functions, Autoreset.SAME_STEP, context=start_method, **ours)
         )
         try:
@@ -217,7 +225,7 @@ class SubprocVecEnv(_States, sb3.SubprocVecEnv):
             and the last one is ``infos[i]["terminal_observation"]``.
         """
         stepper = self._stepper
-        step = originally(stepper.finish_step)
+        step = raise_original(stepper.finish_step)
         dones, infos = ends_and_infos(stepper, step, self.reset_infos)
         arrays = stepper.arrays
         return arrays.observations.copy(), arrays.rewards.copy(), dones, tuple(infos)
@@ -240,22 +248,22 @@ class SubprocVecEnv(_States, sb3.SubprocVecEnv):
             warnings.warn(
                 f"The render mode is {self.render_mode}, but this method assumes it is "
                 "`rgb_array` to obtain images.",
-                stacklevel=callers_level(),
+                stacklevel=caller_stacklevel(),
             )
             return [None] * self.num_envs
         return self._stepper.render()
 
     def has_attr(self, attr_name: str) -> bool:
         """Whether all environments have an attribute."""
-        return all(self._apply(None, in_env_process.has_wrapper_attr, attr_name))
+        return all(self._apply(None, env_functions.has_wrapper_attr, attr_name))
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
         """An attribute of some environments, wherever in their wrappers it is."""
-        return self._apply(indices, in_env_process.get_wrapper_attr, attr_name)
+        return self._apply(indices, env_functions.get_wrapper_attr, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
         """Sets an attribute of some environments, on the outermost wrapper."""
-        self._apply(indices, in_env_process.set_own_attr, attr_name, value)
+        self._apply(indices, env_functions.set_own_attr, attr_name, value)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
@@ -268,31 +276,31 @@ class SubprocVecEnv(_States, sb3.SubprocVecEnv):
         masks_of_all = (
             method_name == MASK_METHOD and indices is None and not (method_args or method_kwargs)
         )
-        if masks_of_all and (said := self._stepper.masks_said()) is not None:
-            return [self._mask_form(mask) for mask in said]
+        if masks_of_all and (said := self._stepper.masks_from_method()) is not None:
+            return [self._convert_masks(mask) for mask in said]
         results = self._apply(
-            indices, in_env_process.call_method, method_name, method_args, method_kwargs
+            indices, env_functions.call_method, method_name, method_args, method_kwargs
         )
         rows = self._stepper.arrays.masks
         if masks_of_all and rows is not None and rows.flat is not None:
-            form = form_of(results, rows.flat.shape[1])
+            form = mask_converter(results, rows.flat.shape[1])
             if form is not None:
-                self._mask_form = form
+                self._convert_masks = form
                 self._stepper.watch_masks()
         return results
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:
         """Whether some environments are wrapped in a wrapper of this class."""
         wrapper = wrapper_class.__module__, wrapper_class.__qualname__
-        return self._apply(indices, in_env_process.is_wrapped, wrapper)
+        return self._apply(indices, env_functions.is_wrapped, wrapper)
 
     def _apply(self, indices: Indices, function: Callable[..., Any], *args: Any) -> list[Any]:
         ids = [range(self.num_envs)[index] for index in self._get_indices(indices)]
-        results: list[Any] = originally(self._stepper.apply, ids, function, *args)
+        results: list[Any] = raise_original(self._stepper.apply, ids, function, *args)
         return results
 
 
-def form_of(masks: Sequence[Any], width: int) -> Callable[[NDArray[np.bool_]], Any] | None:
+def mask_converter(masks: Sequence[Any], width: int) -> Callable[[NDArray[np.bool_]], Any] | None:
     """What makes the masks that environments returned of arrays of bools.
 
     Args:
@@ -318,7 +326,7 @@ def form_of(masks: Sequence[Any], width: int) -> Callable[[NDArray[np.bool_]], A
 
 
 def ends_and_infos(
-    stepper: Stepper, step: Stepped, reset_infos: list[dict[str, Any]]
+    stepper: Stepper, step: FinishedStep, reset_infos: list[dict[str, Any]]
 ) -> tuple[NDArray[np.bool_], list[dict[str, Any]]]:
     """The flags and infos of a step, as Stable-Baselines3 has them.
 
@@ -330,7 +338,7 @@ def ends_and_infos(
     """
     arrays = stepper.arrays
     limits = (arrays.truncated & ~arrays.terminated).tolist()
-    infos = step.infos.dicts(np.arange(stepper.num_envs), LIMIT, limits)
+    infos = step.infos.dicts(np.arange(stepper.num_envs), TRUNCATED_KEY, limits)
     if step.envs is not None and step.reset_infos is not None:
         final = take_final(stepper, step.envs)
         for row, env in enumerate(step.envs.tolist()):
@@ -346,6 +354,6 @@ def reset_all(
 ) -> list[dict[str, Any]]:
     """Resets all environments, each with its seed and options; their infos."""
     given = [each or None for each in options]
-    originally(stepper.start_reset, range(stepper.num_envs), seeds, given)
-    infos: InfoBatch = originally(stepper.finish_reset)
+    raise_original(stepper.start_reset, range(stepper.num_envs), seeds, given)
+    infos: InfoBatch = raise_original(stepper.finish_reset)
     return infos.dicts(np.arange(stepper.num_envs))

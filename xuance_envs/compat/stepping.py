@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from xuance_envs._override import override
 from xuance_envs.engine import saving
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.space_layout import BadValueError
@@ -23,29 +24,22 @@ from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.groups import Groups, LocalGroups
 from xuance_envs.errors import EnvError
 from xuance_envs.state.env_states import EnvStates
-from xuance_envs.vector_envs.actions import ActionIntake
+from xuance_envs.vector_envs.action_writer import ActionWriter
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
 
 __all__ = [
+    "FinishedStep",
     "ProcessStepper",
     "SerialStepper",
-    "Stepped",
     "Stepper",
-    "original_of",
-    "originally",
+    "original_error",
+    "raise_original",
 ]
 
 
-class Stepped:
-    """What came of a step besides the arrays.
-
-    Attributes:
-        infos: the step's infos, of all environments.
-        envs: the environments whose episode ended and that were reset in the same step, None if
-            none was.
-        reset_infos: the infos of those resets.
-    """
+class FinishedStep:
+    """What came of a step besides the arrays."""
 
     __slots__ = ("envs", "infos", "reset_infos")
 
@@ -58,16 +52,7 @@ class Stepped:
 
 
 class Stepper:
-    """Environments whose steps and commands are started, and finished, in separate calls.
-
-    Args:
-        groups: the environments.
-
-    Attributes:
-        num_envs (int): number of environments.
-        arrays (StepArrays): of all environments, as the groups left them.
-        description (EnvDescription): of the first environment.
-    """
+    """Environments whose steps and commands are started, and finished, in separate calls."""
 
     def __init__(self, groups: Groups) -> None:
         self.num_envs = groups.drivers[-1].hi
@@ -77,8 +62,8 @@ class Stepper:
         self._groups = groups
         self._ledger = groups.ledger
         space = groups.description.action_space
-        self._takes_numbers = isinstance(space, spaces.Box) and not space.shape
-        self._intake = ActionIntake(groups.arrays.actions, groups.drivers)
+        self._accepts_scalars = isinstance(space, spaces.Box) and not space.shape
+        self._action_writer = ActionWriter(groups.arrays.actions, groups.drivers)
 
     @property
     def closed(self) -> bool:
@@ -99,22 +84,17 @@ class Stepper:
 
         So do numbers for actions that have no axes. Gymnasium and Stable-Baselines3 hand on
         whatever rows they get.
-
-        Raises:
-            ValueError: the actions do not fit; nothing has happened then.
-            AlreadySteppingError: a step is pending.
-            ClosedVecEnvError: it is closed.
         """
         ledger = self._ledger
-        if ledger.stepping or ledger.owing or self.closed:
+        if ledger.stepping or ledger.pending or self.closed:
             self._groups.check_idle("step_async")
         packed: Mapping[int, Any] = {}
-        rows = self._rows_to_hand_on(actions) if self._takes_numbers else None
+        rows = self._unchecked_rows(actions) if self._accepts_scalars else None
         if rows is None:
             try:
-                packed = self._intake.put(actions)
+                packed = self._action_writer.put(actions)
             except ValueError:
-                rows = self._rows_to_hand_on(actions)
+                rows = self._unchecked_rows(actions)
                 if rows is None:
                     raise
         if rows is not None:
@@ -124,7 +104,7 @@ class Stepper:
             }
         ledger.start_step(packed)
 
-    def _rows_to_hand_on(self, actions: Any) -> list[Any] | None:
+    def _unchecked_rows(self, actions: Any) -> list[Any] | None:
         """A row for each environment, if nothing but their shape can be wrong."""
         flat = self.arrays.actions.flat
         if flat is None:
@@ -135,27 +115,22 @@ class Stepper:
             return None
         if given.dtype.kind not in "biuf" or given.shape[:1] != flat.shape[:1]:
             return None
-        if given.shape == flat.shape and not self._takes_numbers:
+        if given.shape == flat.shape and not self._accepts_scalars:
             return None  # their values are what does not fit
         return list(actions)
 
-    def finish_step(self) -> Stepped:
-        """Waits for the step that was started.
-
-        Raises:
-            EnvError: an environment raised.
-            WorkerDiedError: a worker ended.
-        """
+    def finish_step(self) -> FinishedStep:
+        """Waits for the step that was started."""
         try:
             outcomes = self._ledger.finish_step()
         except Exception:
             self.fail()
             raise
-        infos, ends = self._groups.results.infos(outcomes).parts
+        infos, ends = self._groups.info_collector.infos(outcomes).parts
         self._ledger.stepping = False
         if ends is None:
-            return Stepped(infos, None, None)
-        return Stepped(infos, *ends.taken())
+            return FinishedStep(infos, None, None)
+        return FinishedStep(infos, *ends.resets())
 
     def start_reset(
         self, ids: Sequence[int], seeds: Sequence[int | None], options: Sequence[Any]
@@ -167,22 +142,17 @@ class Stepper:
         self._groups.check_open()
         if self.waiting:
             self.finish_step()
-        self._ledger.start(self._groups.packed_resets(ids, seeds, options))
+        self._ledger.start(self._groups.pack_resets(ids, seeds, options))
 
     def finish_reset(self) -> InfoBatch:
-        """Waits for the reset that was started; the infos of all environments, old ones too.
-
-        Raises:
-            EnvError: an environment raised.
-            WorkerDiedError: a worker ended.
-        """
+        """Waits for the reset that was started; the infos of all environments, old ones too."""
         try:
             outcomes = self._ledger.finish()
         except Exception:
             self.fail()
             raise
-        infos, _ = self._groups.results.infos(outcomes).parts
-        self._ledger.take()
+        infos, _ = self._groups.info_collector.infos(outcomes).parts
+        self._ledger.clear_pending()
         return infos
 
     def start_apply(self, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
@@ -198,30 +168,32 @@ class Stepper:
     def finish_apply(self) -> tuple[Any, ...]:
         """Waits for the calls that were started; what each returned."""
         answers = self._ledger.finish()
-        self._ledger.take()
+        self._ledger.clear_pending()
         return tuple(value for _, values in answers for value in values)
 
     def apply(self, ids: Sequence[int], function: Callable[..., Any], *args: Any) -> list[Any]:
         """Calls ``function(env, *args)`` for some environments, in their order."""
         self._groups.check_idle("call")
         every = list(dict.fromkeys(ids))
-        results = self._groups.each("apply", every, lambda envs: (function, [args] * len(envs)))
+        results = self._groups.run_command(
+            "apply", every, lambda envs: (function, [args] * len(envs))
+        )
         result_of = dict(zip(every, results, strict=True))
         return [result_of[env] for env in ids]
 
-    def masks_said(self) -> list[Any] | None:
+    def masks_from_method(self) -> list[Any] | None:
         """By environment, the mask of actions that its method gave; None unless all are watched."""
         self._groups.check_idle("call")
-        return self._groups.masks.said()
+        return self._groups.masks.from_method()
 
     def watch_masks(self) -> None:
         """Has all environments asked for their masks by their method, from now on."""
-        self._groups.masks.watch(range(self.num_envs), self._groups.each)
+        self._groups.masks.watch(range(self.num_envs), self._groups.run_command)
 
     def render(self) -> list[Any]:
         """A frame of each environment."""
         self._groups.check_idle("render")
-        return self._groups.each("render", range(self.num_envs), lambda _: (None,))
+        return self._groups.run_command("render", range(self.num_envs), lambda _: (None,))
 
     def save_state(self, ids: Sequence[int]) -> EnvStates:
         """The states of some environments."""
@@ -259,14 +231,10 @@ class SerialStepper(Stepper):
     """Environments in this process.
 
     An error in a step or reset leaves it usable, as a loop over environments would be.
-
-    Args:
-        env_fns: callables that make one environment each.
-        autoreset: when an environment whose episode ended is reset.
     """
 
     def __init__(self, env_fns: Iterable[Callable[..., Any]], autoreset: Autoreset) -> None:
-        self._local = LocalGroups(checked_recipe(env_fns, None, autoreset), _first_of)
+        self._local = LocalGroups(checked_recipe(env_fns, None, autoreset), _first_description)
         super().__init__(self._local)
 
     @property
@@ -274,25 +242,19 @@ class SerialStepper(Stepper):
         """The environments, in a list of their own; empty once closed."""
         return self._local.envs
 
+    @override
     def fail(self) -> None:
-        """See :class:`Stepper`."""
         self._ledger.stepping = False
 
 
 class ProcessStepper(Stepper):
-    """Environments in worker processes.
-
-    Args:
-        env_fns: callables that make one environment each.
-        autoreset: when an environment whose episode ended is reset.
-        **options: as :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` takes them.
-    """
+    """Environments in worker processes."""
 
     def __init__(
         self, env_fns: Iterable[Callable[..., Any]], autoreset: Autoreset, **options: Any
     ) -> None:
         recipe = checked_recipe(env_fns, None, autoreset)
-        groups = start_processes(recipe, describe=_first_of, **options)
+        groups = start_processes(recipe, describe=_first_description, **options)
         self._workers = groups.backend.workers
         super().__init__(groups)
 
@@ -303,24 +265,24 @@ class ProcessStepper(Stepper):
 
     def terminate(self) -> None:
         """Closes without waiting for what the workers are doing."""
-        self._groups.close(patience=0.0)
+        self._groups.close(close_timeout=0.0)
 
 
-def _first_of(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
+def _first_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
     """Environment 0's: each library has checks of its own for the others."""
     return described[0][1]
 
 
-def originally(function: Callable[..., Any], *args: Any) -> Any:
+def raise_original(function: Callable[..., Any], *args: Any) -> Any:
     """Calls a function, and raises what an environment raised as if nothing were between."""
     try:
         return function(*args)
     except EnvError as error:
         failure = error
-    raise original_of(failure)
+    raise original_error(failure)
 
 
-def original_of(error: EnvError) -> BaseException:
+def original_error(error: EnvError) -> BaseException:
     """What to raise for an error where environments' own exceptions are expected."""
     if isinstance(error.__cause__, BadValueError):
         return ValueError(str(error))

@@ -23,10 +23,10 @@ except ImportError as error:
         "xuance_envs.compat.tianshou needs Tianshou 1.2 or later: pip install tianshou"
     ) from error
 
-from xuance_envs.compat import in_tianshou_process
-from xuance_envs.compat.in_env_process import PreparedFunction, own_registrations
-from xuance_envs.compat.stepping import originally
-from xuance_envs.compat.subsets import Part, SubsetStepper
+from xuance_envs.compat import tianshou_env_functions
+from xuance_envs.compat.env_functions import RegisteringEnvFn, custom_registrations
+from xuance_envs.compat.stepping import raise_original
+from xuance_envs.compat.subset_stepper import PartialStep, SubsetStepper
 from xuance_envs.compat.vector_arguments import start_method
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.recipe import Recipe
@@ -52,10 +52,10 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
     __getattribute__ = object.__getattribute__
 
     is_closed = True  # until there is something to close
-    _default: tuple[Any, ...] = (None,)
+    _missing_attr_default: tuple[Any, ...] = (None,)
     """What :meth:`get_env_attr` gives for what an environment has not; empty for an error."""
 
-    _groups_of: Callable[..., Groups]
+    _make_groups: Callable[..., Groups]
     """Starts what they live in, of what they are made from and the options of the class."""
 
     def __init__(
@@ -80,14 +80,16 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         self.waiting_id: list[int] = []
         self.ready_id = list(range(count))
         self._every = np.arange(count)
-        made = [in_tianshou_process.TianshouFunction(each, as_objects) for each in recipe.env_fns]
+        made = [tianshou_env_functions.TianshouEnvFn(each, as_objects) for each in recipe.env_fns]
         recipe = replace(recipe, env_fns=made)
-        groups = originally(lambda: self._groups_of(recipe, **options))
+        groups = raise_original(lambda: self._make_groups(recipe, **options))
         self._stepper = SubsetStepper(groups)
-        self._any = in_tianshou_process.is_any(groups.description.observation_space)
+        self._has_object_space = tianshou_env_functions.has_object_space(
+            groups.description.observation_space
+        )
         self.is_closed = False
 
-    def _share(self, in_series: int | str | None) -> int | str:
+    def _envs_per_worker(self, in_series: int | str | None) -> int | str:
         """Environments per worker; one where some are waited for, unless told otherwise."""
         return (1 if self.is_async else "auto") if in_series is None else in_series
 
@@ -106,12 +108,12 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         if kwargs.keys() <= {"seed", "options"}:
             options, seed = kwargs.get("options"), kwargs.get("seed")
             seeds = [seed] * len(envs)
-            observations, batch = originally(self._stepper.reset, envs, seeds, options)
-            if self._any:
+            observations, batch = raise_original(self._stepper.reset, envs, seeds, options)
+            if self._has_object_space:
                 observations = [observation for observation, _ in observations]
             infos = batch.dicts(envs)
         else:
-            results = self._apply(envs, in_tianshou_process.own_reset, kwargs)
+            results = self._apply(envs, tianshou_env_functions.reset_with_arguments, kwargs)
             observations, infos = zip(*results, strict=True)
         if isinstance(observations[0], tuple):
             raise TypeError(
@@ -139,8 +141,8 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
         if action is None:
             raise ValueError("action must be not-None for non-async")
         if envs is self._every or (len(envs) == self.env_num and (envs == self._every).all()):
-            return self._result(originally(stepper.step_all, action))
-        return self._result(originally(stepper.step, envs, action))
+            return self._result(raise_original(stepper.step_all, action))
+        return self._result(raise_original(stepper.step, envs, action))
 
     def _step_async(self, action: Any, envs: NDArray[np.intp]) -> StepResult:
         stepper = self._stepper
@@ -152,24 +154,24 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
                 self.ready_id = _without(sent, self.ready_id)
             elif not self.waiting_id:
                 raise ValueError("action: expected some, as no environment is stepping, got None")
-            parts = originally(stepper.receive, self.wait_num, self.timeout)
+            parts = raise_original(stepper.receive, self.wait_num, self.timeout)
             arrived = [env for part in parts for env in part.envs.tolist()]
             self.waiting_id = _without(arrived, self.waiting_id)
             self.ready_id += arrived
             return self._joined(parts)
         except BaseException:  # an interrupt may have come anywhere
-            self.waiting_id = stepper.under_way.tolist()
+            self.waiting_id = stepper.in_flight.tolist()
             self.ready_id = _without(self.waiting_id, self._every.tolist())
             raise
 
     def get_env_attr(self, key: str, id: Ids = None) -> list[Any]:
         """An attribute of some environments, or of all, wherever in their wrappers it is."""
-        arguments = key, *self._default
-        return self._apply(self._envs(id), in_tianshou_process.get_env_attr, *arguments)
+        arguments = key, *self._missing_attr_default
+        return self._apply(self._envs(id), tianshou_env_functions.get_env_attr, *arguments)
 
     def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:
         """Sets an attribute of some environments, or of all, on the innermost of each."""
-        self._apply(self._envs(id), in_tianshou_process.set_env_attr, key, value)
+        self._apply(self._envs(id), tianshou_env_functions.set_env_attr, key, value)
 
     def seed(self, seed: int | Sequence[int | None] | None = None) -> list[Any]:
         """Seeds all environments: an int is counted up by the environment's index.
@@ -192,12 +194,12 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
                 f"got {len(seeds)}"
             )
         answers = self._stepper.apply_to(
-            self._every, in_tianshou_process.seed, [(each,) for each in seeds]
+            self._every, tianshou_env_functions.seed, [(each,) for each in seeds]
         )
         by_reset = np.array([env for env, (own, _) in enumerate(answers) if not own], np.intp)
         if by_reset.size:
             given = [seeds[env] for env in by_reset.tolist()]
-            originally(self._stepper.reset, by_reset, given, None)
+            raise_original(self._stepper.reset, by_reset, given, None)
         return [answer for _, answer in answers]
 
     def render(self, **kwargs: Any) -> list[Any]:
@@ -207,7 +209,7 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
             raise RuntimeError(
                 f"Environments {self.waiting_id} are still stepping, cannot render them now."
             )
-        return self._apply(self._every, in_tianshou_process.render, kwargs)
+        return self._apply(self._every, tianshou_env_functions.render, kwargs)
 
     def close(self) -> None:
         """Closes the environments, and ends what they live in."""
@@ -230,27 +232,27 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # of a type tha
             self._assert_id(envs.tolist())
         return envs
 
-    def _values(self, part: Part) -> tuple[Any, Any]:
+    def _values(self, part: PartialStep) -> tuple[Any, Any]:
         """The observations and rewards of a part."""
-        if not self._any:
+        if not self._has_object_space:
             return part.observations, part.rewards
         observations, rewards = zip(*part.observations, strict=True)
         return observations, rewards
 
-    def _joined(self, parts: Sequence[Part]) -> StepResult:
+    def _joined(self, parts: Sequence[PartialStep]) -> StepResult:
         """What came of some steps, as of one."""
         results = [self._result(part) for part in parts]
         if len(results) == 1:
             return results[0]
         observations, *others = zip(*results, strict=True)
-        if self._any:
+        if self._has_object_space:
             joined = _stacked([row for rows in observations for row in rows])
         else:
             joined = np.concatenate(observations)
         rewards, terminated, truncated, infos = map(np.concatenate, others)
         return joined, rewards, terminated, truncated, infos
 
-    def _result(self, part: Part) -> StepResult:
+    def _result(self, part: PartialStep) -> StepResult:
         observations, rewards = self._values(part)
         infos = part.infos.dicts(part.envs, "env_id", part.envs.tolist())
         flags = part.terminated, part.truncated
@@ -286,10 +288,10 @@ class DummyVectorEnv(_VectorEnv, tianshou.DummyVectorEnv):  # type: ignore[misc]
             observations, rewards, terminated, truncated, infos = envs.step([0, 1], [0, 2])
     """
 
-    _default = ()
+    _missing_attr_default = ()
 
-    def _groups_of(self, recipe: Recipe) -> LocalGroups:
-        return LocalGroups(recipe, _common)
+    def _make_groups(self, recipe: Recipe) -> LocalGroups:
+        return LocalGroups(recipe, _common_description)
 
 
 class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[misc]  # as above
@@ -339,7 +341,7 @@ class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[m
         options = {"as_objects": as_objects, "context": context, **ours}
         _VectorEnv.__init__(self, env_fns, wait_num, timeout, **options)
 
-    def _groups_of(
+    def _make_groups(
         self,
         recipe: Recipe,
         context: Any,
@@ -348,14 +350,14 @@ class SubprocVectorEnv(_VectorEnv, tianshou.SubprocVectorEnv):  # type: ignore[m
     ) -> Groups:
         if not (context is None or isinstance(context, str)):
             context = context.get_start_method()
-        specs = own_registrations(gymnasium.registry.values())
-        prepared = [PreparedFunction(function, specs) for function in recipe.env_fns]
+        specs = custom_registrations(gymnasium.registry.values())
+        prepared = [RegisteringEnvFn(function, specs) for function in recipe.env_fns]
         return start_processes(
             replace(recipe, env_fns=prepared),
-            in_series=self._share(in_series),
+            in_series=self._envs_per_worker(in_series),
             context=start_method(context),
-            describe=_common,
-            caller_works=self.is_async,
+            describe=_common_description,
+            caller_busy=self.is_async,
             **ours,
         )
 
@@ -400,14 +402,14 @@ class RayVectorEnv(_VectorEnv, tianshou.RayVectorEnv):  # type: ignore[misc]  # 
             observations, infos = envs.reset()
     """
 
-    def _groups_of(
+    def _make_groups(
         self,
         recipe: Recipe,
         in_series: int | str | None = None,
         num_cpus_per_worker: float | None = None,
         **ours: Any,
     ) -> Groups:
-        shares = self._share(in_series)
+        shares = self._envs_per_worker(in_series)
         cpus = num_cpus_per_worker
         if cpus is None:
             cpus = 0.0 if shares == 1 else 1.0
@@ -416,12 +418,12 @@ class RayVectorEnv(_VectorEnv, tianshou.RayVectorEnv):  # type: ignore[misc]  # 
         return start_actors(
             recipe,
             num_cpus_per_worker=cpus,
-            describe=_common,
+            describe=_common_description,
             **given,
         )
 
 
-def _common(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
+def _common_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
     """Environment 0's description, where the others' observations are laid out as its are.
 
     Raises:
@@ -431,7 +433,10 @@ def _common(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
     space = first.observation_space
     for index, other in others:
         theirs = other.observation_space
-        kinds = in_tianshou_process.is_any(space), in_tianshou_process.is_any(theirs)
+        kinds = (
+            tianshou_env_functions.has_object_space(space),
+            tianshou_env_functions.has_object_space(theirs),
+        )
         if kinds[0] != kinds[1] or (space.shape, space.dtype) != (theirs.shape, theirs.dtype):
             raise RuntimeError(
                 f"environment {index} has another kind of observations than environment 0: "

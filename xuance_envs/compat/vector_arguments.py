@@ -15,7 +15,7 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space, create_s
 from numpy.typing import NDArray
 
 from xuance_envs.engine.group.outcome import Autoreset
-from xuance_envs.vector_envs.subproc_vec_env import danger_of_fork
+from xuance_envs.vector_envs.subproc_vec_env import fork_hazard
 
 __all__ = [
     "AUTORESET",
@@ -26,7 +26,7 @@ __all__ = [
     "check_observation_mode",
     "check_shareable",
     "check_spaces",
-    "resets_of",
+    "parse_reset",
     "start_method",
 ]
 
@@ -39,24 +39,13 @@ AUTORESET = {
 Resets = tuple[NDArray[np.intp], list[int | None], dict[str, Any] | None]
 
 
-def resets_of(
+def parse_reset(
     num_envs: int,
     seed: int | Sequence[int | None] | None,
     options: dict[str, Any] | None,
     check_state: Callable[[str], None] | None = None,
 ) -> Resets:
-    """Which environments to reset, the seed of each, and the options for all.
-
-    Args:
-        num_envs: how many there are.
-        seed: an int is counted up by the environment's index.
-        options: ``"reset_mask"`` says which are reset, the rest is for the environments.
-        check_state: called between the checks of the two, as Gymnasium does.
-
-    Raises:
-        ValueError: a list of seeds of another length, or a mask of another shape or of nothing.
-        TypeError: the mask is no bool array.
-    """
+    """Which environments to reset, the seed of each, and the options for all."""
     if seed is None:
         seeds: Sequence[int | None] = [None] * num_envs
     elif isinstance(seed, int | np.integer):
@@ -94,11 +83,7 @@ def _checked_mask(mask: Any, num_envs: int) -> NDArray[np.bool_]:
 
 
 def as_batch(space: Space[Any], actions: Any) -> Any:
-    """A batch of actions; for a Tuple space, Gymnasium takes a list of batches for it, too.
-
-    Raises:
-        TypeError: one action without any axis, where Gymnasium goes through a batch.
-    """
+    """A batch of actions; for a Tuple space, Gymnasium takes a list of batches for it, too."""
     if isinstance(actions, list) and isinstance(space, spaces.Tuple):
         return tuple(actions)
     has_axes = type(actions) is np.ndarray and actions.ndim
@@ -121,12 +106,7 @@ def check_max_concurrency(value: Any) -> None:
 
 
 def check_observation_mode(mode: Any) -> None:
-    """Raises unless there is such a mode.
-
-    Raises:
-        TypeError: a pair of something else than spaces.
-        ValueError: anything else.
-    """
+    """Raises unless there is such a mode."""
     if isinstance(mode, tuple) and len(mode) == 2:
         if not all([isinstance(space, Space) for space in mode]):
             raise TypeError(
@@ -182,12 +162,7 @@ def check_spaces(
 
 
 def check_shareable(space: Space[Any]) -> None:
-    """Raises what Gymnasium does for a space that it cannot lay out in shared memory.
-
-    Raises:
-        ValueError: a custom space.
-        TypeError: a space of variable shape.
-    """
+    """Raises what Gymnasium does for a space that it cannot lay out in shared memory."""
     try:
         create_shared_memory(space, n=1)
     except CustomSpaceError as error:
@@ -202,4 +177,4 @@ def start_method(context: str | None) -> str:
     if context is not None:
         return context
     method = multiprocessing.get_start_method()
-    return "spawn" if method == "fork" and danger_of_fork() is not None else method
+    return "spawn" if method == "fork" and fork_hazard() is not None else method

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from xuance_envs.compat.batched_infos import AddInfo, InfoBatcher
-from xuance_envs.compat.stepping import Stepped, Stepper
+from xuance_envs.compat.stepping import FinishedStep, Stepper
 from xuance_envs.engine.data.info_batch import InfoBatch
 
 __all__ = ["StepResult", "reset_result", "step_result"]
@@ -25,33 +25,16 @@ def reset_result(
     copy: bool,
     add_info: AddInfo,
 ) -> tuple[Any, dict[str, Any]]:
-    """What ``reset`` returns.
-
-    Args:
-        stepper: has been reset.
-        batcher: for its environments.
-        infos: of all environments.
-        envs: those that were reset.
-        copy: whether the observations belong to the caller.
-        add_info: Gymnasium's ``VectorEnv._add_info``.
-    """
+    """What ``reset`` returns."""
     observations = stepper.arrays.observations
     batch = observations.copy() if copy else observations.as_batch()
-    return batch, batcher.of_reset(infos, envs, add_info)
+    return batch, batcher.batch_reset(infos, envs, add_info)
 
 
 def step_result(
-    stepper: Stepper, batcher: InfoBatcher, step: Stepped, copy: bool, add_info: AddInfo
+    stepper: Stepper, batcher: InfoBatcher, step: FinishedStep, copy: bool, add_info: AddInfo
 ) -> StepResult:
-    """What ``step`` returns.
-
-    Args:
-        stepper: has been stepped.
-        batcher: for its environments.
-        step: what came of it.
-        copy: whether the observations belong to the caller.
-        add_info: Gymnasium's ``VectorEnv._add_info``.
-    """
+    """What ``step`` returns."""
     arrays = stepper.arrays
     final_obs = [] if step.envs is None else take_final(stepper, step.envs)
     return (
@@ -59,20 +42,12 @@ def step_result(
         arrays.rewards.copy(),
         arrays.terminated.copy(),
         arrays.truncated.copy(),
-        batcher.of_step(step, final_obs, add_info),
+        batcher.batch_step(step, final_obs, add_info),
     )
 
 
 def take_final(stepper: Stepper, envs: NDArray[np.intp]) -> list[Any]:
-    """Puts first observations in the place of last ones.
-
-    Args:
-        stepper: has been stepped.
-        envs: the environments that were reset in the step.
-
-    Returns:
-        The last observation of each.
-    """
+    """Puts first observations in the place of last ones."""
     arrays = stepper.arrays
     last = arrays.observations.take(envs)
     arrays.observations.assign(envs, arrays.reset_observations)

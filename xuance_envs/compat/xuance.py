@@ -29,13 +29,13 @@ __all__ = ["Installed", "install", "uninstall"]
 
 logger = logging.getLogger("xuance_envs")
 
-OLDEST, AFTER = (1, 2), (1, 5)
+MIN_VERSION, BELOW_VERSION = (1, 2), (1, 5)
 """The versions of XuanCe whose registry this is for: from the first on, and before the second."""
 
-WITH_OLD_ENVS = (1, 2)
+LEGACY_VERSION = (1, 2)
 """The version whose own environments are made for Gymnasium 0.28, or for gym."""
 
-HERE: Mapping[str, Callable[..., Any]] = {
+IN_PROCESS: Mapping[str, Callable[..., Any]] = {
     "DummyVecEnv": DummyVecEnv,
     "Dummy_Atari": DummyVecEnv,
     "DummyVecMultiAgentEnv": DummyVecMultiAgentEnv,
@@ -44,7 +44,7 @@ HERE: Mapping[str, Callable[..., Any]] = {
 }
 """By XuanCe's names, what steps environments in this process."""
 
-IN_PROCESSES: Mapping[str, Callable[..., Any]] = {
+IN_WORKERS: Mapping[str, Callable[..., Any]] = {
     "SubprocVecEnv": SubprocVecEnv,
     "Subproc_Atari": SubprocVecEnv,
     "SubprocVecMultiAgentEnv": SubprocVecMultiAgentEnv,
@@ -53,7 +53,7 @@ IN_PROCESSES: Mapping[str, Callable[..., Any]] = {
 }
 """By XuanCe's names, what steps environments in worker processes."""
 
-_own: dict[str, Any] = {}
+_originals: dict[str, Any] = {}
 """XuanCe's own entries, while others are in their place."""
 
 
@@ -78,8 +78,8 @@ class Installed:
 
     def __exit__(self, *exception: object) -> None:
         self._registry.update(self._before)
-        if all(self._registry[name] is own for name, own in _own.items()):
-            _own.clear()
+        if all(self._registry[name] is own for name, own in _originals.items()):
+            _originals.clear()
 
 
 def install(**options: Any) -> Installed:
@@ -120,20 +120,20 @@ def install(**options: Any) -> Installed:
                 f"install: expected options of SubprocVecEnv ({', '.join(sorted(everywhere))}), "
                 f"got {name!r}"
             )
-    known = {**HERE, **IN_PROCESSES}
+    known = {**IN_PROCESS, **IN_WORKERS}
     unknown = [name for name in registry if name not in known]
     if unknown:
         logger.warning("XuanCe %s: no class here for %s", version, ", ".join(unknown))
     before = {name: registry[name] for name in known if name in registry}
     for name, entry in before.items():
-        _own.setdefault(name, entry)
+        _originals.setdefault(name, entry)
     for name in before:
         given = options
-        if name in HERE:
+        if name in IN_PROCESS:
             given = {option: value for option, value in options.items() if option in here}
         registry[name] = partial(known[name], **given) if given else known[name]
     logger.info("XuanCe %s: vector environments replaced: %s", version, ", ".join(before))
-    if numbers == WITH_OLD_ENVS:
+    if numbers == LEGACY_VERSION:
         logger.warning(
             "XuanCe %s: the environments that it brings need Gymnasium 0.28 or gym, with which "
             "this package does not run; those of a program work, and so does XuanCe from 1.3 on",
@@ -144,10 +144,10 @@ def install(**options: Any) -> Installed:
 
 def uninstall() -> None:
     """Gives XuanCe its own vector environments back; without :func:`install`, it does nothing."""
-    if _own:
+    if _originals:
         registry, version, _ = _registry()
-        registry.update(_own)
-        _own.clear()
+        registry.update(_originals)
+        _originals.clear()
         logger.info("XuanCe %s: its own vector environments are back", version)
 
 
@@ -172,8 +172,8 @@ def _registry() -> tuple[dict[str, Any], str, tuple[int, ...]]:
     version = str(getattr(xuance, "__version__", "of no stated version"))
     found = re.match(r"v?(\d+)\.(\d+)", version)
     numbers = tuple(map(int, found.groups())) if found else ()
-    if not OLDEST <= numbers < AFTER:
-        oldest, after = (".".join(map(str, each)) for each in (OLDEST, AFTER))
+    if not MIN_VERSION <= numbers < BELOW_VERSION:
+        oldest, after = (".".join(map(str, each)) for each in (MIN_VERSION, BELOW_VERSION))
         raise RuntimeError(
             f"expected XuanCe from {oldest} on and before {after}, got {version} "
             f"({xuance.__file__}): its registry of vector environments is not known here"

@@ -10,77 +10,67 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from xuance_envs._override import override
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.driver import Driver, Lender
+from xuance_envs.engine.driver import Driver, StateTransfer
 from xuance_envs.engine.group.outcome import Autoreset
+from xuance_envs.engine.group.protocol import ReplyType
 from xuance_envs.engine.group.recipe import Recipe
-from xuance_envs.engine.group.requests import Reply
 from xuance_envs.engine.group.single_env import EnvDescription
+from xuance_envs.engine.polling import Poller
 from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
-from xuance_envs.engine.waiting import Waiter
 from xuance_envs.errors import WorkerDiedError
 
-__all__ = ["HURRY", "STARTING", "Backend", "Packed", "WorkerDriver", "shown"]
+__all__ = [
+    "FORCED_CLOSE_TIMEOUT",
+    "STARTUP_COMMANDS",
+    "Backend",
+    "PackedCommand",
+    "WorkerDriver",
+    "display_name",
+]
 
-HURRY = 1.0
+FORCED_CLOSE_TIMEOUT = 1.0
 """Seconds workers have to close their environments when nobody asked them to: after Ctrl-C, at the
 interpreter's exit, when they are forgotten, or when they are replaced."""
 
 
-class Packed(NamedTuple):
-    """A command for a worker.
-
-    Attributes:
-        command: its name.
-        payload: the name and the arguments, pickled.
-        lent: what stands for bytes that it is lent.
-    """
+class PackedCommand(NamedTuple):
+    """A command for a worker."""
 
     command: str
     payload: bytes
-    lent: Sequence[Any] = ()
+    buffers: Sequence[Any] = ()
 
 
 class WorkerDriver(Driver):
-    """A group in a worker, which can be lost and replaced.
+    """A group in a worker, which can be lost and replaced."""
 
-    Args:
-        lo: index of its first environment.
-        hi: index after its last environment.
-
-    Attributes:
-        siblings: workers whose end is reported while the answer of this one is waited for.
-    """
-
-    what = "a worker"
+    kind_name = "a worker"
     """What it is, in words for errors."""
 
     def __init__(self, lo: int, hi: int) -> None:
         super().__init__(lo, hi)
         self.siblings: Sequence[Any] = ()
 
-    def pack(self, command: str, *arguments: Any) -> Packed:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
+    @override
+    def pack(self, command: str, *arguments: Any) -> PackedCommand:
         try:
-            return Packed(command, dumps_for_worker((command, arguments)))
+            return PackedCommand(command, dumps_for_worker((command, arguments)))
         except Exception as error:
             raise TypeError(
-                f"what {command!r} was given cannot be sent to {self.what}, because it cannot be "
+                f"what {command!r} was given cannot be sent to {self.kind_name}, because it cannot be "
                 f"pickled: {error}"
             ) from error
 
-    def lending(self, packed: Packed, lent: Sequence[Any]) -> Packed:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
-        return packed._replace(lent=lent)
+    @override
+    def with_buffers(self, packed: PackedCommand, buffers: Sequence[Any]) -> PackedCommand:
+        return packed._replace(buffers=buffers)
 
     def unpack(self, reply: int, payload: bytes) -> Any:
-        """The value, or the outcome, that a reply's payload is.
-
-        Raises:
-            EnvError: the reply is that an environment failed.
-        """
-        if reply == Reply.FAILED:
+        """The value, or the outcome, that a reply's payload is."""
+        if reply == ReplyType.FAILED:
             raise self._failure(unpack_error(payload))
         return loads(payload)
 
@@ -88,8 +78,8 @@ class WorkerDriver(Driver):
         """The error to raise for what the worker raised."""
         return error
 
+    @override
     def thaw(self, frozen: bytes) -> Any:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
         return loads(frozen)
 
     @property
@@ -98,7 +88,7 @@ class WorkerDriver(Driver):
         """Whether it has not ended, as far as is known."""
 
     @abstractmethod
-    def death(self) -> WorkerDiedError:
+    def death_error(self) -> WorkerDiedError:
         """The error that says how it ended; it has."""
 
     @abstractmethod
@@ -106,33 +96,22 @@ class WorkerDriver(Driver):
         """Takes note of the caller's arrays that its group's results are to be in."""
 
 
-STARTING = frozenset({"build", "attach", "rebuild"})
+STARTUP_COMMANDS = frozenset({"build", "attach", "rebuild"})
 """The commands that workers have as long for as they have to start."""
 
-_SHOWN = {"build": "construct", "rebuild": "restart", "revive": "restart"}
+_DISPLAY_NAMES = {"build": "construct", "rebuild": "restart", "reset_after_restart": "restart"}
 
 
-def shown(command: str) -> str:
+def display_name(command: str) -> str:
     """A command by the name that errors have for it."""
-    return _SHOWN.get(command, command)
+    return _DISPLAY_NAMES.get(command, command)
 
 
 _W = TypeVar("_W", bound=WorkerDriver)
 
 
 class Backend(ABC, Generic[_W]):
-    """The workers of one vector environment.
-
-    Args:
-        split: index of the first environment and index after the last, of each.
-        recipe: what the environments of all are made from.
-        info_bytes: room for the arrays in each environment's info.
-
-    Attributes:
-        workers (list): those that have been started.
-        recipe: as given.
-        info_bytes: as given.
-    """
+    """The workers of one vector environment."""
 
     def __init__(
         self,
@@ -155,26 +134,16 @@ class Backend(ABC, Generic[_W]):
             worker.siblings = self.workers
 
     def build(self) -> None:
-        """Asks each to make its environments.
-
-        Raises:
-            TypeError: a function cannot be pickled.
-        """
+        """Asks each to make its environments."""
         for worker in self.workers:
             lo, hi = worker.lo, worker.hi
             keywords = self.recipe.keywords[lo:hi]
-            worker.ask(0, worker.pack("build", *self._made_from(lo, hi, keywords)))
-        if self.asked is not None:
-            self.asked()
+            worker.submit(0, worker.pack("build", *self._build_arguments(lo, hi, keywords)))
+        if self.after_submit is not None:
+            self.after_submit()
 
     def descriptions(self) -> list[tuple[int, EnvDescription]]:
-        """Waits until they have made their environments, and tells what these are like.
-
-        Raises:
-            EnvError: a function raised, or what it returned is no environment.
-            WorkerDiedError: one ended.
-            WorkerTimeoutError: one took too long.
-        """
+        """Waits until they have made their environments, and tells what these are like."""
         return [described for worker in self.workers for described in worker.result()]
 
     def attach(self, spaces: tuple[Any, Any], arrays: StepArrays) -> None:
@@ -182,7 +151,7 @@ class Backend(ABC, Generic[_W]):
         self._spaces, self._arrays = spaces, arrays
         for worker in self.workers:
             worker.attach(arrays.slice(worker.lo, worker.hi))
-            worker.ask(0, worker.pack("attach", *self._place(worker.lo, worker.hi)))
+            worker.submit(0, worker.pack("attach", *self._attach_arguments(worker.lo, worker.hi)))
         for worker in self.workers:
             worker.result()
 
@@ -195,31 +164,15 @@ class Backend(ABC, Generic[_W]):
         watched: Sequence[int],
         then: tuple[str, Sequence[Any]],
     ) -> None:
-        """Starts another worker in the place of one, and asks it to go on.
-
-        Args:
-            index: which one.
-            tag: number of the request.
-            keywords: keyword arguments for the functions of its environments.
-            attributes: what had been set, by the environment's place and the attribute's name.
-            watched: the places of environments whose masks are asked for.
-            then: a command and its arguments; its result is that of the request.
-
-        Raises:
-            OSError: a limit on processes or descriptors was met; says what they need.
-        """
+        """Starts another worker in the place of one, and asks it to go on."""
         worker = self.restart(index)
         lo, hi = worker.lo, worker.hi
         worker.attach(self._arrays.slice(lo, hi))
-        build, attach = self._made_from(lo, hi, keywords), self._place(lo, hi)
-        worker.ask(tag, worker.pack("rebuild", build, attach, attributes, watched, then))
+        build, attach = self._build_arguments(lo, hi, keywords), self._attach_arguments(lo, hi)
+        worker.submit(tag, worker.pack("rebuild", build, attach, attributes, watched, then))
 
     def restart(self, index: int) -> _W:
-        """Starts another worker in the place of one, which nobody has asked for anything yet.
-
-        Raises:
-            OSError: a limit on processes or descriptors was met; says what they need.
-        """
+        """Starts another worker in the place of one, which nobody has asked for anything yet."""
         self._end(index)
         self._start(index, lambda worker: self.workers.__setitem__(index, worker))
         return self.workers[index]
@@ -227,39 +180,27 @@ class Backend(ABC, Generic[_W]):
     def before_step(self) -> None:
         """Is called before each step."""
 
-    lender: Lender | None = None
+    state_transfer: StateTransfer | None = None
     """Brings the groups what is too large for their commands; None where nothing is."""
 
-    asked: Callable[[], None] | None = None
+    after_submit: Callable[[], None] | None = None
     """Is called when some workers have been asked; None where each begins by itself."""
 
     @abstractmethod
     def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
-        """Lays out the arrays of all environments, for an observation and an action space.
-
-        Raises:
-            MemoryError: there is too little memory for them.
-        """
+        """Lays out the arrays of all environments, for an observation and an action space."""
 
     @abstractmethod
-    def waiter(self, drivers: Sequence[Driver]) -> Waiter:
+    def poller(self, drivers: Sequence[Driver]) -> Poller:
         """What waits for the first of some groups, these workers' and others, that answers."""
 
     @abstractmethod
-    def end(self, patience: float | None = None) -> None:
-        """Ends all workers.
-
-        Args:
-            patience: seconds they have to close their environments; None for what is usual.
-        """
+    def end(self, close_timeout: float | None = None) -> None:
+        """Ends all workers."""
 
     @abstractmethod
-    def ends_with(self, owner: Any) -> Callable[[], Any]:
-        """Ends everything in a hurry when an object is forgotten, or at the interpreter's exit.
-
-        Returns:
-            What does that now, instead.
-        """
+    def register_finalizer(self, owner: Any) -> Callable[[], Any]:
+        """Ends everything in a hurry when an object is forgotten, or at the interpreter's exit."""
 
     @abstractmethod
     def _start(self, index: int, started: Callable[[_W], None]) -> None:
@@ -270,7 +211,7 @@ class Backend(ABC, Generic[_W]):
         """Ends one that is to be replaced."""
 
     @abstractmethod
-    def _place(self, lo: int, hi: int) -> tuple[Any, ...]:
+    def _attach_arguments(self, lo: int, hi: int) -> tuple[Any, ...]:
         """What a worker's group makes its arrays from."""
 
     def _functions(self, lo: int, hi: int) -> bytes | None:
@@ -285,14 +226,14 @@ class Backend(ABC, Generic[_W]):
                 except Exception as own_error:
                     raise TypeError(
                         f"env_fns[{lo + i}] cannot be sent to a worker process, because it "
-                        f"cannot be pickled: {own_error}{self.without_pickling}"
+                        f"cannot be pickled: {own_error}{self.pickling_hint}"
                     ) from own_error
             raise TypeError(f"env_fns cannot be pickled: {error}") from error
 
-    without_pickling = ""
+    pickling_hint = ""
     """What an error about a function that cannot be pickled adds, if there is another way."""
 
-    def _made_from(
+    def _build_arguments(
         self, lo: int, hi: int, keywords: Sequence[Mapping[str, Any]]
     ) -> tuple[bytes | None, Sequence[Mapping[str, Any]], int, Autoreset]:
         """What a worker makes its environments from."""

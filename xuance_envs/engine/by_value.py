@@ -19,7 +19,9 @@ from typing import Any
 
 from cloudpickle import cloudpickle
 
-__all__ = ["ByValuePickler", "ByValueUnpickler", "number_classes"]
+from xuance_envs._override import override
+
+__all__ = ["ByValuePickler", "ByValueUnpickler", "assign_class_ids"]
 
 _DISPATCHING: Any = functools.singledispatch(len)
 _CACHED: Any = type(functools.lru_cache(len))
@@ -28,31 +30,31 @@ _CACHED: Any = type(functools.lru_cache(len))
 class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     """Takes by value also what cloudpickle would look for by its name, and not find."""
 
+    @override
     def reducer_override(self, obj: Any) -> Any:
-        """See :class:`pickle.Pickler`."""
-        if isinstance(obj, _CACHED) and _is_to_be_taken(obj):
+        if isinstance(obj, _CACHED) and _needs_by_value(obj):
             how = obj.cache_parameters()
             attributes = _attributes(obj, "__wrapped__", "cache_parameters")
-            return _cached, (obj.__wrapped__, how["maxsize"], how["typed"]), attributes
-        if isinstance(obj, typing.NewType) and _is_to_be_taken(obj):
+            return _make_lru_cache, (obj.__wrapped__, how["maxsize"], how["typed"]), attributes
+        if isinstance(obj, typing.NewType) and _needs_by_value(obj):
             return typing.NewType, (obj.__name__, obj.__supertype__), _attributes(obj)
         if isinstance(obj, functools.cached_property):
             return functools.cached_property, (obj.func,), _attributes(obj, "lock")
-        if isinstance(obj, FunctionType) and _dispatches(obj) and _is_to_be_taken(obj):
-            return _dispatching, (dict(vars(obj)["registry"]),)
+        if isinstance(obj, FunctionType) and _is_singledispatch(obj) and _needs_by_value(obj):
+            return _make_singledispatch, (dict(vars(obj)["registry"]),)
         return super().reducer_override(obj)
 
 
-def _is_to_be_taken(obj: Any) -> bool:
+def _needs_by_value(obj: Any) -> bool:
     """Whether another process would not find it by its name, or is not to look for it."""
     module = str(obj.__module__)
-    if module == "__main__" or _found(module, getattr(obj, "__qualname__", "")) is not obj:
+    if module == "__main__" or _lookup(module, getattr(obj, "__qualname__", "")) is not obj:
         return True
     by_value = cloudpickle.list_registry_pickle_by_value()
     return any(f"{module}.".startswith(f"{name}.") for name in by_value)
 
 
-def _found(module: str, name: str) -> Any:
+def _lookup(module: str, name: str) -> Any:
     """What a module that is loaded has by this name, None if nothing."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
@@ -60,7 +62,7 @@ def _found(module: str, name: str) -> Any:
     return found
 
 
-def _dispatches(function: FunctionType) -> bool:
+def _is_singledispatch(function: FunctionType) -> bool:
     """Whether it comes from :func:`functools.singledispatch`."""
     return function.__code__ is _DISPATCHING.__code__
 
@@ -69,11 +71,11 @@ def _attributes(obj: Any, *but: str) -> dict[str, Any]:
     return {name: value for name, value in vars(obj).items() if name not in but}
 
 
-def _cached(function: Any, maxsize: int | None, typed: bool) -> Any:
+def _make_lru_cache(function: Any, maxsize: int | None, typed: bool) -> Any:
     return functools.lru_cache(maxsize, typed)(function)
 
 
-def _dispatching(functions: dict[type, Any]) -> Any:
+def _make_singledispatch(functions: dict[type, Any]) -> Any:
     dispatching = functools.singledispatch(functions.pop(object))
     for kind, function in functions.items():
         dispatching.register(kind, function)
@@ -81,18 +83,14 @@ def _dispatching(functions: dict[type, Any]) -> Any:
 
 
 class ByValueUnpickler(pickle.Unpickler):
-    """Loads what came from another process, and changes nothing that is in this one.
-
-    Args:
-        data: what to load.
-    """
+    """Loads what came from another process, and changes nothing that is in this one."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
         self._known: list[Any] = []
         self._new: list[tuple[str, Any]] = []
         # By what cloudpickle writes; each is given what that is the name of.
-        self._instead: dict[str, Any] = {
+        self._overrides: dict[str, Any] = {
             "_make_skeleton_class": self._make_class,
             "_make_skeleton_enum": self._make_class,
             "_class_setstate": self._set_state,
@@ -101,23 +99,19 @@ class ByValueUnpickler(pickle.Unpickler):
         }
 
     def load(self) -> Any:
-        """Loads it.
-
-        Raises:
-            TypeError: something has come by its name only, and is not there.
-        """
+        """Loads it."""
         value = super().load()
         # Only now: those that an error left half made are forgotten. There is no public way to it.
         for number, cls in self._new:
             cloudpickle._lookup_class_or_track(number, cls)
         return value
 
+    @override
     def find_class(self, module: str, name: str) -> Any:
-        """See :class:`pickle.Unpickler`."""
         try:
             found = super().find_class(module, name)
-            if module == cloudpickle.__name__ and name in self._instead:
-                return functools.partial(self._instead[name], found)
+            if module == cloudpickle.__name__ and name in self._overrides:
+                return functools.partial(self._overrides[name], found)
             return found
         except AttributeError:
             if module != "__main__":
@@ -141,7 +135,7 @@ class ByValueUnpickler(pickle.Unpickler):
     def _make_function(
         self, make: Any, code: CodeType, names: dict[str, Any], *rest: Any
     ) -> FunctionType:
-        own = _own_function(names.get("__name__") or "", code)
+        own = _local_function(names.get("__name__") or "", code)
         if own is None:
             made: FunctionType = make(code, names, *rest)
             return made
@@ -149,23 +143,23 @@ class ByValueUnpickler(pickle.Unpickler):
         return own
 
     def _set_state(self, set_state: Any, obj: Any, state: Any) -> None:
-        if not self._knows(obj):
+        if not self._is_known(obj):
             set_state(obj, state)
 
-    def _knows(self, obj: Any) -> bool:
+    def _is_known(self, obj: Any) -> bool:
         return any(known is obj for known in self._known)
 
 
-def _own_function(module: str, code: CodeType) -> FunctionType | None:
+def _local_function(module: str, code: CodeType) -> FunctionType | None:
     """The function of that module here with this name and code, decorated or not."""
-    found = _found(module, getattr(code, "co_qualname", code.co_name))
+    found = _lookup(module, getattr(code, "co_qualname", code.co_name))
     if not callable(found):
         return None
     found = inspect.unwrap(found, stop=lambda each: getattr(each, "__code__", None) == code)
     return found if isinstance(found, FunctionType) and found.__code__ == code else None
 
 
-def number_classes() -> None:
+def assign_class_ids() -> None:
     """Gives the classes that travel by value their numbers, for a process forked after it."""
     pickler = ByValuePickler(io.BytesIO())
     left, seen = [object], {id(object)}

@@ -14,16 +14,7 @@ _ROOT = Path("/sys/fs/cgroup")
 def control_groups(
     controller: str, membership: Path = _MEMBERSHIP, root: Path = _ROOT
 ) -> Iterator[tuple[int, Path]]:
-    """The folders of the control groups above this process that may limit it.
-
-    Args:
-        controller: ``"cpu"`` or ``"memory"``.
-        membership: the file that lists this process's groups.
-        root: where the control groups are mounted.
-
-    Yields:
-        The version of the group, 1 or 2, and its folder, innermost first.
-    """
+    """The folders of the control groups above this process that may limit it."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from xuance_envs.engine.cgroups import limits
 
-__all__ = ["available_cpus", "reachable_cpus"]
+__all__ = ["affinity_cpus", "available_cpus"]
 
 
 def available_cpus() -> int:
@@ -16,11 +16,11 @@ def available_cpus() -> int:
 
     The smaller of its CPU affinity and its control group's quota (version 2 or 1), rounded up.
     """
-    cpus, quota = reachable_cpus(), _cgroup_quota()
+    cpus, quota = affinity_cpus(), _cgroup_quota()
     return max(1, cpus if quota is None else min(cpus, math.ceil(quota)))
 
 
-def reachable_cpus() -> int:
+def affinity_cpus() -> int:
     """Counts the CPUs this process may be on, of whose time it may have a part only."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

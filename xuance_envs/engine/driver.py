@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from xuance_envs.engine.group.outcome import OF_STATES
+from xuance_envs._override import override
+from xuance_envs.engine.group.outcome import STATE_COMMANDS
 from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.serialization import copy_of
@@ -23,9 +24,9 @@ from xuance_envs.engine.serialization import copy_of
 __all__ = [
     "Driver",
     "GroupDriver",
-    "Lender",
     "LocalDriver",
     "Seeding",
+    "StateTransfer",
     "derived_seed",
     "is_interrupt",
 ]
@@ -69,37 +70,37 @@ class Driver(ABC):
         return ()
 
     @property
-    def due(self) -> float | None:
+    def reply_deadline(self) -> float | None:
         """When what it was asked for must be there, as :func:`time.monotonic` counts."""
         return None
 
     def pack_actions(self, actions: list[list[Any]]) -> Any:
-        """Packs the actions' leaves that are held as objects for :meth:`ask_step`."""
+        """Packs the actions' leaves that are held as objects for :meth:`submit_step`."""
         return actions
 
     @abstractmethod
-    def ask_step(self, tag: int, actions: Any) -> None:
+    def submit_step(self, tag: int, actions: Any) -> None:
         """Starts a step; its actions are in the arrays, but for those that were packed."""
 
     @abstractmethod
     def pack(self, command: str, *arguments: Any) -> Any:
-        """Packs a command of the group for :meth:`ask`.
+        """Packs a command of the group for :meth:`submit`.
 
         Raises:
             TypeError: the arguments cannot be brought to the group.
         """
 
-    def lending(self, packed: Any, lent: Sequence[Any]) -> Any:
+    def with_buffers(self, packed: Any, buffers: Sequence[Any]) -> Any:
         """A packed command that is lent bytes, for a group in another process.
 
         Args:
             packed: the command.
-            lent: what the groups' lender gave for them.
+            buffers: what the groups' state_transfer gave for them.
         """
         raise NotImplementedError(f"{type(self).__name__} is given all it needs as it is")
 
     @abstractmethod
-    def ask(self, tag: int, packed: Any) -> None:
+    def submit(self, tag: int, packed: Any) -> None:
         """Starts a command of the group."""
 
     @abstractmethod
@@ -132,12 +133,7 @@ class Driver(ABC):
 
 
 class LocalDriver(Driver):
-    """A group in this process.
-
-    Args:
-        lo: index of its first environment.
-        hi: index after its last environment.
-    """
+    """A group in this process."""
 
     is_local = True
     tag = 0
@@ -149,24 +145,24 @@ class LocalDriver(Driver):
         self._call: tuple[Any, ...] = ()
         self._result: list[Any] = [None]
 
-    def ask_step(self, tag: int, actions: list[list[Any]] | None) -> None:
-        """See :class:`Driver`."""
+    @override
+    def submit_step(self, tag: int, actions: list[list[Any]] | None) -> None:
         self._call, self._result, self.tag = (self._stepping, (actions,), (tag,)), [], tag
 
+    @override
     def pack(self, command: str, *arguments: Any) -> tuple[str, Sequence[Any]]:
-        """See :class:`Driver`."""
-        if command in OF_STATES:  # whose arguments are made for it, and nobody's to change
+        if command in STATE_COMMANDS:  # whose arguments are made for it, and nobody's to change
             return command, arguments
         return command, copy_of(arguments)  # what the caller changes later changes nothing
 
-    def ask(self, tag: int, packed: tuple[str, Sequence[Any]]) -> None:
-        """See :class:`Driver`."""
+    @override
+    def submit(self, tag: int, packed: tuple[str, Sequence[Any]]) -> None:
         command, arguments = packed
         call = (self._method(command), *zip(arguments, strict=False))
         self._call, self._result, self.tag = call, [], tag
 
+    @override
     def result(self, deadline: float | None = None) -> Any:
-        """See :class:`Driver`."""
         result = self._result
         if not result:
             # All in C: no interrupt can come between the work's end and taking note of it.
@@ -181,74 +177,53 @@ class LocalDriver(Driver):
         new one.
         """
 
+    @override
     def discard(self) -> Any:
-        """See :class:`Driver`."""
         self._result = self._result or [None]
         return self._result[0]
 
 
 class GroupDriver(LocalDriver):
-    """A :class:`~xuance_envs.engine.group.restorable_group.RestorableGroup` in this process.
-
-    Args:
-        group: the group.
-        lo: index of its first environment.
-    """
+    """A :class:`~xuance_envs.engine.group.restorable_group.RestorableGroup` in this process."""
 
     def __init__(self, group: RestorableGroup, lo: int) -> None:
         self._group = group
         super().__init__(lo, lo + len(group.envs))
 
+    @override
     def pack_actions(self, actions: list[list[Any]]) -> list[list[Any]]:
-        """See :class:`Driver`."""
         return [list(map(copy_of, values)) for values in actions]  # for environments to write to
 
     def _method(self, command: str) -> Callable[..., Any]:
         return self._group.command(command)
 
+    @override
     def times(self) -> StepTimes:
-        """See :class:`Driver`."""
         return StepTimes.read(self._group.clock.memory)
 
 
-class Lender:
-    """Lends groups the states that are too large for their commands; this one lends none.
+class StateTransfer:
+    """Lends groups the states that are too large for their commands; this one lends none."""
 
-    Attributes:
-        most: so many bytes of states a group may give in an answer; more of them it is lent room
-            for. None for any number.
-    """
+    max_inline_bytes: int | None = None
 
-    most: int | None = None
-
-    def lends(self, states: Sequence[Any]) -> bool:
+    def should_transfer(self, states: Sequence[Any]) -> bool:
         """Whether the states for one group are to be lent, and not a part of the command."""
         return False
 
-    def lend(self, states: Sequence[Any]) -> Sequence[Any]:
-        """What stands for states, until :meth:`take_back` is called.
-
-        Args:
-            states: bytes, or what stands for them already.
-
-        Raises:
-            MemoryError: there is too little for them.
-        """
+    def export(self, states: Sequence[Any]) -> Sequence[Any]:
+        """What stands for states, until :meth:`release` is called."""
         return states
 
-    def lend_room(self, sizes: Sequence[int]) -> Sequence[Any]:
-        """What stands for states of some sizes that groups are to write.
-
-        Raises:
-            MemoryError: there is too little for them.
-        """
+    def allocate(self, sizes: Sequence[int]) -> Sequence[Any]:
+        """What stands for states of some sizes that groups are to write."""
         return sizes
 
     def read(self, state: Any) -> bytes:
         """A state, whether it is lent or not."""
         return bytes(state)
 
-    def take_back(self) -> None:
+    def release(self) -> None:
         """Ends what has been lent; again, it does nothing."""
 
 

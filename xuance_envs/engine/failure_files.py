@@ -16,29 +16,17 @@ from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.file_format import header_of, write, write_file
 from xuance_envs.state.pickling import dumps_plain
 
-__all__ = ["Failure", "FailureFiles"]
+__all__ = ["FailureRecord", "FailureRecorder"]
 
 logger = logging.getLogger("xuance_envs")
 
 _NAME = "failure"
 
 
-class Failure:
+class FailureRecord:
     """What is in such a file.
 
     Reading one imports and calls what its environments are made of: read only what you trust.
-
-    Args:
-        path: the file.
-
-    Attributes:
-        what (str): what went wrong.
-        first (int): the index of its first environment, where it happened.
-        states (EnvStates): of the environments that shared the process, some steps before.
-        functions (list): what makes them.
-        keywords (list): keyword arguments for these.
-        actions (list): for each step since, the leaves of the actions; the last ones are those that
-            it went wrong with.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,13 +44,8 @@ class Failure:
         self.functions, self.keywords = loads(functions)
 
 
-class FailureFiles:
-    """Writes them.
-
-    Args:
-        folder: where to; made when the first one is written.
-        recipe: what the environments are made from.
-    """
+class FailureRecorder:
+    """Writes them."""
 
     def __init__(self, folder: str | Path, recipe: Recipe) -> None:
         self._folder = Path(folder)
@@ -71,20 +54,13 @@ class FailureFiles:
         self._count = 0
 
     def write(self, states: Any, actions: Sequence[Sequence[Any]], what: str) -> Path | None:
-        """Writes one; a failure to do so is logged, because another one is being told already.
-
-        Args:
-            states: of all environments of the process, as their group gave them; None where they
-                cannot be saved.
-            actions: for each step since, the leaves of the actions.
-            what: what went wrong.
-        """
+        """Writes one; a failure to do so is logged, because another one is being told already."""
         if states is None:
             logger.warning("a failure was not recorded: there is no state from before it")
             return None
         try:
             content = dumps_for_worker(self._recipe), actions
-            told = EnvStates.told(*states)
+            told = EnvStates.from_groups(*states)
             data = write(
                 told.envs,
                 told.facts,

@@ -8,52 +8,43 @@ from typing import Any, NoReturn, Protocol
 
 from xuance_envs.errors import WrongProcessError
 
-__all__ = ["Elsewhere", "stays_behind"]
+__all__ = ["WrongProcessProxy", "close_after_fork"]
 
 
-class _StayingBehind(Protocol):
-    def leave_to(self, owner: int) -> None: ...
+class _ForkAware(Protocol):
+    def close_in_child(self, owner: int) -> None: ...
 
 
-_staying: weakref.WeakKeyDictionary[_StayingBehind, int] = weakref.WeakKeyDictionary()
+_registered: weakref.WeakKeyDictionary[_ForkAware, int] = weakref.WeakKeyDictionary()
 
 
-def stays_behind(groups: _StayingBehind) -> None:
+def close_after_fork(groups: _ForkAware) -> None:
     """Has groups left to this process by any that is forked from it."""
-    _staying[groups] = os.getpid()
+    _registered[groups] = os.getpid()
 
 
-def _leave_behind() -> None:
-    for groups, owner in list(_staying.items()):
-        groups.leave_to(owner)
-    _staying.clear()
+def _close_in_child() -> None:
+    for groups, owner in list(_registered.items()):
+        groups.close_in_child(owner)
+    _registered.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_behind)
+    os.register_at_fork(after_in_child=_close_in_child)
 
 
-class Elsewhere:
-    """Stands for whatever another process alone may use; using it in any way is an error.
-
-    Args:
-        name: of the vector environment's class.
-        owner: the process it belongs to.
-    """
+class WrongProcessProxy:
+    """Stands for whatever another process alone may use; using it in any way is an error."""
 
     def __init__(self, name: str, owner: int) -> None:
-        self._told = (
+        self._message = (
             f"this {name} belongs to process {owner}, from which process {os.getpid()} was "
             "forked: make another one here"
         )
 
-    def refuse(self) -> NoReturn:
-        """Says so.
-
-        Raises:
-            WrongProcessError: always.
-        """
-        raise WrongProcessError(self._told)
+    def raise_error(self) -> NoReturn:
+        """Says so."""
+        raise WrongProcessError(self._message)
 
     def __getattr__(self, name: str) -> Any:
-        self.refuse()
+        self.raise_error()

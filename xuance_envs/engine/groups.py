@@ -10,24 +10,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from xuance_envs._override import override
 from xuance_envs.engine.action_masks import ActionMasks
 from xuance_envs.engine.backend import Backend
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.driver import Driver, GroupDriver, Lender, is_interrupt
-from xuance_envs.engine.failure_files import FailureFiles
-from xuance_envs.engine.forks import Elsewhere, stays_behind
+from xuance_envs.engine.driver import Driver, GroupDriver, StateTransfer, is_interrupt
+from xuance_envs.engine.failure_files import FailureRecorder
+from xuance_envs.engine.forks import WrongProcessProxy, close_after_fork
 from xuance_envs.engine.group.outcome import Reset
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.single_env import EnvDescription, common_description
+from xuance_envs.engine.info_collector import InfoCollector
 from xuance_envs.engine.ledger import Ledger
-from xuance_envs.engine.recording import RecordingDriver
-from xuance_envs.engine.restarts import RestartingDriver, Restarts
-from xuance_envs.engine.results import Results
-from xuance_envs.engine.resuming import ResumingDriver
+from xuance_envs.engine.polling import Poller
+from xuance_envs.engine.recording_driver import RecordingDriver
+from xuance_envs.engine.restarts import RestartingDriver, RestartPolicy
+from xuance_envs.engine.resuming_driver import ResumingDriver
 from xuance_envs.engine.serialization import copy_of
-from xuance_envs.engine.waiting import Waiter
 from xuance_envs.errors import ClosedVecEnvError, EnvError
 
 __all__ = ["Describe", "Groups", "LocalGroups", "WorkerGroups"]
@@ -39,59 +40,36 @@ Describe = Callable[[Sequence[tuple[int, EnvDescription]]], EnvDescription]
 
 
 class Groups(ABC):
-    """Groups of environments on the arrays of a step.
-
-    Args:
-        drivers: of the groups, in the environments' order.
-        description: of the first environment.
-        arrays: of all groups.
-        waiter: how to wait for the first group that answers; None polls the drivers' descriptors.
-        results: makes infos of what the groups leave; None for the usual.
-        before_step: is called before each step; None for nothing.
-        asked: is called when some have been asked for something; None for nothing.
-        lender: brings the groups what is too large for their commands; None for nothing.
-
-    Attributes:
-        ledger (Ledger): who was asked for what.
-        lender (Lender): as given.
-        results (Results): what came of it.
-        group_of (list[int]): by environment, its group.
-        has_lent (bool): whether groups may have states that they are to let go of: what was lent
-            them, or what they keep for a next command.
-        last_route (Any): how environments became like others the last time; None before.
-        masks (ActionMasks): of the actions that come next.
-        closed (bool): whether nothing may be asked of them any more.
-        name: what errors call what they belong to.
-    """
+    """Groups of environments on the arrays of a step."""
 
     def __init__(
         self,
         drivers: Sequence[Driver],
         description: EnvDescription,
         arrays: StepArrays,
-        waiter: Waiter | None = None,
-        results: Results | None = None,
+        poller: Poller | None = None,
+        results: InfoCollector | None = None,
         before_step: Callable[[], None] | None = None,
-        asked: Callable[[], None] | None = None,
-        lender: Lender | None = None,
+        after_submit: Callable[[], None] | None = None,
+        state_transfer: StateTransfer | None = None,
     ) -> None:
-        self.ledger = Ledger(drivers, waiter, before_step, asked)
-        self.lender = lender or Lender()
-        self.has_lent = False
-        self.last_route: Any = None
+        self.ledger = Ledger(drivers, poller, before_step, after_submit)
+        self.state_transfer = state_transfer or StateTransfer()
+        self.holds_transfers = False
+        self.last_clone_plan: Any = None
         self.drivers = self.ledger.drivers
         self.group_of = [k for k, driver in enumerate(drivers) for _ in range(driver.lo, driver.hi)]
         self.description = description
         self.arrays = arrays
-        self.results = results or Results(self.drivers, arrays)
-        self.masks = ActionMasks(description.action_space, arrays, self.results)
+        self.info_collector = results or InfoCollector(self.drivers, arrays)
+        self.masks = ActionMasks(description.action_space, arrays, self.info_collector)
         self.closed = False
         self.name = "vector environment"
-        self._elsewhere: Elsewhere | None = None
+        self._wrong_process: WrongProcessProxy | None = None
         if not all(driver.is_local for driver in drivers):
-            stays_behind(self)
+            close_after_fork(self)
 
-    def packed_resets(
+    def pack_resets(
         self, ids: Sequence[int], seeds: Sequence[int | None], options: Sequence[Any]
     ) -> dict[int, Any]:
         """Resets of some environments, as each group takes them."""
@@ -102,34 +80,25 @@ class Groups(ABC):
             resets.setdefault(k, []).append((env - drivers[k].lo, seed, given))
         return {k: drivers[k].pack("reset", mine) for k, mine in resets.items()}
 
-    def each(
+    def run_command(
         self, command: str, ids: Sequence[int], arguments: Callable[[Sequence[int]], Any]
     ) -> list[Any]:
-        """Asks the groups of some environments for a command.
-
-        Args:
-            command: the command.
-            ids: the environments, none of them twice.
-            arguments: those for some environments of a group.
-
-        Returns:
-            What came of each environment, in the order of ``ids``.
-        """
+        """Asks the groups of some environments for a command."""
         packed = {}
-        asked: list[int] = []
-        for k, driver, mine in self.shares(ids):
+        order: list[int] = []
+        for k, driver, mine in self.split_by_group(ids):
             places = [env - driver.lo for env in mine]
             packed[k] = driver.pack(command, places, *arguments(mine))
-            asked += mine
+            order += mine
         self.ledger.start(packed)
         values = [value for _, answer in self.ledger.finish() for value in answer]
-        result_of = dict(zip(asked, values, strict=True))
-        self.ledger.take()
+        result_of = dict(zip(order, values, strict=True))
+        self.ledger.clear_pending()
         if command in ("call", "apply", "set_attr"):
-            self.masks.forget(ids)
+            self.masks.invalidate(ids)
         return [result_of[env] for env in ids]
 
-    def shares(self, ids: Sequence[int]) -> list[tuple[int, Driver, list[int]]]:
+    def split_by_group(self, ids: Sequence[int]) -> list[tuple[int, Driver, list[int]]]:
         """Of some environments, those of each group that has any: its place, its driver, these."""
         shares: dict[int, list[int]] = {}
         for env in ids:
@@ -137,91 +106,66 @@ class Groups(ABC):
         return [(k, self.drivers[k], shares[k]) for k in sorted(shares)]
 
     def check_idle(self, what: str) -> None:
-        """Raises unless they are open and nothing is pending.
-
-        Raises:
-            AlreadySteppingError: something is.
-            ClosedVecEnvError: they are closed.
-        """
+        """Raises unless they are open and nothing is pending."""
         if not self.closed:
             self.ledger.check_idle(what)
         self.check_open()
 
     def check_open(self) -> None:
-        """Raises if they are closed; lets go of what an interrupt left.
-
-        Raises:
-            ClosedVecEnvError: they are.
-            WrongProcessError: they belong to another process.
-        """
+        """Raises if they are closed; lets go of what an interrupt left."""
         if self.closed:
             self.check_process()
             raise ClosedVecEnvError(f"{self.name} is closed; make another one")
-        if not self.ledger.sending:
-            if self.ledger.owing:
-                self.ledger.settle(self.results.forget)
-            if self.has_lent:
-                self.forget_states()
+        if not self.ledger.any_in_flight:
+            if self.ledger.pending:
+                self.ledger.discard_pending(self.info_collector.absorb)
+            if self.holds_transfers:
+                self.discard_states()
 
-    def forget_states(self) -> None:
+    def discard_states(self) -> None:
         """Takes back what was lent, and has groups let go of the states that they keep.
 
         They owe no answer. One that cannot be asked has nothing any more.
         """
-        self.lender.take_back()
+        self.state_transfer.release()
         with suppress(Exception):
             self.ledger.start(
-                {k: each.pack("forget_states") for k, each in enumerate(self.drivers)}
+                {k: each.pack("discard_states") for k, each in enumerate(self.drivers)}
             )
             self.ledger.finish()
-        self.ledger.take()
-        self.has_lent = False
+        self.ledger.clear_pending()
+        self.holds_transfers = False
 
     def check_process(self) -> None:
-        """Raises if they belong to another process.
+        """Raises if they belong to another process."""
+        if self._wrong_process is not None:
+            self._wrong_process.raise_error()
 
-        Raises:
-            WrongProcessError: they do.
-        """
-        if self._elsewhere is not None:
-            self._elsewhere.refuse()
-
-    def leave_to(self, owner: int) -> None:
+    def close_in_child(self, owner: int) -> None:
         """Leaves them to the process that this one was just forked from: they are closed here."""
         if not self.closed:
             self.closed = True
-            self._elsewhere = Elsewhere(self.name, owner)
-            self.ledger.leave_to(self._elsewhere)
+            self._wrong_process = WrongProcessProxy(self.name, owner)
+            self.ledger.replace_drivers(self._wrong_process)
 
-    def close(self, patience: float | None = None) -> None:
-        """Shuts them, and ends the environments and what is around them; again, it does nothing.
-
-        Args:
-            patience: seconds they have for that; None for what is usual.
-        """
+    def close(self, close_timeout: float | None = None) -> None:
+        """Shuts them, and ends the environments and what is around them; again, it does nothing."""
         if not self.closed:
-            self.shut()
-            self.end(patience)
+            self.mark_closed()
+            self.end(close_timeout)
 
-    def shut(self) -> None:
+    def mark_closed(self) -> None:
         """Has nothing be asked of them any more."""
         self.closed = True
         self.ledger.stepping = False
 
     @abstractmethod
-    def end(self, patience: float | None = None) -> None:
+    def end(self, close_timeout: float | None = None) -> None:
         """Ends the environments and what is around them."""
 
 
 class LocalGroups(Groups):
-    """One group, in this process.
-
-    Args:
-        recipe: what its environments are made from.
-        describe: makes one description of the environments'.
-        info_bytes: room for the arrays in each environment's info.
-        record_failures: the folder to record failures in; None if they are not.
-    """
+    """One group, in this process."""
 
     def __init__(
         self,
@@ -230,7 +174,7 @@ class LocalGroups(Groups):
         info_bytes: int = INFO_BYTES,
         record_failures: str | Path | None = None,
     ) -> None:
-        self._group = _group_here(recipe)
+        self._group = _make_local_group(recipe)
         try:
             description = describe(self._group.describe())
             spaces = description.observation_space, description.action_space
@@ -239,98 +183,92 @@ class LocalGroups(Groups):
         except BaseException:
             _close(self._group)
             raise
-        files = _files(record_failures, recipe)
-        super().__init__([_driver_here(self._group, 0, arrays, files)], description, arrays)
+        files = _failure_files(record_failures, recipe)
+        super().__init__([_local_driver(self._group, 0, arrays, files)], description, arrays)
 
     @property
     def envs(self) -> list[Any]:
         """The environments, in a list of their own; empty once closed."""
         return list(self._group.envs)
 
-    def end(self, patience: float | None = None) -> None:
-        """See :class:`Groups`."""
+    @override
+    def end(self, close_timeout: float | None = None) -> None:
         _close(self._group)
 
 
 class WorkerGroups(Groups):
-    """Groups in workers, and perhaps one in this process.
-
-    Args:
-        backend: the workers, which knows how all environments are made.
-        own: index of the first environment of the group in this process, and after the last.
-        describe: makes one description of the environments'.
-        restarts: of all workers; None where a loss is an error.
-        record_failures: the folder to record failures in; None if they are not.
-    """
+    """Groups in workers, and perhaps one in this process."""
 
     def __init__(
         self,
         backend: Backend[Any],
-        own: tuple[int, int] | None = None,
+        local_range: tuple[int, int] | None = None,
         describe: Describe = common_description,
-        restarts: Restarts | None = None,
+        restarts: RestartPolicy | None = None,
         record_failures: str | Path | None = None,
     ) -> None:
         if restarts is None and record_failures is not None:
-            restarts = Restarts(0, raises=True)
+            restarts = RestartPolicy(0, raises=True)
         self.backend = backend
         recipe = backend.recipe
-        self._end = backend.ends_with(self)
-        self._own: RestorableGroup | None = None
+        self._finalize = backend.register_finalizer(self)
+        self._local_group: RestorableGroup | None = None
         try:
             backend.start()
             backend.build()  # all at the same time, also with those of this process
             described: list[tuple[int, EnvDescription]] = []
-            if own is not None:
-                self._own = _group_here(recipe.part(*own))
-                described = self._own.describe()
+            if local_range is not None:
+                self._local_group = _make_local_group(recipe.part(*local_range))
+                described = self._local_group.describe()
             description = describe(backend.descriptions() + described)
             spaces = description.observation_space, description.action_space
             arrays = backend.allocate(spaces, len(recipe))
             backend.attach(spaces, arrays)
-            if self._own is not None and own is not None:
-                self._own.attach(arrays.slice(*own))
+            if self._local_group is not None and local_range is not None:
+                self._local_group.attach(arrays.slice(*local_range))
         except BaseException:
-            self._end()
-            if self._own is not None:
-                _close(self._own)
+            self._finalize()
+            if self._local_group is not None:
+                _close(self._local_group)
             raise
         drivers: list[Driver] = [*backend.workers]
         if restarts is not None:
             drivers = [
-                _replaced_driver(backend, k, arrays, restarts, record_failures)
+                _fault_tolerant_driver(backend, k, arrays, restarts, record_failures)
                 for k in range(len(backend.workers))
             ]
-        if self._own is not None and own is not None:
-            files = _files(record_failures, recipe.part(*own))
-            drivers.append(_driver_here(self._own, own[0], arrays.slice(*own), files))
-        waiter = backend.waiter(drivers)
+        if self._local_group is not None and local_range is not None:
+            files = _failure_files(record_failures, recipe.part(*local_range))
+            drivers.append(
+                _local_driver(self._local_group, local_range[0], arrays.slice(*local_range), files)
+            )
+        poller = backend.poller(drivers)
         super().__init__(
             drivers,
             description,
             arrays,
-            waiter,
+            poller,
             before_step=backend.before_step,
-            asked=backend.asked,
-            lender=backend.lender,
+            after_submit=backend.after_submit,
+            state_transfer=backend.state_transfer,
         )
 
-    def end(self, patience: float | None = None) -> None:
-        """See :class:`Groups`."""
+    @override
+    def end(self, close_timeout: float | None = None) -> None:
         try:
             if not isinstance(sys.exc_info()[1], KeyboardInterrupt):
-                self.backend.end(patience)
+                self.backend.end(close_timeout)
         finally:
-            self._end()
-        if self._own is not None:
-            _close(self._own)
+            self._finalize()
+        if self._local_group is not None:
+            _close(self._local_group)
 
 
-def _replaced_driver(
+def _fault_tolerant_driver(
     backend: Backend[Any],
     k: int,
     arrays: StepArrays,
-    restarts: Restarts,
+    restarts: RestartPolicy,
     record_failures: str | Path | None,
 ) -> RestartingDriver:
     """The driver of a worker that is replaced when it is lost, or whose failures are recorded."""
@@ -339,23 +277,23 @@ def _replaced_driver(
     given = backend, k, recipe.keywords, arrays.slice(*mine), restarts
     if record_failures is None and not restarts.resumes:
         return RestartingDriver(*given)
-    files = _files(record_failures, recipe)
+    files = _failure_files(record_failures, recipe)
     return ResumingDriver(*given, files=files)
 
 
-def _driver_here(
-    group: RestorableGroup, lo: int, arrays: StepArrays, files: FailureFiles | None
+def _local_driver(
+    group: RestorableGroup, lo: int, arrays: StepArrays, files: FailureRecorder | None
 ) -> GroupDriver:
     """The driver of a group in this process."""
     return GroupDriver(group, lo) if files is None else RecordingDriver(group, lo, arrays, files)
 
 
-def _files(folder: str | Path | None, recipe: Recipe) -> FailureFiles | None:
+def _failure_files(folder: str | Path | None, recipe: Recipe) -> FailureRecorder | None:
     """Where the failures of a group are recorded, if they are."""
-    return None if folder is None else FailureFiles(folder, recipe)
+    return None if folder is None else FailureRecorder(folder, recipe)
 
 
-def _group_here(recipe: Recipe) -> RestorableGroup:
+def _make_local_group(recipe: Recipe) -> RestorableGroup:
     return RestorableGroup(recipe, copy_of, is_interrupt=is_interrupt)
 
 

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.driver import Driver
-from xuance_envs.engine.group.outcome import DONE, Outcome
-from xuance_envs.engine.waiting import PolledWaiter, Waiter
+from xuance_envs.engine.group.outcome import OK, Outcome
+from xuance_envs.engine.polling import FdPoller, Poller
 from xuance_envs.errors import (
     AlreadySteppingError,
     NotSteppingError,
@@ -29,74 +29,55 @@ from xuance_envs.errors import (
     name_envs,
 )
 
-__all__ = ["Ledger", "ends_all"]
+__all__ = ["Ledger", "is_fatal"]
 
-_AT_ONCE = 0.0
+_NO_WAIT = 0.0
 
-_Asking = tuple[int, Callable[[], None]]
+_PendingRequest = tuple[int, Callable[[], None]]
 """The number a group is asked under, and what asks it."""
 
-Forget = Callable[[Iterable[tuple[int, Outcome]]], None]
+AbsorbOutcomes = Callable[[Iterable[tuple[int, Outcome]]], None]
 """Takes in of outcomes nobody wants what groups tell only once."""
 
 
 class Ledger:
-    """What the groups of one vector environment have been asked for.
-
-    Args:
-        drivers: the groups, which go by their places.
-        waiter: tells which of them may have answered; None polls their descriptors.
-        before_step: is called before each step; None for nothing.
-        asked: is called when some have been asked for something; None for nothing.
-
-    Attributes:
-        stepping (bool): whether a step of all has been asked for that nobody has taken in.
-        owing (dict): the groups that owe an answer to something else, and how they were asked.
-        in_flight (ndarray): ``(num_envs,)`` bool: the environments that have been sent and not
-            been received since.
-        sending (bool): whether there are any.
-        failed (int): the group whose error :meth:`wait` raised last, which owes nothing any more.
-    """
+    """What the groups of one vector environment have been asked for."""
 
     def __init__(
         self,
         drivers: Sequence[Driver],
-        waiter: Waiter | None = None,
+        poller: Poller | None = None,
         before_step: Callable[[], None] | None = None,
-        asked: Callable[[], None] | None = None,
+        after_submit: Callable[[], None] | None = None,
     ) -> None:
         self.drivers = list(drivers)
         self._before_step = before_step
-        self._asked = asked
+        self._after_submit = after_submit
         self.stepping = False
-        self.owing: dict[int, _Asking] = {}
+        self.pending: dict[int, _PendingRequest] = {}
         self.in_flight = np.zeros(drivers[-1].hi, np.bool_)
-        self.sending = False
-        self.failed = -1
+        self.any_in_flight = False
+        self.failed_group = -1
         self._tag = 0
         # A group in this process works only when it is asked for its result: before waiting.
-        self._order = sorted(enumerate(drivers), key=lambda item: not item[1].is_local)
+        self._local_first = sorted(enumerate(drivers), key=lambda item: not item[1].is_local)
         self._local = [k for k, driver in enumerate(drivers) if driver.is_local]
         self._all_asked = True
         self._actions: Mapping[int, Any] = {}
-        self._waiter = PolledWaiter(self.drivers, 0.0) if waiter is None else waiter
+        self._poller = FdPoller(self.drivers, 0.0) if poller is None else poller
         self._envs = [np.arange(driver.lo, driver.hi) for driver in drivers]
         self._firsts = [driver.lo for driver in drivers]
         # Of what has been sent: the groups nobody has waited for yet, what came of those that are
         # done and not received yet, and those that may not take any time.
-        self._new: dict[int, _Asking] = {}
+        self._unwatched: dict[int, _PendingRequest] = {}
         self._ready: dict[int, Any] = {}
         self._interrupted = False
-        self._limited: set[int] = set()
+        self._with_deadline: set[int] = set()
 
     # -- a step of all ----------------------------------------------------------------
 
     def start_step(self, actions: Mapping[int, Any]) -> None:
-        """Asks every group for a step.
-
-        Args:
-            actions: by group, those that had to be packed.
-        """
+        """Asks every group for a step."""
         if self._before_step is not None:
             self._before_step()
         self._actions = actions
@@ -106,103 +87,84 @@ class Ledger:
         tag = self._tag
         if actions:
             for k, driver in enumerate(self.drivers):
-                driver.ask_step(tag, actions.get(k))
+                driver.submit_step(tag, actions.get(k))
         else:
             for driver in self.drivers:
-                driver.ask_step(tag, None)
+                driver.submit_step(tag, None)
         self._all_asked = True
-        if self._asked is not None:
-            self._asked()
+        if self._after_submit is not None:
+            self._after_submit()
 
     def finish_step(self) -> list[tuple[int, Outcome]]:
         """Waits for the step; by group, what it left besides the arrays, if anything.
 
         It stays pending until ``stepping`` is unset.
-
-        Raises:
-            EnvError: an environment failed.
-            WorkerDiedError: the process around a group ended.
         """
         if not self._all_asked:  # an interrupt came before they were
             for k, driver in enumerate(self.drivers):
                 if driver.tag != self._tag:
-                    driver.ask_step(self._tag, self._actions.get(k))
+                    driver.submit_step(self._tag, self._actions.get(k))
         outcomes = []
-        for k, driver in self._order:
+        for k, driver in self._local_first:
             outcome = driver.result()
-            if outcome is not DONE:
+            if outcome is not OK:
                 outcomes.append((k, outcome))
         return outcomes
 
     # -- commands ---------------------------------------------------------------------
 
     def start(self, packed: Mapping[int, Any]) -> None:
-        """Asks some groups for a command.
+        """Asks some groups for a command."""
+        self.pending = self._make_requests(packed)
+        for _, submit in self.pending.values():
+            submit()
+        if self._after_submit is not None:
+            self._after_submit()
 
-        Args:
-            packed: by group, what its driver packed.
-        """
-        self.owing = self._commands(packed)
-        for _, ask in self.owing.values():
-            ask()
-        if self._asked is not None:
-            self._asked()
-
-    def _commands(self, packed: Mapping[int, Any]) -> dict[int, _Asking]:
+    def _make_requests(self, packed: Mapping[int, Any]) -> dict[int, _PendingRequest]:
         tag = self._tag = self._tag + 1
-        return {k: (tag, partial(self.drivers[k].ask, tag, packed[k])) for k in packed}
+        return {k: (tag, partial(self.drivers[k].submit, tag, packed[k])) for k in packed}
 
-    def finish(self, forget: Forget | None = None) -> list[tuple[int, Any]]:
+    def finish(self, absorb: AbsorbOutcomes | None = None) -> list[tuple[int, Any]]:
         """Waits for the groups that owe an answer; by group, in their order, what came of it.
 
-        They owe it until :meth:`settle` or :meth:`take` is called.
-
-        Args:
-            forget: if one fails, takes in of the others' outcomes what groups tell only once; None
-                where there are no outcomes, or nothing is asked any more after a failure.
-
-        Raises:
-            Exception: what the first one that failed raised; the others have finished by then.
+        They owe it until :meth:`discard_pending` or :meth:`clear_pending` is called.
         """
         results: dict[int, Any] = {}
         failures: dict[int, Exception] = {}
-        for k, driver in self._order:
-            if k in self.owing:
-                tag, ask = self.owing[k]
+        for k, driver in self._local_first:
+            if k in self.pending:
+                tag, submit = self.pending[k]
                 if driver.tag != tag:  # an interrupt came before it was asked
-                    ask()
+                    submit()
                 try:
                     results[k] = driver.result()
                 except Exception as error:
                     failures[k] = error
         if failures:
-            self.owing = {}
-            if forget is not None:
-                forget([(k, each) for k, each in results.items() if isinstance(each, Outcome)])
-            fatal = [k for k, error in failures.items() if ends_all(error)]
+            self.pending = {}
+            if absorb is not None:
+                absorb([(k, each) for k, each in results.items() if isinstance(each, Outcome)])
+            fatal = [k for k, error in failures.items() if is_fatal(error)]
             raise failures[min(fatal or failures)]
         return sorted(results.items())
 
-    def take(self) -> None:
+    def clear_pending(self) -> None:
         """Takes note that the answers have been taken in."""
-        self.owing = {}
+        self.pending = {}
 
-    def settle(self, forget: Forget) -> None:
-        """Lets go of commands whose answers an interrupt kept from being taken in.
-
-        Args:
-            forget: takes in of outcomes nobody wants what groups tell only once.
-        """
-        while self.owing:
-            k = max(self.owing)
+    def discard_pending(self, absorb: AbsorbOutcomes) -> None:
+        """Lets go of commands whose answers an interrupt kept from being taken in."""
+        while self.pending:
+            k = max(self.pending)
             outcome = self.drivers[k].discard()
             if isinstance(outcome, Outcome):
-                forget([(k, outcome)])
-            del self.owing[k]
+                absorb([(k, outcome)])
+            del self.pending[k]
 
     def ready_by(self, deadline: float) -> bool:
         """Waits until what was started is finished, or until a time; tells which it was."""
-        for k in range(len(self.drivers)) if self.stepping else self.owing:
+        for k in range(len(self.drivers)) if self.stepping else self.pending:
             if not self.drivers[k].is_local:
                 try:
                     self.drivers[k].result(deadline)
@@ -214,16 +176,12 @@ class Ledger:
 
     # -- some at a time ---------------------------------------------------------------
 
-    def completed_by(self, env_ids: NDArray[np.intp]) -> list[int]:
-        """The groups that have all their actions once these environments are sent, too.
-
-        Raises:
-            AlreadySteppingError: one of them has been sent and not received since.
-        """
-        flying = self.in_flight[env_ids]
-        if flying.any():
+    def groups_completed_by(self, env_ids: NDArray[np.intp]) -> list[int]:
+        """The groups that have all their actions once these environments are sent, too."""
+        already_sent = self.in_flight[env_ids]
+        if already_sent.any():
             raise AlreadySteppingError(
-                f"send: {name_envs(env_ids[flying].tolist())} have been sent before and not "
+                f"send: {name_envs(env_ids[already_sent].tolist())} have been sent before and not "
                 "received since: receive them with recv first"
             )
         sent = self.in_flight.copy()
@@ -235,143 +193,124 @@ class Ledger:
         return list(np.flatnonzero(complete & touched).tolist())
 
     def send_commands(self, env_ids: NDArray[np.intp], packed: Mapping[int, Any]) -> None:
-        """Sends some environments, with a command for their groups, which owe no answer.
-
-        Args:
-            env_ids: the environments.
-            packed: by group, what its driver packed.
-        """
-        self._send(env_ids, self._commands(packed))
+        """Sends some environments, with a command for their groups, which owe no answer."""
+        self._send(env_ids, self._make_requests(packed))
 
     def send_step(
         self, env_ids: NDArray[np.intp], groups: Iterable[int], actions: Mapping[int, Any]
     ) -> None:
-        """Sends some environments, to be stepped.
-
-        Args:
-            env_ids: the environments.
-            groups: those that have all their actions now.
-            actions: by group, those that had to be packed.
-        """
+        """Sends some environments, to be stepped."""
         if self._before_step is not None:
             self._before_step()
         tag = self._tag = self._tag + 1
-        asks = {k: (tag, partial(self.drivers[k].ask_step, tag, actions.get(k))) for k in groups}
-        self._send(env_ids, asks)
+        submissions = {
+            k: (tag, partial(self.drivers[k].submit_step, tag, actions.get(k))) for k in groups
+        }
+        self._send(env_ids, submissions)
 
-    def _send(self, env_ids: NDArray[np.intp], asks: Mapping[int, _Asking]) -> None:
+    def _send(self, env_ids: NDArray[np.intp], submissions: Mapping[int, _PendingRequest]) -> None:
         """Takes note that environments are sent, and starts groups."""
-        owing, new = {**self.owing, **asks}, {**self._new, **asks}
+        pending, new = {**self.pending, **submissions}, {**self._unwatched, **submissions}
         in_flight = self.in_flight.copy()
         in_flight[env_ids] = True
         interrupted = self._interrupted
         # No call in between, so that an interrupt finds either all of it or nothing. One that comes
         # while groups are asked may leave half a request, which asking for its result mends.
-        self.owing, self._new, self.in_flight, self.sending = owing, new, in_flight, True
+        self.pending, self._unwatched, self.in_flight, self.any_in_flight = (
+            pending,
+            new,
+            in_flight,
+            True,
+        )
         self._interrupted = True
-        for _, ask in asks.values():
-            ask()
+        for _, submit in submissions.values():
+            submit()
         self._interrupted = interrupted
-        if self._asked is not None:
-            self._asked()
+        if self._after_submit is not None:
+            self._after_submit()
 
     def wait(self, wanted: int, timeout: float | None) -> dict[int, Any]:
-        """Waits until so many environments have answered, or until the time is over.
-
-        Returns:
-            What came of each group that has; :meth:`receive` takes note of it.
-
-        Raises:
-            EnvError: an environment failed.
-            WorkerDiedError: the process around a group ended.
-            WorkerTimeoutError: a process took longer than it may.
-        """
+        """Waits until so many environments have answered, or until the time is over."""
         deadline = None if timeout is None else monotonic() + timeout
         # Groups in this process work only here: one that others were quicker than comes first now.
-        passed_over = [k for k in self._local if k in self.owing and k not in self._new]
-        for k, (tag, ask) in self._new.items():
+        overtaken = [k for k in self._local if k in self.pending and k not in self._unwatched]
+        for k, (tag, submit) in self._unwatched.items():
             if self.drivers[k].tag != tag:  # an interrupt came before it was asked
-                ask()
+                submit()
             self._watch(k)
-        self._new = {}
+        self._unwatched = {}
         if self._interrupted:  # an answer may have been read that nobody took note of
-            self._collect(self.owing)
+            self._collect(self.pending)
         self._interrupted = True
-        ready, waiter = self._ready, self._waiter
-        for k in passed_over:
+        ready, poller = self._ready, self._poller
+        for k in overtaken:
             if k not in ready:
-                ready[k] = self._answer_of(k)
+                ready[k] = self._take_reply(k)
         if ready or self._local or deadline is not None:
-            self._collect(self._or_overdue(waiter.now(self._at_work())))
+            self._collect(self._or_timed_out(poller.poll(self._busy_groups())))
         while sum([len(self._envs[k]) for k in ready]) < wanted:
-            at_work = self._at_work()
-            local = next((k for k in self._local if k in at_work), None)
+            busy = self._busy_groups()
+            local = next((k for k in self._local if k in busy), None)
             if local is not None:
-                ready[local] = self._answer_of(local)
-                self._collect(self._or_overdue(waiter.now(self._at_work())))
+                ready[local] = self._take_reply(local)
+                self._collect(self._or_timed_out(poller.poll(self._busy_groups())))
                 continue
             if deadline is not None and monotonic() >= deadline:
                 break
             until = deadline
-            if self._limited:
-                dues = [*self._dues().values(), deadline]
-                until = min([due for due in dues if due is not None], default=None)
-            self._collect(self._or_overdue(waiter.wait(at_work, until)))
+            if self._with_deadline:
+                deadlines = [*self._reply_deadlines().values(), deadline]
+                until = min(
+                    [reply_deadline for reply_deadline in deadlines if reply_deadline is not None],
+                    default=None,
+                )
+            self._collect(self._or_timed_out(poller.wait(busy, until)))
         return dict(sorted(ready.items()))
 
     def receive(self, env_ids: NDArray[np.intp]) -> None:
         """Takes note that the environments of the groups that are ready have been received."""
-        owing = {k: asking for k, asking in self.owing.items() if k not in self._ready}
-        in_flight, sending = _without(self.in_flight, env_ids)
+        pending = {k: request for k, request in self.pending.items() if k not in self._ready}
+        in_flight, any_in_flight = _without(self.in_flight, env_ids)
         # As in :meth:`_send`.
-        self.owing, self._ready, self._interrupted = owing, {}, False
-        self.in_flight, self.sending = in_flight, sending
+        self.pending, self._ready, self._interrupted = pending, {}, False
+        self.in_flight, self.any_in_flight = in_flight, any_in_flight
 
-    def recall(self) -> dict[int, Any]:
-        """Waits for every group at work, and forgets what has been sent.
-
-        Returns:
-            What came of each.
-        """
+    def drain(self) -> dict[int, Any]:
+        """Waits for every group at work, and forgets what has been sent."""
         results = dict(self.finish())
         in_flight = np.zeros_like(self.in_flight)
-        self.owing, self._new, self._ready = {}, {}, {}
-        self._interrupted = self.sending = False
+        self.pending, self._unwatched, self._ready = {}, {}, {}
+        self._interrupted = self.any_in_flight = False
         self.in_flight = in_flight
         return results
 
-    def wanted(self, min_envs: int | None) -> int:
-        """How many environments to wait for, if so many can answer.
-
-        Raises:
-            NotSteppingError: nothing that was sent has been started.
-            ValueError: fewer environments have been started.
-        """
-        started = len(self.started())
+    def envs_to_wait_for(self, min_envs: int | None) -> int:
+        """How many environments to wait for, if so many can answer."""
+        started = len(self.stepping_envs())
         wanted = 1 if min_envs is None else operator.index(min_envs)
         if not started:
             raise NotSteppingError(
-                f"recv was called, but no environment is stepping{self._why_not_more()}"
+                f"recv was called, but no environment is stepping{self._waiting_hint()}"
             )
         if not 1 <= wanted <= started:
             raise ValueError(
                 f"min_envs: expected from 1 to {started}, for so many environments are "
-                f"stepping, got {min_envs}{self._why_not_more()}"
+                f"stepping, got {min_envs}{self._waiting_hint()}"
             )
         return wanted
 
-    def started(self) -> list[int]:
+    def stepping_envs(self) -> list[int]:
         """The environments that are stepping."""
-        return [env for k in sorted(self.owing) for env in self._envs[k].tolist()]
+        return [env for k in sorted(self.pending) for env in self._envs[k].tolist()]
 
     def envs_of(self, groups: Iterable[int]) -> NDArray[np.intp]:
         """The environments of some groups, in the groups' order."""
         envs = [self._envs[k] for k in groups]
         return envs[0].copy() if len(envs) == 1 else np.concatenate(envs)
 
-    def _why_not_more(self) -> str:
+    def _waiting_hint(self) -> str:
         held = self.in_flight.copy()
-        held[self.started()] = False
+        held[self.stepping_envs()] = False
         if not held.any():
             return ""
         return (
@@ -379,72 +318,74 @@ class Ledger:
             "actions of the others that share their worker"
         )
 
-    def _at_work(self) -> set[int]:
-        return self.owing.keys() - self._ready.keys()
+    def _busy_groups(self) -> set[int]:
+        return self.pending.keys() - self._ready.keys()
 
-    def _dues(self) -> dict[int, float]:
+    def _reply_deadlines(self) -> dict[int, float]:
         """By when each group at work that may not take any time must have answered."""
-        dues = {k: self.drivers[k].due for k in self._limited & self._at_work()}
-        return {k: due for k, due in dues.items() if due is not None}
+        deadlines = {
+            k: self.drivers[k].reply_deadline for k in self._with_deadline & self._busy_groups()
+        }
+        return {
+            k: reply_deadline
+            for k, reply_deadline in deadlines.items()
+            if reply_deadline is not None
+        }
 
     def _collect(self, groups: Iterable[int]) -> None:
         """Takes the answers of those groups that have one."""
         for k in groups:
-            if k in self.owing and k not in self._ready and k not in self._local:
+            if k in self.pending and k not in self._ready and k not in self._local:
                 try:
-                    self._ready[k] = self._answer_of(k, _AT_ONCE)
+                    self._ready[k] = self._take_reply(k, _NO_WAIT)
                 except TimeoutError:
                     self._watch(k)
 
-    def _answer_of(self, k: int, deadline: float | None = None) -> Any:
+    def _take_reply(self, k: int, deadline: float | None = None) -> Any:
         """What a group answers; one that raises has done so once, and owes nothing any more."""
         try:
             return self.drivers[k].result(deadline)
         except TimeoutError:
             raise
         except Exception:
-            owing = {other: asking for other, asking in self.owing.items() if other != k}
-            in_flight, sending = _without(self.in_flight, self._envs[k])
+            pending = {other: request for other, request in self.pending.items() if other != k}
+            in_flight, any_in_flight = _without(self.in_flight, self._envs[k])
             # As in :meth:`_send`.
-            self.owing, self.failed = owing, k
-            self.in_flight, self.sending = in_flight, sending
+            self.pending, self.failed_group = pending, k
+            self.in_flight, self.any_in_flight = in_flight, any_in_flight
             raise
 
-    def _or_overdue(self, groups: set[int]) -> set[int]:
+    def _or_timed_out(self, groups: set[int]) -> set[int]:
         """Groups that may have answered; if there are none, those that should have by now."""
-        if groups or not self._limited:
+        if groups or not self._with_deadline:
             return groups
         now = monotonic()
-        return {k for k, due in self._dues().items() if due < now}
+        return {k for k, reply_deadline in self._reply_deadlines().items() if reply_deadline < now}
 
     def _watch(self, k: int) -> None:
-        if self.drivers[k].due is not None:
-            self._limited.add(k)
-        self._waiter.watch(k)
+        if self.drivers[k].reply_deadline is not None:
+            self._with_deadline.add(k)
+        self._poller.watch(k)
 
-    def leave_to(self, other: Any) -> None:
+    def replace_drivers(self, other: Any) -> None:
         """Forgets everything, and has another object in the place of each driver.
 
         In place, so that whatever is under way meets it, too.
         """
         self.drivers[:] = [other] * len(self.drivers)
-        self._order[:] = enumerate(self.drivers)
-        self.owing = {}
-        self.stepping = self.sending = False
+        self._local_first[:] = enumerate(self.drivers)
+        self.pending = {}
+        self.stepping = self.any_in_flight = False
 
     # -- what may be asked now --------------------------------------------------------
 
     def check_idle(self, what: str) -> None:
-        """Raises unless nothing is pending.
-
-        Raises:
-            AlreadySteppingError: something is.
-        """
+        """Raises unless nothing is pending."""
         if self.stepping:
             raise AlreadySteppingError(
                 f"{what} was called while a step is pending: finish it with step_wait first"
             )
-        if self.sending:
+        if self.any_in_flight:
             (envs,) = self.in_flight.nonzero()
             raise AlreadySteppingError(
                 f"{what} was called while {name_envs(envs.tolist())} have been sent and not "
@@ -452,11 +393,7 @@ class Ledger:
             )
 
     def check_not_stepping(self, what: str) -> None:
-        """Raises if a step of all is pending.
-
-        Raises:
-            AlreadySteppingError: it is.
-        """
+        """Raises if a step of all is pending."""
         if self.stepping:
             raise AlreadySteppingError(
                 f"{what} was called while a step_async is pending: finish it with step_wait "
@@ -465,14 +402,14 @@ class Ledger:
 
 
 def _without(
-    in_flight: NDArray[np.bool_], landed: NDArray[np.intp]
+    in_flight: NDArray[np.bool_], received: NDArray[np.intp]
 ) -> tuple[NDArray[np.bool_], bool]:
     """Which environments are in flight, once some are no more, and whether any is."""
     still = in_flight.copy()
-    still[landed] = False
+    still[received] = False
     return still, bool(np.count_nonzero(still))
 
 
-def ends_all(error: BaseException) -> bool:
+def is_fatal(error: BaseException) -> bool:
     """Whether after an error in a command nothing can be asked any more."""
     return isinstance(error, WorkerDiedError | WorkerTimeoutError) and not error.restarted

@@ -16,16 +16,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-__all__ = ["limit_threads", "limited_in_fork", "threads_beside_python"]
+__all__ = ["count_native_threads", "limit_threads", "limited_in_fork"]
 
-_NUMBER = {
+_THREAD_FUNCTIONS = {
     "torch": ("get_num_threads", "set_num_threads"),
     "cv2": ("getNumThreads", "setNumThreads"),
 }
 """Libraries that do not ask the environment variables any more once they are loaded."""
 
 # Those that were loaded when this process was forked from one that had other threads.
-_lost: set[str] = set()
+_broken_by_fork: set[str] = set()
 
 
 def limit_threads(threads: int | None) -> None:
@@ -56,12 +56,12 @@ def limited_in_fork(threads: int | None) -> Iterator[None]:
 def _loaded() -> list[tuple[Any, Any]]:
     return [
         (getattr(module, get), getattr(module, set_))
-        for name, (get, set_) in _NUMBER.items()
-        if name not in _lost and hasattr(module := sys.modules.get(name), set_)
+        for name, (get, set_) in _THREAD_FUNCTIONS.items()
+        if name not in _broken_by_fork and hasattr(module := sys.modules.get(name), set_)
     ]
 
 
-def threads_beside_python() -> int:
+def count_native_threads() -> int:
     """How many threads of this process are native code's, and stay so when it is forked.
 
     Some libraries, such as OpenBLAS, end theirs before a fork, so a process is forked to see.
@@ -93,10 +93,10 @@ def _count(process: int | str = "self") -> int:
         return 0
 
 
-def _lose() -> None:
+def _mark_broken() -> None:
     if _count(os.getppid()) != 1:
-        _lost.update(name for name in _NUMBER if name in sys.modules)
+        _broken_by_fork.update(name for name in _THREAD_FUNCTIONS if name in sys.modules)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_lose)
+    os.register_at_fork(after_in_child=_mark_broken)

@@ -24,41 +24,35 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from xuance_envs._override import override
 from xuance_envs.engine.backend import Backend, WorkerDriver
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver, Seeding, derived_seed
-from xuance_envs.engine.group.outcome import OF_STATES, Outcome
+from xuance_envs.engine.group.outcome import STATE_COMMANDS, Outcome
 from xuance_envs.engine.group.step_clock import StepTimes
-from xuance_envs.engine.last_known import LastKnown
+from xuance_envs.engine.last_snapshot import LastSnapshot
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 
-__all__ = ["READY", "Loss", "RestartingDriver", "Restarts"]
+__all__ = ["READY_TAG", "RestartPolicy", "RestartingDriver", "WorkerLoss"]
 
 logger = logging.getLogger("xuance_envs")
 
 _Command = tuple[str, Sequence[Any]]
 _STEP: _Command = ("step", ())
 
-_LOSING = ("step", "reset", "construct")
+_RESTARTABLE = ("step", "reset", "construct")
 """Where an exception may be a reason for a restart."""
 
-READY = -1
+READY_TAG = -1
 """The number of the request to make new environments ready, of which the caller knows nothing."""
 
 
-Loss = EnvError | WorkerDiedError | WorkerTimeoutError
+WorkerLoss = EnvError | WorkerDiedError | WorkerTimeoutError
 
 
-class Restarts:
-    """How many restarts there have been, and how many there may be.
-
-    Args:
-        limit: how many there may be; None for any number.
-        on_exception: whether an exception in an environment is a reason for one.
-        resumes: whether nothing is to be lost with a worker.
-        raises: whether there are none at all: what they are asked for raises.
-    """
+class RestartPolicy:
+    """How many restarts there have been, and how many there may be."""
 
     def __init__(
         self,
@@ -73,12 +67,8 @@ class Restarts:
         self.resumes = resumes
         self._limit = limit
 
-    def take(self, error: Loss) -> None:
-        """Counts one more.
-
-        Raises:
-            Exception: the reason for it, if there may be no more.
-        """
+    def consume(self, error: WorkerLoss) -> None:
+        """Counts one more."""
         if self._raises:
             raise error
         if self._limit is not None and self.count >= self._limit:
@@ -96,15 +86,7 @@ class Restarts:
 
 
 class RestartingDriver(Driver):
-    """A group of environments in a worker that is replaced when it is lost.
-
-    Args:
-        backend: what starts its workers.
-        index: which worker of the vector environment it is.
-        keywords: keyword arguments for the functions of its environments: seeds.
-        arrays: the group's slice of the step's arrays.
-        restarts: of all workers together.
-    """
+    """A group of environments in a worker that is replaced when it is lost."""
 
     tag = 0
 
@@ -114,7 +96,7 @@ class RestartingDriver(Driver):
         index: int,
         keywords: Sequence[Mapping[str, int]],
         arrays: StepArrays,
-        restarts: Restarts,
+        restarts: RestartPolicy,
     ) -> None:
         self._backend = backend
         self._index = index
@@ -122,17 +104,17 @@ class RestartingDriver(Driver):
         self._keywords = keywords
         self._restarts = restarts
         self._arrays = arrays
-        self._last_known = LastKnown(arrays)
+        self._last_snapshot = LastSnapshot(arrays)
         self.seeds: list[Seeding] = [(None, 0)] * (self.hi - self.lo)
         self._attributes: dict[tuple[int, str], Any] = {}
         self._watched: set[int] = set()
-        self._to_replace = False
+        self._needs_restart = False
         # The places of new environments whose last episodes have not been truncated.
-        self._owed: set[int] = set()
-        self._asked: _Command = _STEP
+        self._to_truncate: set[int] = set()
+        self._command: _Command = _STEP
         self._packed: Any = None
         self._result: list[Any] = [None]
-        self._revived: Outcome | None = None
+        self._truncated_outcome: Outcome | None = None
         self._worker.siblings = ()  # their end is no error
 
     @property
@@ -141,137 +123,145 @@ class RestartingDriver(Driver):
         return worker
 
     @property
+    @override
     def fds(self) -> tuple[int, ...]:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
         return self._worker.fds
 
     @property
-    def due(self) -> float | None:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
-        return self._worker.due
+    @override
+    def reply_deadline(self) -> float | None:
+        return self._worker.reply_deadline
 
+    @override
     def pack_actions(self, actions: list[list[Any]]) -> Any:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
         return self._worker.pack_actions(actions)
 
-    def ask_step(self, tag: int, actions: Any) -> None:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
-        self._asked, self._packed, self._result, self.tag = _STEP, actions, [], tag
-        self._ask_if_there()
+    @override
+    def submit_step(self, tag: int, actions: Any) -> None:
+        self._command, self._packed, self._result, self.tag = _STEP, actions, [], tag
+        self._submit_if_alive()
 
+    @override
     def pack(self, command: str, *arguments: Any) -> tuple[_Command, Any]:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
         packed = self._worker.pack(command, *arguments)
-        if command not in OF_STATES:  # whose arguments nobody changes
+        if command not in STATE_COMMANDS:  # whose arguments nobody changes
             arguments = copy_of(arguments)
         return (command, arguments), packed  # for a later process, as it is now
 
-    def lending(self, packed: tuple[_Command, Any], lent: Sequence[Any]) -> tuple[_Command, Any]:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
+    @override
+    def with_buffers(
+        self, packed: tuple[_Command, Any], buffers: Sequence[Any]
+    ) -> tuple[_Command, Any]:
         asked, message = packed
-        return asked, self._worker.lending(message, lent)
+        return asked, self._worker.with_buffers(message, buffers)
 
-    def ask(self, tag: int, packed: tuple[_Command, Any]) -> None:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
+    @override
+    def submit(self, tag: int, packed: tuple[_Command, Any]) -> None:
         asked, message = packed
-        self._asked, self._packed, self._result, self.tag = asked, message, [], tag
-        self._ask_if_there()
+        self._command, self._packed, self._result, self.tag = asked, message, [], tag
+        self._submit_if_alive()
 
+    @override
     def result(self, deadline: float | None = None) -> Any:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
         while not self._result:
             try:
-                self._go_on(deadline)
+                self._advance(deadline)
             except (WorkerDiedError, WorkerTimeoutError) as error:
-                self._lose(error)
+                self._on_lost(error)
             except EnvError as error:
-                self._raised(error)
-                makes_ready = self._worker.tag == READY
-                if not self._restarts.on_exception or not (makes_ready or error.command in _LOSING):
-                    self._to_replace = makes_ready  # to try again, if it is asked again
+                self._on_env_error(error)
+                makes_ready = self._worker.tag == READY_TAG
+                if not self._restarts.on_exception or not (
+                    makes_ready or error.command in _RESTARTABLE
+                ):
+                    self._needs_restart = makes_ready  # to try again, if it is asked again
                     raise
-                self._lose(error)
+                self._on_lost(error)
         return self._result[0]
 
+    @override
     def thaw(self, frozen: bytes) -> Any:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
         return self._worker.thaw(frozen)
 
+    @override
     def times(self) -> StepTimes:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
         return self._worker.times()
 
-    def _ask_if_there(self) -> None:
+    def _submit_if_alive(self) -> None:
         # A step finds out by itself. Anything else is better not asked of a process that has ended:
         # nobody could tell that from one that ends because of it.
-        if self._to_replace or self._worker.tag == READY:
+        if self._needs_restart or self._worker.tag == READY_TAG:
             return
-        if self._asked is _STEP or self._worker.alive:
-            self._ask_worker()
+        if self._command is _STEP or self._worker.alive:
+            self._submit_to_worker()
 
-    def _ask_worker(self) -> None:
-        if self._owes_ends():
-            command, arguments = self._revival()
-            self._worker.ask(self.tag, self._worker.pack(command, *arguments))
-        elif self._asked is _STEP:
-            self._worker.ask_step(self.tag, self._packed)
+    def _submit_to_worker(self) -> None:
+        if self._must_truncate():
+            command, arguments = self._reset_command()
+            self._worker.submit(self.tag, self._worker.pack(command, *arguments))
+        elif self._command is _STEP:
+            self._worker.submit_step(self.tag, self._packed)
         else:
-            self._worker.ask(self.tag, self._packed)
+            self._worker.submit(self.tag, self._packed)
 
-    def _owes_ends(self) -> bool:
+    def _must_truncate(self) -> bool:
         """Whether what was asked for is a step that is to truncate episodes."""
-        is_step = self._asked[0] == "step"
-        return is_step and bool(self._owed) and not self._owed.isdisjoint(self._stepped())
+        is_step = self._command[0] == "step"
+        return (
+            is_step
+            and bool(self._to_truncate)
+            and not self._to_truncate.isdisjoint(self._stepped_places())
+        )
 
-    def _stepped(self) -> Sequence[int]:
+    def _stepped_places(self) -> Sequence[int]:
         """The places of the environments that the step that was asked for is of."""
-        _, arguments = self._asked
+        _, arguments = self._command
         places: Sequence[int] = arguments[2] if arguments else range(self.hi - self.lo)
         return places
 
-    def _go_on(self, deadline: float | None) -> None:
+    def _advance(self, deadline: float | None) -> None:
         """Waits for the process, and takes its answer in; goes on from any interrupt."""
-        if self._to_replace:
-            self._replace()
+        if self._needs_restart:
+            self._restart_worker()
         worker = self._worker
-        if worker.tag == READY:
-            self._made_ready(worker.result(deadline))
-            self._ask_worker()
+        if worker.tag == READY_TAG:
+            self._on_ready(worker.result(deadline))
+            self._submit_to_worker()
         elif worker.tag != self.tag:
             if not worker.alive:
-                raise worker.death()
-            self._ask_worker()
-        self._take(worker.result(deadline))
+                raise worker.death_error()
+            self._submit_to_worker()
+        self._on_result(worker.result(deadline))
 
-    def _raised(self, error: EnvError) -> None:
+    def _on_env_error(self, error: EnvError) -> None:
         """Is told of an error that an environment raised."""
 
-    def _made_ready(self, result: Any) -> None:
+    def _on_ready(self, result: Any) -> None:
         """Is told what came of making another worker ready."""
 
-    def _take(self, result: Any) -> None:
-        command, arguments = self._asked
-        owed = self._owed
+    def _on_result(self, result: Any) -> None:
+        command, arguments = self._command
+        to_truncate = self._to_truncate
         if command == "step":
-            stepped = self._stepped()
-            if self._owes_ends():
-                if self._revived is None:
-                    self._revived = self._last_known.restored(result)
-                result = self._revived
-            self._last_known.take_step(result, stepped)
-            owed = owed.difference(stepped) if owed else owed
+            stepped = self._stepped_places()
+            if self._must_truncate():
+                if self._truncated_outcome is None:
+                    self._truncated_outcome = self._last_snapshot.restore(result)
+                result = self._truncated_outcome
+            self._last_snapshot.record_step(result, stepped)
+            to_truncate = to_truncate.difference(stepped) if to_truncate else to_truncate
         elif command == "reset":
             (resets,) = arguments
             places = [place for place, *_ in resets]
             for place, seed, _ in resets:
                 if seed is not None:
                     self.seeds[place] = seed, self.seeds[place][1]
-            self._last_known.take_reset(result, places)
-            owed = owed.difference(places)
+            self._last_snapshot.record_reset(result, places)
+            to_truncate = to_truncate.difference(places)
         elif command == "load_states":
             (places,) = arguments
-            self._last_known.take_reset(result, places)
-            owed = owed.difference(places)  # what they are in now has not been lost
+            self._last_snapshot.record_reset(result, places)
+            to_truncate = to_truncate.difference(places)  # what they are in now has not been lost
         elif command == "set_attr":
             places, name, values = arguments
             for place, value in zip(places, values, strict=True):
@@ -279,45 +269,40 @@ class RestartingDriver(Driver):
         elif command == "watch_masks":
             self._watched.update(arguments[0])
         # No call in between, so that an interrupt finds all or nothing of it done.
-        self._result, self._owed, self._revived = [result], owed, None
+        self._result, self._to_truncate, self._truncated_outcome = [result], to_truncate, None
 
     # -- when it is lost --------------------------------------------------------------
 
-    def _lose(self, error: Loss) -> None:
-        """Lets another process take over.
-
-        Raises:
-            Exception: the error, if there may be no more restarts, or if nobody knows how far
-                the command came.
-        """
+    def _on_lost(self, error: WorkerLoss) -> None:
+        """Lets another process take over."""
         asked = self._worker.tag == self.tag
-        self._restarts.take(error)
+        self._restarts.consume(error)
         self.seeds = [(seed, count + 1) for seed, count in self.seeds]
-        self._to_replace = True
-        self._owed = set() if self._loses_nothing() else set(range(self.hi - self.lo))
-        if asked and self._asked[0] not in ("step", "reset"):
+        self._needs_restart = True
+        self._to_truncate = set() if self._can_resume() else set(range(self.hi - self.lo))
+        if asked and self._command[0] not in ("step", "reset"):
             if not isinstance(error, EnvError):
                 error.restarted = True
             raise error
 
-    def _loses_nothing(self) -> bool:
+    def _can_resume(self) -> bool:
         """Whether what a worker was in is not lost with it."""
         return False
 
-    def _replace(self) -> None:
+    def _restart_worker(self) -> None:
         """Starts the other process; can be repeated when an interrupt came in between."""
-        command, arguments = self._asked
+        command, arguments = self._command
         tag = self.tag
         then: _Command
-        if self._asked == _STEP:
-            then = self._revival()
+        if self._command == _STEP:
+            then = self._reset_command()
         elif command == "reset":
             then = (
                 "reset",
                 ([(place, self._new_seed(place, seed), o) for place, seed, o in arguments[0]],),
             )
         else:
-            then, tag = ("ready", (self._new_seeds(),)), READY
+            then, tag = ("ready", (self._new_seeds(),)), READY_TAG
         keywords = [
             {name: self._derived(place, seed) for name, seed in given.items()}
             for place, given in enumerate(self._keywords)
@@ -325,10 +310,14 @@ class RestartingDriver(Driver):
         self._backend.replace(
             self._index, tag, keywords, self._attributes, sorted(self._watched), then
         )
-        self._to_replace = False
+        self._needs_restart = False
 
-    def _revival(self) -> _Command:
-        return "revive", (self._new_seeds(), self._last_known.infos(), self._stepped())
+    def _reset_command(self) -> _Command:
+        return "reset_after_restart", (
+            self._new_seeds(),
+            self._last_snapshot.infos(),
+            self._stepped_places(),
+        )
 
     def _new_seeds(self) -> list[int | None]:
         return [self._new_seed(place) for place in range(self.hi - self.lo)]

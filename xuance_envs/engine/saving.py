@@ -11,29 +11,29 @@ import numpy as np
 
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.driver import Driver, Seeding
-from xuance_envs.engine.group.states import REPLACED, packed_registry
+from xuance_envs.engine.group.group_states import WORKER_REPLACED, packed_registry
 from xuance_envs.engine.groups import Groups
-from xuance_envs.engine.ledger import ends_all
+from xuance_envs.engine.ledger import is_fatal
 from xuance_envs.errors import (
     EnvError,
     StateError,
     WorkerDiedError,
     WorkerTimeoutError,
-    callers_level,
+    caller_stacklevel,
 )
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
 from xuance_envs.state.pickling import dumps_plain
 
-__all__ = ["clone", "load", "put_in", "save"]
+__all__ = ["clone", "load", "load_packed", "save"]
 
 _LARGE = 1 << 24
 
-_AT_ONCE = 1 << 26
+_BATCH_BYTES = 1 << 26
 """States of so many bytes are on the way to this process at a time."""
 
 _Shares = Sequence[tuple[int, Driver, Sequence[int]]]
-"""Groups, and some environments of each, as :meth:`~xuance_envs.engine.groups.Groups.shares` has
+"""Groups, and some environments of each, as :meth:`~xuance_envs.engine.groups.Groups.split_by_group` has
 them."""
 
 _SEEDS = "seeds"
@@ -41,61 +41,44 @@ _SEEDS = "seeds"
 
 
 def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
-    """The states of some environments.
-
-    Raises:
-        StateError: one cannot be saved.
-    """
-    with _lending(groups):
-        shares = groups.shares(ids)
-        _start_saving(groups, shares)
-        states, facts = _saved(groups, shares)
+    """The states of some environments."""
+    with _state_transfer(groups):
+        shares = groups.split_by_group(ids)
+        _request_states(groups, shares)
+        states, facts = _collect_saved(groups, shares)
         contents = {env: data for env, (data, *_) in states.items() if not isinstance(data, int)}
-        for sizes in _portions(states):
-            for env, lent in _handed_over(groups, sizes).items():
-                contents[env] = groups.lender.read(lent)
-            groups.lender.take_back()
-    state = EnvStates.told([(bytes(contents[env]), *states[env][1:]) for env in ids], facts)
+        for sizes in _batches(states):
+            for env, lent in _fetch_large_states(groups, sizes).items():
+                contents[env] = groups.state_transfer.read(lent)
+            groups.state_transfer.release()
+    state = EnvStates.from_groups([(bytes(contents[env]), *states[env][1:]) for env in ids], facts)
     largest = max((len(one.env) for one in state.envs), default=0)
     if largest > _LARGE:
         warnings.warn(
             f"the state of one environment has {largest / 2**20:.0f} MiB: a wrapper that keeps "
             "what it records has that in its state, too",
             RuntimeWarning,
-            stacklevel=callers_level(),
+            stacklevel=caller_stacklevel(),
         )
-    seeds = _seeds(groups)
+    seeds = _restart_seeds(groups)
     return state.adding(_SEEDS, [seeds.get(env) for env in ids]) if seeds else state
 
 
 def load(
     groups: Groups, state: EnvStates, ids: Sequence[int], *, of_all: bool = False
 ) -> StepInfos:
-    """Puts states into some environments; once more, where a worker was replaced meanwhile.
-
-    Args:
-        groups: of the environments.
-        state: as many states.
-        ids: the environments.
-        of_all: whether the infos are wanted of all environments, not only of these.
-
-    Returns:
-        Their infos; their observations are in the arrays.
-
-    Raises:
-        StateError: a state cannot be read; nothing has changed then.
-        StateMismatchError: one is of an environment that is not like the one it is for; neither.
-        EnvError: an environment raised.
-    """
+    """Puts states into some environments; once more, where a worker was replaced meanwhile."""
     state.check_here("load_state")
-    seeds = _checked_seeds(state)
+    seeds = _parse_restart_seeds(state)
     source_of = {env: (False, id(one.env)) for env, one in zip(ids, state.envs, strict=True)}
     states = {id(one.env): (one.env, one.digest) for one in state.envs}
     facts = {digest: dumps_plain(fact) for digest, fact in state.facts.items()}
-    ways = _ways(groups, ids, source_of)
-    with _lending(groups):
-        infos = _brought(groups, ways, states, facts, ids, of_all, trusted=state.trusted)
-    _take_seeds(groups, dict(zip(ids, seeds, strict=True)))
+    load_plans = _load_plans(groups, ids, source_of)
+    with _state_transfer(groups):
+        infos = _transfer_and_load(
+            groups, load_plans, states, facts, ids, of_all, trusted=state.trusted
+        )
+    _set_restart_seeds(groups, dict(zip(ids, seeds, strict=True)))
     return infos
 
 
@@ -110,39 +93,26 @@ def clone(
     """Puts the states of some environments into others; all are read before any is written.
 
     They are put in once more, where a worker was replaced meanwhile.
-
-    Args:
-        groups: of both.
-        sources: the environment each target is to become like.
-        targets: none of them twice.
-        fork_rng: whether each goes on with random streams of its own.
-        of_all: as for :func:`load`.
-
-    Returns:
-        The targets' infos; their observations are in the arrays.
-
-    Raises:
-        Exception: as for :func:`load`.
     """
-    route = groups.last_route
-    if route is None or not (route.sources == sources and route.targets == targets):
-        route = groups.last_route = _Route.of(groups, sources, targets)
-    with _lending(groups):
-        _start_saving(groups, route.saving, route.going, route.kept)
-        seeds = {} if fork_rng else _seeds(groups)
-        saved, facts = _saved(groups, route.saving)
-        for env, lent in _handed_over(groups, _sizes(saved)).items():
+    plan = groups.last_clone_plan
+    if plan is None or not (plan.sources == sources and plan.targets == targets):
+        plan = groups.last_clone_plan = _ClonePlan.of(groups, sources, targets)
+    with _state_transfer(groups):
+        _request_states(groups, plan.saving, plan.exported, plan.kept)
+        seeds = {} if fork_rng else _restart_seeds(groups)
+        saved, facts = _collect_saved(groups, plan.saving)
+        for env, lent in _fetch_large_states(groups, _sizes(saved)).items():
             saved[env] = lent, *saved[env][1:]
-        infos = _brought(groups, route.ways, saved, facts, targets, of_all, fork_rng)
+        infos = _transfer_and_load(groups, plan.load_plans, saved, facts, targets, of_all, fork_rng)
     if seeds:
         seeded = zip(targets, sources, strict=True)
-        _take_seeds(groups, {target: seeds[s] for target, s in seeded if s in seeds})
+        _set_restart_seeds(groups, {target: seeds[s] for target, s in seeded if s in seeds})
     return infos
 
 
-def _brought(
+def _transfer_and_load(
     groups: Groups,
-    ways: Sequence[_Way],
+    load_plans: Sequence[_LoadPlan],
     states: Mapping[int, tuple[Any, ...]],
     facts: Mapping[bytes, bytes],
     ids: Sequence[int],
@@ -153,24 +123,16 @@ def _brought(
     """Has states read, compared with the environments they are for, and put in.
 
     Once more, where a worker was replaced meanwhile.
-
-    Args:
-        groups: all of them.
-        ways: how the states come to those of these environments.
-        states: each, or what stands for it, and the digest of what it was saved from.
-        facts: about these, packed.
-        ids: the environments.
-        of_all: as for :func:`load`.
-        fork_rng: whether random streams are to be others from then on.
-        trusted: whether states may name classes of any module.
-
-    Returns:
-        Their infos; their observations are in the arrays.
     """
 
     def attempt() -> StepInfos:
-        _prepare(groups, ways, states, facts, fork_rng, trusted)
-        return put_in(groups, {way.group: way.load for way in ways}, ids, of_all=of_all)
+        _prepare(groups, load_plans, states, facts, fork_rng, trusted)
+        return load_packed(
+            groups,
+            {load_plan.group: load_plan.load for load_plan in load_plans},
+            ids,
+            of_all=of_all,
+        )
 
     try:
         return attempt()
@@ -182,86 +144,66 @@ def _brought(
 
 def _was_replaced(error: EnvError | WorkerDiedError | WorkerTimeoutError) -> bool:
     """Whether a state was not put in because another worker took the place of one."""
-    return error.reason == REPLACED if isinstance(error, EnvError) else error.restarted
+    return error.reason == WORKER_REPLACED if isinstance(error, EnvError) else error.restarted
 
 
-def put_in(
+def load_packed(
     groups: Groups, packed: Mapping[int, Any], ids: Sequence[int], *, of_all: bool = False
 ) -> StepInfos:
-    """Has groups put states in.
-
-    Args:
-        groups: the groups.
-        packed: by group, what its driver packed.
-        ids: the environments.
-        of_all: as for :func:`load`.
-
-    Returns:
-        Their infos; their observations are in the arrays.
-    """
+    """Has groups put states in."""
     groups.ledger.start(packed)
     envs = None if of_all else np.array(ids, dtype=np.intp)
-    infos = groups.results.infos(groups.ledger.finish(groups.results.forget), envs)
-    groups.ledger.take()
+    infos = groups.info_collector.infos(groups.ledger.finish(groups.info_collector.absorb), envs)
+    groups.ledger.clear_pending()
     return infos
 
 
 @contextmanager
-def _lending(groups: Groups) -> Iterator[None]:
+def _state_transfer(groups: Groups) -> Iterator[None]:
     """Lends groups states, and has them keep some, until none of them can be at it any more.
 
     After an interrupt that came while they were, that is seen to by ``check_open``.
     """
-    groups.has_lent = True
+    groups.holds_transfers = True
     try:
         yield
     except BaseException as error:
-        if not (groups.ledger.owing or ends_all(error)):
-            groups.forget_states()
+        if not (groups.ledger.pending or is_fatal(error)):
+            groups.discard_states()
         raise
-    groups.lender.take_back()
-    groups.has_lent = False
+    groups.state_transfer.release()
+    groups.holds_transfers = False
 
 
-def _start_saving(
+def _request_states(
     groups: Groups,
     shares: _Shares,
-    going: Collection[int] | None = None,
+    exported: Collection[int] | None = None,
     kept: Collection[int] = (),
 ) -> None:
-    """Asks groups for states of theirs.
-
-    Args:
-        groups: all of them.
-        shares: those whose states are wanted, and of which environments.
-        going: the environments whose states are wanted elsewhere; None for all.
-        kept: those whose states are wanted within their group.
-    """
+    """Asks groups for states of theirs."""
     packed = {}
     for k, driver, mine in shares:
-        leaving = None if going is None else _places(driver, [e for e in mine if e in going])
-        staying = _places(driver, [env for env in mine if env in kept])
-        most = None if driver.is_local else groups.lender.most
-        given = _registry(driver), leaving, staying, most
+        exported_places = (
+            None if exported is None else _places(driver, [e for e in mine if e in exported])
+        )
+        kept_places = _places(driver, [env for env in mine if env in kept])
+        most = None if driver.is_local else groups.state_transfer.max_inline_bytes
+        given = _registry_for(driver), exported_places, kept_places, most
         packed[k] = driver.pack("save_states", _places(driver, mine), *given)
     groups.ledger.start(packed)
 
 
-def _registry(driver: Driver) -> bytes | None:
+def _registry_for(driver: Driver) -> bytes | None:
     """What a group has to know of what was registered for classes of others."""
     return None if driver.is_local else packed_registry()
 
 
-def _saved(groups: Groups, shares: _Shares) -> tuple[dict[int, Any], dict[bytes, bytes]]:
-    """Waits for states that groups have been asked for.
-
-    Returns:
-        By environment, its state, or how many bytes of it are to be handed over, the digest of what
-        it was saved from, and whether it is one by replay; and what belongs to the digests, packed.
-    """
+def _collect_saved(groups: Groups, shares: _Shares) -> tuple[dict[int, Any], dict[bytes, bytes]]:
+    """Waits for states that groups have been asked for."""
     facts: dict[bytes, bytes] = {}
     saved: dict[int, Any] = {}
-    for (*_, mine), (states, its_facts) in zip(shares, _answers(groups), strict=True):
+    for (*_, mine), (states, its_facts) in zip(shares, _collect_replies(groups), strict=True):
         facts.update(its_facts)
         saved.update(zip(mine, states, strict=True))
     return saved, facts
@@ -272,148 +214,118 @@ def _sizes(saved: Mapping[int, Any]) -> dict[int, int]:
     return {env: size for env, (size, *_) in saved.items() if isinstance(size, int)}
 
 
-def _portions(saved: Mapping[int, Any]) -> Iterator[dict[int, int]]:
+def _batches(saved: Mapping[int, Any]) -> Iterator[dict[int, int]]:
     """The same in turns, so that not all of them are there twice at the same time."""
-    portion: dict[int, int] = {}
+    batch: dict[int, int] = {}
     for env, size in _sizes(saved).items():
-        if portion and sum(portion.values()) + size > _AT_ONCE:
-            yield portion
-            portion = {}
-        portion[env] = size
-    if portion:
-        yield portion
+        if batch and sum(batch.values()) + size > _BATCH_BYTES:
+            yield batch
+            batch = {}
+        batch[env] = size
+    if batch:
+        yield batch
 
 
-def _handed_over(groups: Groups, sizes: Mapping[int, int]) -> dict[int, Any]:
-    """Has groups hand states over.
-
-    Args:
-        groups: all of them.
-        sizes: by environment, how many bytes of its state its group has told.
-
-    Returns:
-        By environment, what stands for it.
-    """
+def _fetch_large_states(groups: Groups, sizes: Mapping[int, int]) -> dict[int, Any]:
+    """Has groups hand states over."""
     if not sizes:
         return {}
-    room = dict(zip(sizes, groups.lender.lend_room(list(sizes.values())), strict=True))
+    room = dict(zip(sizes, groups.state_transfer.allocate(list(sizes.values())), strict=True))
     packed = {}
-    for k, driver, mine in groups.shares(list(sizes)):
-        handing = driver.pack("hand_over", _places(driver, mine))
-        packed[k] = driver.lending(handing, [room[env] for env in mine])
+    for k, driver, mine in groups.split_by_group(list(sizes)):
+        fetch = driver.pack("copy_saved_states", _places(driver, mine))
+        packed[k] = driver.with_buffers(fetch, [room[env] for env in mine])
     groups.ledger.start(packed)
-    _answers(groups)
+    _collect_replies(groups)
     return room
 
 
-class _Way(NamedTuple):
-    """How states come to a group.
-
-    Attributes:
-        group: its place.
-        driver: its driver.
-        places: where its environments that are loaded are in it.
-        chosen: for each, whether its group has kept the state that it is given, and which it is.
-        brought: those of the states that it does not have already.
-        sources: for each environment, whether it has, and then where in it the state is from,
-            otherwise which of those brought it is.
-        load: the command to put them in, as the driver packed it.
-    """
+class _LoadPlan(NamedTuple):
+    """How states come to a group."""
 
     group: int
     driver: Driver
     places: list[int]
-    chosen: list[tuple[bool, int]]
-    brought: list[int]
+    source_refs: list[tuple[bool, int]]
+    transferred: list[int]
     sources: list[tuple[bool, int]]
     load: Any
 
 
-def _ways(
+def _load_plans(
     groups: Groups, ids: Sequence[int], source_of: Mapping[int, tuple[bool, int]]
-) -> list[_Way]:
-    """How states come to the groups of some environments.
-
-    Args:
-        groups: all of them.
-        ids: the environments that are loaded.
-        source_of: by environment, whether its group has kept the state, and which it is.
-    """
-    ways = []
-    for k, driver, mine in groups.shares(ids):
-        chosen = [source_of[env] for env in mine]
-        brought = list(dict.fromkeys([source for is_here, source in chosen if not is_here]))
-        number = dict(zip(brought, range(len(brought)), strict=True))
+) -> list[_LoadPlan]:
+    """How states come to the groups of some environments."""
+    load_plans = []
+    for k, driver, mine in groups.split_by_group(ids):
+        source_refs = [source_of[env] for env in mine]
+        transferred = list(
+            dict.fromkeys([source for is_here, source in source_refs if not is_here])
+        )
+        number = dict(zip(transferred, range(len(transferred)), strict=True))
         lo, places = driver.lo, _places(driver, mine)
-        sources = [(here, source - lo if here else number[source]) for here, source in chosen]
+        sources = [(here, source - lo if here else number[source]) for here, source in source_refs]
         load_ = driver.pack("load_states", places)
-        ways.append(_Way(k, driver, places, chosen, brought, sources, load_))
-    return ways
+        load_plans.append(_LoadPlan(k, driver, places, source_refs, transferred, sources, load_))
+    return load_plans
 
 
-class _Route(NamedTuple):
-    """How environments become like others.
-
-    Attributes:
-        sources: the environment each target is to become like.
-        targets: these.
-        saving: the groups of the sources, and which of each.
-        going: the sources whose states are wanted elsewhere.
-        kept: those whose states are wanted within their group.
-        ways: how the states come to the groups of the targets.
-    """
+class _ClonePlan(NamedTuple):
+    """How environments become like others."""
 
     sources: Sequence[int]
     targets: Sequence[int]
     saving: _Shares
-    going: Collection[int]
+    exported: Collection[int]
     kept: Collection[int]
-    ways: Sequence[_Way]
+    load_plans: Sequence[_LoadPlan]
 
     @classmethod
-    def of(cls, groups: Groups, sources: Sequence[int], targets: Sequence[int]) -> _Route:
+    def of(cls, groups: Groups, sources: Sequence[int], targets: Sequence[int]) -> _ClonePlan:
         """That of some environments."""
         group_of, drivers = groups.group_of, groups.drivers
         source_of: dict[int, tuple[bool, int]] = {}
-        going, kept = set[int](), set[int]()
+        exported, kept = set[int](), set[int]()
         for source, target in zip(sources, targets, strict=True):
             k = group_of[target]
             # What may be replaced loses what it keeps: the caller has it then.
             is_here = k == group_of[source] and drivers[k].seeds is None
             source_of[target] = is_here, source
-            (kept if is_here else going).add(source)
-        saving = groups.shares(sorted(going | kept))
-        ways = _ways(groups, targets, source_of)
-        return cls(list(sources), list(targets), saving, going, kept, ways)
+            (kept if is_here else exported).add(source)
+        saving = groups.split_by_group(sorted(exported | kept))
+        load_plans = _load_plans(groups, targets, source_of)
+        return cls(list(sources), list(targets), saving, exported, kept, load_plans)
 
 
 def _prepare(
     groups: Groups,
-    ways: Sequence[_Way],
+    load_plans: Sequence[_LoadPlan],
     states: Mapping[int, tuple[Any, ...]],
     facts: Mapping[bytes, bytes],
     fork_rng: bool,
     trusted: bool,
 ) -> None:
-    """Has states read, and compared with the environments they are for; see :func:`_brought`."""
-    lender, packed = groups.lender, {}
-    for k, driver, places, chosen, brought, sources, _ in ways:
-        digests = [states[source][1] for _, source in chosen]
-        given = places, sources, digests, facts, fork_rng, trusted, _registry(driver)
-        contents = [states[source][0] for source in brought]
-        if contents and not driver.is_local and lender.lends(contents):
+    """Has states read, and compared with the environments they are for; see :func:`_transfer_and_load`."""
+    state_transfer, packed = groups.state_transfer, {}
+    for k, driver, places, source_refs, transferred, sources, _ in load_plans:
+        digests = [states[source][1] for _, source in source_refs]
+        given = places, sources, digests, facts, fork_rng, trusted, _registry_for(driver)
+        contents = [states[source][0] for source in transferred]
+        if contents and not driver.is_local and state_transfer.should_transfer(contents):
             command = driver.pack("prepare_states", *given)
-            packed[k] = driver.lending(command, lender.lend(contents))
+            packed[k] = driver.with_buffers(command, state_transfer.export(contents))
         else:
-            packed[k] = driver.pack("prepare_states", *given, list(map(lender.read, contents)))
+            packed[k] = driver.pack(
+                "prepare_states", *given, list(map(state_transfer.read, contents))
+            )
     groups.ledger.start(packed)
-    _warn(_answers(groups))
+    _warn_doubts(_collect_replies(groups))
 
 
-def _answers(groups: Groups) -> list[Any]:
+def _collect_replies(groups: Groups) -> list[Any]:
     """What groups that have been asked answer, in their order."""
     answers = [answer for _, answer in groups.ledger.finish()]
-    groups.ledger.take()
+    groups.ledger.clear_pending()
     return answers
 
 
@@ -421,7 +333,7 @@ def _places(driver: Driver, envs: Sequence[int]) -> list[int]:
     return [env - driver.lo for env in envs]
 
 
-def _seeds(groups: Groups) -> dict[int, Seeding]:
+def _restart_seeds(groups: Groups) -> dict[int, Seeding]:
     """By environment, what seeds of restarts follow from, as far as there may be any."""
     return {
         driver.lo + place: seeding
@@ -430,12 +342,8 @@ def _seeds(groups: Groups) -> dict[int, Seeding]:
     }
 
 
-def _checked_seeds(state: EnvStates) -> list[Seeding | None]:
-    """What is kept with states of their seeds.
-
-    Raises:
-        StateError: it is something else.
-    """
+def _parse_restart_seeds(state: EnvStates) -> list[Seeding | None]:
+    """What is kept with states of their seeds."""
     try:
         given = state.extra(_SEEDS) or [None] * len(state)
         seeds = [None if one is None else (one[0], one[1]) for one in given]
@@ -447,7 +355,7 @@ def _checked_seeds(state: EnvStates) -> list[Seeding | None]:
     return seeds
 
 
-def _take_seeds(groups: Groups, seeds: Mapping[int, Seeding | None]) -> None:
+def _set_restart_seeds(groups: Groups, seeds: Mapping[int, Seeding | None]) -> None:
     for driver in groups.drivers:
         if driver.seeds is None:
             continue
@@ -456,8 +364,8 @@ def _take_seeds(groups: Groups, seeds: Mapping[int, Seeding | None]) -> None:
                 driver.seeds[env - driver.lo] = seeding
 
 
-def _warn(answers: Sequence[Sequence[str]]) -> None:
+def _warn_doubts(answers: Sequence[Sequence[str]]) -> None:
     for doubt in dict.fromkeys([doubt for doubts in answers for doubt in doubts]):
         warnings.warn(
-            f"a state is loaded that may go on otherwise: {doubt}", stacklevel=callers_level()
+            f"a state is loaded that may go on otherwise: {doubt}", stacklevel=caller_stacklevel()
         )

@@ -19,18 +19,18 @@ from xuance_envs.errors import VecEnvError
 
 __all__ = [
     "copy_of",
-    "dumps_for_caller",
+    "describe_error",
+    "dumps_for_main",
     "dumps_for_worker",
     "loads",
     "pack_error",
-    "told",
     "traceback_of",
     "unpack_error",
 ]
 
 _PROTOCOL = 5
 
-_LONG = 1 << 16
+_SCAN_LIMIT = 1 << 16
 """From so many bytes on, looking through them takes longer than it saves."""
 
 
@@ -63,7 +63,7 @@ def _names_by_value(data: bytes) -> bool:
     return bool(modules) and any(name.encode() in data for name in modules)
 
 
-def dumps_for_caller(value: Any) -> bytes:
+def dumps_for_main(value: Any) -> bytes:
     """Pickles a value of a worker.
 
     A class that came from the caller's ``__main__`` by value goes back by value, and is
@@ -76,12 +76,8 @@ def dumps_for_caller(value: Any) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """What another process pickled; classes that are known here already stay as they are.
-
-    Raises:
-        TypeError: something of ``__main__`` has come by its name only, and is not there.
-    """
-    if len(data) < _LONG and b"cloudpickle" not in data and b"__main__" not in data:
+    """What another process pickled; classes that are known here already stay as they are."""
+    if len(data) < _SCAN_LIMIT and b"cloudpickle" not in data and b"__main__" not in data:
         return pickle.loads(data)
     return ByValueUnpickler(data).load()
 
@@ -92,7 +88,7 @@ def _dumps_by_value(value: Any) -> bytes:
     return file.getvalue()
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """What an exception says, with its type."""
     try:
         return f"{type(error).__name__}: {error}"
@@ -105,7 +101,7 @@ def traceback_of(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(error))
     except Exception as failure:
-        return f"{told(error)}\n(its traceback cannot be had: {told(failure)})"
+        return f"{describe_error(error)}\n(its traceback cannot be had: {describe_error(failure)})"
 
 
 def pack_error(error: BaseException) -> bytes:
@@ -115,10 +111,10 @@ def pack_error(error: BaseException) -> bytes:
     taken for one of the caller's: it is the cause of one then.
     """
     is_plain = isinstance(error, Exception)
-    packed = _packed(error) if is_plain else None
+    packed = _pack_exception(error) if is_plain else None
     if packed is None:
-        packed = _packed(VecEnvError(f"{told(error)}\n\n{traceback_of(error)}"))
-    return dumps_for_caller((packed, _packed(error.__cause__ if is_plain else error)))
+        packed = _pack_exception(VecEnvError(f"{describe_error(error)}\n\n{traceback_of(error)}"))
+    return dumps_for_main((packed, _pack_exception(error.__cause__ if is_plain else error)))
 
 
 def unpack_error(data: bytes) -> BaseException:
@@ -133,12 +129,12 @@ def unpack_error(data: bytes) -> BaseException:
     return error
 
 
-def _packed(error: BaseException | None) -> bytes | None:
+def _pack_exception(error: BaseException | None) -> bytes | None:
     """The pickled exception, None if there is none or it does not survive being pickled."""
     if error is None:
         return None
     try:
-        data = dumps_for_caller(error)
+        data = dumps_for_main(error)
         loads(data)
     except Exception:
         return None

@@ -50,7 +50,7 @@ from xuance_envs.errors._remote import (
     RemoteUnreachableError,
     RemoteVersionError,
 )
-from xuance_envs.errors._warnings import callers_level as callers_level
+from xuance_envs.errors._warnings import caller_stacklevel as caller_stacklevel
 from xuance_envs.errors._workers import WorkerDiedError, WorkerTimeoutError
 from xuance_envs.errors._workers import name_envs as name_envs
 

@@ -29,7 +29,7 @@ class _WorkerError(VecEnvError):
         self.env_index = env_index
         self.restarted = False
 
-    def _told(self, happened: str) -> str:
+    def _message(self, happened: str) -> str:
         pid = "" if self.pid is None else f" (pid {self.pid})"
         text = f"the worker process of {name_envs(self.env_indices)}{pid} {happened}"
         if self.env_index is not None and len(self.env_indices) > 1:
@@ -81,9 +81,9 @@ class WorkerDiedError(_WorkerError):
         self.exitcode = exitcode
 
     def __str__(self) -> str:
-        return self._told(f"died during {self.command!r}: {self._ending()}")
+        return self._message(f"died during {self.command!r}: {self._exit_reason()}")
 
-    def _ending(self) -> str:
+    def _exit_reason(self) -> str:
         if self.exitcode is None:
             return "its exit code is not known"
         if self.exitcode >= 0:
@@ -145,7 +145,7 @@ class WorkerTimeoutError(_WorkerError):
     def __str__(self) -> str:
         if self.pid is None and self.command == "recv":
             return f"none of {name_envs(self.env_indices)} answered within {self.timeout:g} s"
-        return self._told(f"did not answer {self.command!r} within {self.timeout:g} s")
+        return self._message(f"did not answer {self.command!r} within {self.timeout:g} s")
 
 
 def name_envs(indices: Sequence[int]) -> str:

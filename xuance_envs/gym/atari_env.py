@@ -13,10 +13,10 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
+from xuance_envs.gym.atari_fast_reset import FastReset
 from xuance_envs.gym.atari_games import full_id, load_ale, load_cv2, single_action
 from xuance_envs.gym.atari_resize import resize
 from xuance_envs.gym.atari_screen import RamView, Screen
-from xuance_envs.gym.atari_start import FreshStart
 from xuance_envs.gym.lazy_frames import LazyFrames
 from xuance_envs.gym.wrapper import EnvWrapper
 
@@ -26,8 +26,8 @@ StepResult = tuple[LazyFrames, float, bool, bool, dict[str, Any]]
 
 _OBS_TYPES = ("grayscale", "rgb", "ram")
 _RENDER_MODES = ("rgb_array", "human", None)
-_MOST_STARTS = 100
-_MOST_REQUESTS = 512
+_MAX_START_ATTEMPTS = 100
+_MAX_ACTION_REQUESTS = 512
 
 
 class Atari_Env(EnvWrapper):
@@ -177,7 +177,7 @@ class Atari_Env(EnvWrapper):
         self.truncate_on_game_over = truncate_on_game_over
         # For who saves the environment: what the emulator was last asked for, and for how many
         # frames, since an action that it took for certain. See `xuance_envs.state.ale`.
-        self._requested_actions: deque[tuple[Any, float, int]] = deque(maxlen=_MOST_REQUESTS)
+        self._requested_actions: deque[tuple[Any, float, int]] = deque(maxlen=_MAX_ACTION_REQUESTS)
         game: Any = self.env
         game._requested_actions = self._requested_actions
         self._set_up_emulator(skips, fire_on_reset, full_action_space)
@@ -201,7 +201,7 @@ class Atari_Env(EnvWrapper):
         self._noop, fire = single_action("NOOP"), single_action("FIRE")
         self._fire = fire if fire_on_reset and fire in ale.getMinimalActionSet() else None
         self._skips = skips
-        self._fresh_start = FreshStart(
+        self._fresh_start = FastReset(
             ale, _rom_path(loaded["game"]), loaded.get("mode"), loaded.get("difficulty")
         )
 
@@ -274,7 +274,7 @@ class Atari_Env(EnvWrapper):
         if seed is None:
             seed = self._pending_seed
         ale, game = self._ale, self._game
-        for _ in range(_MOST_STARTS):
+        for _ in range(_MAX_START_ATTEMPTS):
             if seed is not None:
                 game.reset(seed=seed, options=options)
             waits = int(game.np_random.integers(self.noop_max + 1)) if self.noop_max else 0
@@ -292,7 +292,7 @@ class Atari_Env(EnvWrapper):
             if not ale.game_over():
                 return
         raise RuntimeError(
-            f"the game ended {_MOST_STARTS} times before its first step: expected it to last for "
+            f"the game ended {_MAX_START_ATTEMPTS} times before its first step: expected it to last for "
             f"{self.noop_max} no-ops and FIRE; see noop_max, fire_on_reset, and the limit of "
             f"{ale.getInt('max_num_frames_per_episode')} frames"
         )

@@ -21,39 +21,19 @@ class UnknownGameError(gymnasium.error.NameNotFound, ValueError):
 
 
 def load_ale() -> ModuleType:
-    """Import ale-py, which registers its games with Gymnasium, and keep it from greeting.
-
-    Raises:
-        ImportError: It cannot be imported; the message says what to install.
-    """
+    """Import ale-py, which registers its games with Gymnasium, and keep it from greeting."""
     ale_py = _load("ale_py", "ale-py")
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # as its environments do, too late
     return ale_py
 
 
 def load_cv2() -> Any:
-    """Import OpenCV.
-
-    Raises:
-        ImportError: It cannot be imported; the message says what to install.
-    """
+    """Import OpenCV."""
     return _load("cv2", "OpenCV")
 
 
 def full_id(env_id: str) -> str:
-    """Return the id that a game is registered under.
-
-    Args:
-        env_id: Such as ``ALE/Breakout-v5``, ``Breakout-v5`` or ``Breakout``.
-
-    Returns:
-        The first of these forms for the first three; another id that ale-py has registered as it
-        is, ``BreakoutNoFrameskip-v4`` for example.
-
-    Raises:
-        UnknownGameError: There is no such game.
-        ImportError: ale-py cannot be imported.
-    """
+    """Return the id that a game is registered under."""
     load_ale()
     for candidate in (_NAMESPACE + env_id, _NAMESPACE + env_id + _VERSION, env_id):
         spec = gymnasium.registry.get(candidate)

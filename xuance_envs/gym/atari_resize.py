@@ -14,7 +14,7 @@ __all__ = ["BandedResizer", "resize"]
 Image = NDArray[np.uint8]
 Run = tuple[int, int]
 
-_FEWEST_BANDS = 8
+_MIN_BANDS = 8
 """With fewer bands there is little to leave out."""
 
 _THIN = 8
@@ -22,15 +22,7 @@ _THIN = 8
 
 
 def resize(image: Image, size: tuple[int, int]) -> Image:
-    """Scale an image as a whole, by area, as :class:`gymnasium.wrappers.AtariPreprocessing` does.
-
-    Args:
-        image: Of shape ``(height, width)`` or ``(height, width, channels)``.
-        size: Height and width of the result.
-
-    Returns:
-        A new array of shape ``(*size, channels)``, with one channel for an image without channels.
-    """
+    """Scale an image as a whole, by area, as :class:`gymnasium.wrappers.AtariPreprocessing` does."""
     cv2 = load_cv2()
     height, width = size
     scaled: Image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
@@ -45,13 +37,6 @@ class BandedResizer:
     pixel's place, which is a multiple of that ratio. Where the ratio is a binary fraction (210 to
     84 rows: 2.5) all of this is exact, so the results are the same bit for bit. For other ratios,
     and for enlarging, which blends neighbouring bands, the whole is always scaled.
-
-    Args:
-        shape: Of the images: ``(height, width)`` or ``(height, width, channels)``.
-        size: Height and width of the results; None keeps the images' own.
-
-    Attributes:
-        rows: How many rows of an image a band has.
     """
 
     def __init__(self, shape: tuple[int, ...], size: tuple[int, int] | None) -> None:
@@ -62,22 +47,14 @@ class BandedResizer:
         self.rows, self._rows_out = shape[0] // bands, height // bands
         is_binary = self._rows_out & (self._rows_out - 1) == 0
         shrinks = height <= shape[0] and width <= shape[1]
-        self._in_bands = size is not None and bands >= _FEWEST_BANDS and is_binary and shrinks
+        self._in_bands = size is not None and bands >= _MIN_BANDS and is_binary and shrinks
         self._result = np.empty((height, width, *shape[2:]), np.uint8)
         self._frame_shape = (height, width, shape[2] if len(shape) > 2 else 1)
         if not self._in_bands:
             self.rows = max(rows for rows in range(1, _THIN + 1) if shape[0] % rows == 0)
 
     def __call__(self, image: Image, runs: list[Run]) -> Image:
-        """Scale an image.
-
-        Args:
-            image: The image.
-            runs: Where it has changed since the last call: first bands, and bands after the last.
-
-        Returns:
-            A new array of shape ``(height, width, channels)``.
-        """
+        """Scale an image."""
         if self._size is None:
             return image.reshape(self._frame_shape).copy()
         if not self._in_bands:

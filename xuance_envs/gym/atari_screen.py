@@ -27,27 +27,27 @@ _COLOURS = 256
 _UNKNOWN = b"\xff"
 """How numbers look that have not been seen; colours that do look like it take a second look."""
 
-_NO_NUMBER = 255
+_UNUSED_NUMBER = 255
 """What no colour has for its number: those of the console are even."""
 
-_BRIDGE = 4
+_MAX_GAP = 4
 """So many unchanged bands between two changed ones cost less than another run would."""
 
 
-class _Passing:
+class _FrameBuffer:
     """A frame in passing: its colour numbers, the same as words, and what they look like."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.numbers = np.empty(shape[:2], np.uint8)
         self.words = self.numbers.reshape(-1).view(np.uint64)
-        self.look = np.empty(shape, np.uint8)
+        self.pixels = np.empty(shape, np.uint8)
 
 
 class _Buffers:
     """What one step needs and the next does not: the frames of a step, and where two differ."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self.noted, self.first, self.last = (_Passing(shape) for _ in range(3))
+        self.noted, self.first, self.last = (_FrameBuffer(shape) for _ in range(3))
         self.differs = np.empty(len(self.last.words), np.bool_)
 
 
@@ -68,36 +68,33 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-class _Colours:
-    """What colour numbers look like, in grey or RGB, as far as they have been seen.
-
-    Args:
-        channels: The shape of one look: ``()`` for grey, ``(3,)`` for RGB.
-
-    Attributes:
-        paint: Writes what some numbers look like into an array.
-    """
+class _Palette:
+    """What colour numbers look like, in grey or RGB, as far as they have been seen."""
 
     def __init__(self, channels: tuple[int, ...]) -> None:
-        looks = self._looks = np.full((_COLOURS, *channels), ord(_UNKNOWN), np.uint8)
+        colour_table = self._colour_table = np.full((_COLOURS, *channels), ord(_UNKNOWN), np.uint8)
         self._is_known = np.zeros(_COLOURS, np.bool_)
         lut = load_cv2().LUT
-        self.paint: Callable[[Image, Image], Any] = lambda numbers, look: lut(numbers, looks, look)
+        self.paint: Callable[[Image, Image], Any] = lambda numbers, pixels: lut(
+            numbers, colour_table, pixels
+        )
         if channels:
-            self.paint = lambda numbers, look: looks.take(numbers, axis=0, out=look, mode="clip")
+            self.paint = lambda numbers, pixels: colour_table.take(
+                numbers, axis=0, out=pixels, mode="clip"
+            )
 
-    def know(self, numbers: Image) -> bool:
+    def knows_all(self, numbers: Image) -> bool:
         """Tell whether all of the numbers have been seen."""
         return bool(self._is_known[numbers].all())
 
-    def learn(self, numbers: Image, look: Image) -> None:
+    def learn(self, numbers: Image, pixels: Image) -> None:
         """Take note of what a screen's numbers look like."""
-        self._looks[numbers] = look
+        self._colour_table[numbers] = pixels
         self._is_known[numbers] = True
 
-    def black_out_unknown(self, numbers: Image, look: Image) -> None:
+    def black_out_unknown(self, numbers: Image, pixels: Image) -> None:
         """Paint the numbers black that were never seen."""
-        look[~self._is_known[numbers]] = 0
+        pixels[~self._is_known[numbers]] = 0
 
 
 class Screen:
@@ -106,16 +103,6 @@ class Screen:
     Of the frames of a step only the last two are looked at: :meth:`take_first` and
     :meth:`take_last`. The others are noted (:meth:`note`): where the game ends before the step
     does, :meth:`take_end` pools the last frame with the one noted.
-
-    Args:
-        ale: The emulator.
-        rgb: Whether frames have three channels, otherwise they are ``(height, width)`` in grey.
-        pools: Whether the image is the pixel-wise maximum of two frames where there are two,
-            otherwise it is the last one alone.
-        size: Height and width to scale to, None for the screen's own.
-
-    Attributes:
-        image: The screen after the step, pooled, not scaled.
     """
 
     def __init__(self, ale: Any, *, rgb: bool, pools: bool, size: tuple[int, int] | None) -> None:
@@ -125,7 +112,7 @@ class Screen:
         self._number = ale.getScreen
         self._convert = ale.getScreenRGB if rgb else ale.getScreenGrayscale
         self._pools = pools
-        self._colours = _Colours(channels)
+        self._palette = _Palette(channels)
         self._resizer = BandedResizer(self._shape, size)
         self._rows = self._resizer.rows
         self._band_words = self._rows * width // 8
@@ -133,7 +120,7 @@ class Screen:
         # of the step before from the one before that, the image stays as it is.
         self._before = np.empty((height, width), np.uint8)
         self._words_before = self._before.reshape(-1).view(np.uint64)
-        self._differed: list[Run] = [(0, height // self._rows)]
+        self._differed_before: list[Run] = [(0, height // self._rows)]
         self._changed_first: list[Run] = []
         self._changed: list[Run] = []
         self.image: Image = np.zeros(self._shape, np.uint8)
@@ -143,8 +130,8 @@ class Screen:
 
     def __set_env_state__(self, state: None) -> None:
         """Go on after the emulator was given another state: every row counts as changed."""
-        self._before[...] = _NO_NUMBER
-        self._differed = [(0, len(self._before) // self._rows)]
+        self._before[...] = _UNUSED_NUMBER
+        self._differed_before = [(0, len(self._before) // self._rows)]
 
     def note(self) -> None:
         """Keep the screen, in case the game ends with the next frame."""
@@ -159,14 +146,10 @@ class Screen:
         first = buffers.first
         self._number(first.numbers)
         self._changed_first = runs = self._differing(first, buffers)
-        self._look_at(first, runs)  # now: its colours cannot be asked for later
+        self._paint_bands(first, runs)  # now: its colours cannot be asked for later
 
     def take_last(self, *, alone: bool) -> None:
-        """Take the last frame of a step.
-
-        Args:
-            alone: Whether there was no other frame to pool it with.
-        """
+        """Take the last frame of a step."""
         buffers = _scratch.of(self._shape)
         last = buffers.last
         self._number(last.numbers)
@@ -174,18 +157,14 @@ class Screen:
         first, differing = None, runs
         if self._pools and not alone:
             first, differing = buffers.first, _union(runs, self._changed_first)
-        self._changed, self._differed = _union(differing, self._differed), differing
+        self._changed, self._differed_before = _union(differing, self._differed_before), differing
         self._compose(first, last)
         for begin, end in runs:
             rows = slice(begin * self._rows, end * self._rows)
             self._before[rows] = last.numbers[rows]
 
     def take_end(self, *, alone: bool) -> None:
-        """Take the frame that the game ended with, earlier than the step would.
-
-        Args:
-            alone: Whether it is the first of the step.
-        """
+        """Take the frame that the game ended with, earlier than the step would."""
         if alone or not self._pools:
             self.take_last(alone=True)
             return
@@ -195,17 +174,17 @@ class Screen:
         noted, buffers.first, buffers.noted = buffers.noted, buffers.noted, buffers.first
         self._changed_first = self._differing(noted, buffers)
         self.take_last(alone=False)
-        if not self._colours.know(noted.numbers):
-            self._colours.paint(noted.numbers, noted.look)
-            self._colours.black_out_unknown(noted.numbers, noted.look)
+        if not self._palette.knows_all(noted.numbers):
+            self._palette.paint(noted.numbers, noted.pixels)
+            self._palette.black_out_unknown(noted.numbers, noted.pixels)
             self._convert(self.image)
-            np.maximum(noted.look, self.image, out=self.image)
+            np.maximum(noted.pixels, self.image, out=self.image)
 
     def frame(self) -> Image:
         """Return the image, scaled: a new array of shape ``(height, width, channels)``."""
         return self._resizer(self.image, self._changed)
 
-    def _differing(self, frame: _Passing, buffers: _Buffers) -> list[Run]:
+    def _differing(self, frame: _FrameBuffer, buffers: _Buffers) -> list[Run]:
         """Return the bands in which a frame differs from the last one of the step before."""
         np.not_equal(frame.words, self._words_before, out=buffers.differs)
         differs, words = buffers.differs.tobytes(), self._band_words
@@ -213,35 +192,35 @@ class Screen:
         place = differs.find(1)
         while place >= 0:
             begin = last = place // words
-            while place >= 0 and (band := place // words) - last <= _BRIDGE:
+            while place >= 0 and (band := place // words) - last <= _MAX_GAP:
                 last = band
                 place = differs.find(1, (band + 1) * words)
             runs.append((begin, last + 1))
         return runs
 
-    def _look_at(self, frame: _Passing, runs: list[Run]) -> None:
+    def _paint_bands(self, frame: _FrameBuffer, runs: list[Run]) -> None:
         """Paint some bands of the frame that the emulator shows now."""
-        rows, paint = self._rows, self._colours.paint
+        rows, paint = self._rows, self._palette.paint
         for begin, end in runs:
             numbers = frame.numbers[begin * rows : end * rows]
-            look = frame.look[begin * rows : end * rows]
-            paint(numbers, look)
-            if _UNKNOWN in look.tobytes() and not self._colours.know(numbers):
-                self._convert(frame.look)
-                self._colours.learn(frame.numbers, frame.look)
+            pixels = frame.pixels[begin * rows : end * rows]
+            paint(numbers, pixels)
+            if _UNKNOWN in pixels.tobytes() and not self._palette.knows_all(numbers):
+                self._convert(frame.pixels)
+                self._palette.learn(frame.numbers, frame.pixels)
 
-    def _compose(self, first: _Passing | None, last: _Passing) -> None:
+    def _compose(self, first: _FrameBuffer | None, last: _FrameBuffer) -> None:
         """Bring the image up to date where it may have changed."""
-        rows, image, paint = self._rows, self.image, self._colours.paint
-        self._look_at(last, self._changed)
+        rows, image, paint = self._rows, self.image, self._palette.paint
+        self._paint_bands(last, self._changed)
         for begin, end in self._changed:
             low, high = begin * rows, end * rows
             if first is None:
-                image[low:high] = last.look[low:high]
+                image[low:high] = last.pixels[low:high]
             else:
-                look = first.look[low:high]
-                paint(first.numbers[low:high], look)
-                np.maximum(look, last.look[low:high], out=image[low:high])
+                pixels = first.pixels[low:high]
+                paint(first.numbers[low:high], pixels)
+                np.maximum(pixels, last.pixels[low:high], out=image[low:high])
 
 
 def _union(some: list[Run], others: list[Run]) -> list[Run]:
@@ -250,7 +229,7 @@ def _union(some: list[Run], others: list[Run]) -> list[Run]:
         return some
     runs: list[Run] = []
     for run in sorted(some + others):
-        if runs and run[0] <= runs[-1][1] + _BRIDGE:
+        if runs and run[0] <= runs[-1][1] + _MAX_GAP:
             runs[-1] = runs[-1][0], max(runs[-1][1], run[1])
         else:
             runs.append(run)
@@ -258,14 +237,7 @@ def _union(some: list[Run], others: list[Run]) -> list[Run]:
 
 
 class RamView:
-    """The memory of one emulator, with the methods of :class:`Screen`.
-
-    Args:
-        ale: The emulator.
-
-    Attributes:
-        image: The memory after the step.
-    """
+    """The memory of one emulator, with the methods of :class:`Screen`."""
 
     def __init__(self, ale: Any) -> None:
         self._ram = ale.getRAM

@@ -87,7 +87,7 @@ class Gym_Env(EnvWrapper):
         self._episode_step = 0
         self._episode_score = 0.0
 
-        # `step` does the work of some wrappers itself; see `_take_shortcut`.
+        # `step` does the work of some wrappers itself; see `_find_step_shortcut`.
         self._stepped_env: gymnasium.Env[Any, Any] = self.env
         self._time_limit: Any = None
         self._awaits_checks = False
@@ -109,7 +109,7 @@ class Gym_Env(EnvWrapper):
             seed = self._pending_seed
         observation, info = self.env.reset(seed=seed, options=options)
         self._pending_seed = None
-        self._take_shortcut()
+        self._find_step_shortcut()
         self._episode_step = 0
         self._episode_score = 0.0
         info = info.copy()
@@ -138,12 +138,12 @@ class Gym_Env(EnvWrapper):
         observation, reward, terminated, truncated, info = self._stepped_env.step(action)
 
         time_limit = self._time_limit
-        if time_limit is not None:  # whose own counter is counted on: see `_take_shortcut`
+        if time_limit is not None:  # whose own counter is counted on: see `_find_step_shortcut`
             time_limit._elapsed_steps = elapsed = time_limit._elapsed_steps + 1
             if elapsed >= time_limit._max_episode_steps:
                 truncated = True
         elif self._awaits_checks:
-            self._take_shortcut()
+            self._find_step_shortcut()
 
         self._episode_step = episode_step = self._episode_step + 1
         self._episode_score = episode_score = self._episode_score + float(reward)
@@ -152,7 +152,7 @@ class Gym_Env(EnvWrapper):
         info["episode_score"] = episode_score
         return observation, reward, terminated, truncated, info
 
-    def _take_shortcut(self) -> None:
+    def _find_step_shortcut(self) -> None:
         """Find the environment that `step` can call in place of the whole chain.
 
         Once reset, `OrderEnforcing` has nothing left to do, nor has `PassiveEnvChecker` once its

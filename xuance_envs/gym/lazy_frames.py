@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 _FEW_CHANNELS = 4
 
 # Well below what any OpenCV can have in an image.
-_MOST_MERGED = 64
+_MAX_MERGED = 64
 
 
 class LazyFrames:
@@ -182,7 +182,7 @@ class LazyFrames:
         return (
             merge is not None
             and len(self._shape) == 3
-            and 1 < self._shape[-1] <= _MOST_MERGED
+            and 1 < self._shape[-1] <= _MAX_MERGED
             and out.dtype == self._frames[0].dtype == np.uint8
             and out.flags.c_contiguous
             and out.size > 0

@@ -24,18 +24,6 @@ def make(env_id: Any, **kwargs: Any) -> gymnasium.Env[Any, Any]:
 
     gym's passive checker stays off (it fails under NumPy 2), and Gymnasium's `TimeLimit` and
     `OrderEnforcing` take the place of gym's own, which cannot carry a four-value ``step``.
-
-    Args:
-        env_id: As ``gym.make`` takes it.
-        **kwargs: Passed to ``gym.make``. A ``render_mode`` also works with an environment whose
-            constructor does not know it but whose ``render`` takes a ``mode``.
-
-    Returns:
-        A :class:`LegacyEnv`, in the wrappers that ``gym.make`` would give it.
-
-    Raises:
-        ImportError: gym cannot be imported.
-        ValueError: ``autoreset=True`` was asked for, which Gymnasium's ``make`` does not have.
     """
     if kwargs.pop("autoreset", False):
         raise ValueError("autoreset=True is not supported: expected the caller to reset")
@@ -50,9 +38,9 @@ def make(env_id: Any, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         del kwargs["render_mode"]
         env = gym.make(env_id, **kwargs)
 
-    display, env = _take_off(env, gym.wrappers.HumanRendering, gym.wrappers.RenderCollection)
-    time_limit, env = _take_off(env, gym.wrappers.TimeLimit)
-    order_enforcing, env = _take_off(env, gym.wrappers.OrderEnforcing)
+    display, env = _unwrap_layer(env, gym.wrappers.HumanRendering, gym.wrappers.RenderCollection)
+    time_limit, env = _unwrap_layer(env, gym.wrappers.TimeLimit)
+    order_enforcing, env = _unwrap_layer(env, gym.wrappers.OrderEnforcing)
     if display is not None:
         display.env = env
         env = display
@@ -76,7 +64,7 @@ def _import_gym() -> Any:
         ) from error
 
 
-def _take_off(env: Any, *kinds: type) -> tuple[Any, Any]:
+def _unwrap_layer(env: Any, *kinds: type) -> tuple[Any, Any]:
     """Return the outermost wrapper if it is of these kinds, else None, and what it wraps."""
     return (env, env.env) if type(env) in kinds else (None, env)
 
@@ -91,17 +79,6 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
 
     Public attributes that this class does not have are read from the legacy environment, through
     its wrappers.
-
-    Args:
-        env: The legacy environment, wrapped or not.
-        render_mode: Where the environment itself states none: the mode its ``render`` is given.
-
-    Attributes:
-        legacy_env: The environment given.
-        reward_range: As the environment states it, None where it does not.
-
-    Raises:
-        TypeError: One of its spaces has no counterpart in Gymnasium.
     """
 
     def __init__(self, env: Any, render_mode: str | None = None) -> None:
@@ -122,16 +99,7 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start a new episode.
-
-        Args:
-            seed: Passed to ``reset``, else to the environment's ``seed`` method; where there is
-                neither, its ``np_random`` becomes a generator seeded with it.
-            options: Passed on when given.
-
-        Returns:
-            The first observation, and an info: empty where the environment gives none.
-        """
+        """Start a new episode."""
         arguments: dict[str, Any] = {}
         if options is not None:
             arguments["options"] = options
@@ -148,17 +116,7 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take one step.
-
-        Args:
-            action: An element of the legacy environment's action space.
-
-        Returns:
-            Observation, reward, terminated, truncated and info.
-
-        Raises:
-            ValueError: The environment returned neither four nor five values.
-        """
+        """Take one step."""
         result = self.legacy_env.step(action)
         if len(result) == 5:
             observation, reward, terminated, truncated, info = result
@@ -202,16 +160,7 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
         return -1 if self._np_random_seed is None else self._np_random_seed
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
-        """Set an attribute where it is: here, in a legacy wrapper or in the legacy environment.
-
-        Args:
-            name: The attribute.
-            value: Its new value.
-            force: Set it here where it is nowhere.
-
-        Returns:
-            Whether it was set.
-        """
+        """Set an attribute where it is: here, in a legacy wrapper or in the legacy environment."""
         layer: Any = self
         while layer is not None:
             if name in vars(layer) or hasattr(type(layer), name):
@@ -286,17 +235,7 @@ def _spec(env: Any) -> EnvSpec | None:
 
 
 def convert_space(space: Any) -> spaces.Space[Any]:
-    """Convert a legacy space, and those inside it, to Gymnasium's.
-
-    Args:
-        space: A space of ``gym``; one that is Gymnasium's already is returned as it is.
-
-    Returns:
-        The space with the same elements. Its random generator is new.
-
-    Raises:
-        TypeError: The space is of no kind that Gymnasium has, too.
-    """
+    """Convert a legacy space, and those inside it, to Gymnasium's."""
     if isinstance(space, spaces.Space):
         return space
     old = _import_gym().spaces

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from xuance_envs.errors import callers_level
+from xuance_envs.errors import caller_stacklevel
 
 __all__ = ["EnvWrapper"]
 
@@ -49,7 +49,7 @@ class EnvWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
             if not self._has_warned:
                 self._has_warned = True
                 warnings.warn(
-                    f"{fault}. Its frames are returned instead", stacklevel=callers_level()
+                    f"{fault}. Its frames are returned instead", stacklevel=caller_stacklevel()
                 )
         return self.env.render()
 

@@ -6,7 +6,7 @@ environment below knows of them: so they are stepped by every backend, and at it
 
 from __future__ import annotations
 
-from xuance_envs.public_names import public_names
+from xuance_envs.lazy_exports import lazy_exports
 
 # Loaded when they are used: workers import a module of this package, and need few of these.
-__getattr__, __dir__ = public_names(__name__)
+__getattr__, __dir__ = lazy_exports(__name__)

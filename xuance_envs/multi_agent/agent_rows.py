@@ -15,26 +15,7 @@ __all__ = ["AgentRows"]
 
 
 class AgentRows:
-    """What comes of steps, with a row for each agent.
-
-    Args:
-        envs: the environments.
-        on_death: as :func:`~xuance_envs.multi_agent.rows.per_agent_rows` has it.
-
-    Attributes:
-        envs (MultiAgentVecEnv): the environments.
-        num_rows (int): how many rows there are.
-        observation_space (gymnasium.Space): of an agent.
-        action_space (gymnasium.Space): of an agent.
-        obs: ``(num_rows, *shape)``, what agents act on next.
-        last: the same of the last step, where an agent ended its last observation.
-        rewards: ``(num_rows,)`` float32.
-        terminated: ``(num_rows,)`` bool: the agent's part ended, or its padding.
-        truncated: ``(num_rows,)`` bool: the agent's part was cut off.
-        acted: ``(num_rows,)`` bool: the row is a transition.
-        masks: ``(num_rows, n)`` bool, which actions may be taken next; None where environments give
-            none.
-    """
+    """What comes of steps, with a row for each agent."""
 
     def __init__(self, envs: MultiAgentVecEnv, on_death: str) -> None:
         if on_death not in ("pad", "raise"):
@@ -51,22 +32,17 @@ class AgentRows:
         self.action_space = envs.action_space[envs.agents[0]]
         self._raises = on_death == "raise"
         self.obs: Any = None
-        self.last: Any = None
+        self.final_obs: Any = None
         self.masks: NDArray[np.bool_] | None = None
 
     def reset(self, seed: int | Sequence[int | None] | None, options: Any) -> None:
-        """Starts a new episode in every environment.
-
-        Args:
-            seed: as :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv` has it.
-            options: likewise.
-        """
+        """Starts a new episode in every environment."""
         self._take(self.envs.reset(seed=seed, options=options))
 
     def step_async(self, actions: Any) -> None:
         """Starts a step with an action for each row."""
         shape = self.envs.num_envs, self.envs.num_agents
-        self.envs.step_async(_parted(actions, shape))
+        self.envs.step_async(_unflatten_agents(actions, shape))
 
     def step_wait(self) -> None:
         """Waits for the step."""
@@ -82,40 +58,42 @@ class AgentRows:
             )
         # Padding ends where an agent that did not act is to act next.
         begins = following.alive & ~step.acted if step.acted.any() else np.zeros_like(step.acted)
-        self.obs = _joined(_cleared(following.obs, ~following.alive))
-        self.last = _joined(step.obs)
-        self.rewards = _joined(step.rewards)
-        self.terminated = _joined(step.terminated | begins)
-        self.truncated = _joined(step.truncated)
-        self.acted = _joined(step.acted)
-        self.masks = None if following.action_mask is None else _joined(following.action_mask)
+        self.obs = _flatten_agents(_zeroed(following.obs, ~following.alive))
+        self.final_obs = _flatten_agents(step.obs)
+        self.rewards = _flatten_agents(step.rewards)
+        self.terminated = _flatten_agents(step.terminated | begins)
+        self.truncated = _flatten_agents(step.truncated)
+        self.acted = _flatten_agents(step.acted)
+        self.masks = (
+            None if following.action_mask is None else _flatten_agents(following.action_mask)
+        )
 
 
-def _cleared(batch: Any, where: NDArray[np.bool_]) -> Any:
+def _zeroed(batch: Any, where: NDArray[np.bool_]) -> Any:
     """A copy of a batch with zeros somewhere."""
     if isinstance(batch, dict):
-        return {key: _cleared(part, where) for key, part in batch.items()}
+        return {key: _zeroed(part, where) for key, part in batch.items()}
     if isinstance(batch, tuple):
-        return tuple(_cleared(part, where) for part in batch)
+        return tuple(_zeroed(part, where) for part in batch)
     copy = batch.copy()
     copy[where] = 0
     return copy
 
 
-def _joined(batch: Any) -> Any:
+def _flatten_agents(batch: Any) -> Any:
     """A batch with its first two axes as one."""
     if isinstance(batch, dict):
-        return {key: _joined(part) for key, part in batch.items()}
+        return {key: _flatten_agents(part) for key, part in batch.items()}
     if isinstance(batch, tuple):
-        return tuple(map(_joined, batch))
+        return tuple(map(_flatten_agents, batch))
     return np.ascontiguousarray(batch).reshape(-1, *batch.shape[2:])
 
 
-def _parted(batch: Any, shape: tuple[int, int]) -> Any:
+def _unflatten_agents(batch: Any, shape: tuple[int, int]) -> Any:
     """The reverse: a batch whose first axis becomes two."""
     if isinstance(batch, dict):
-        return {key: _parted(part, shape) for key, part in batch.items()}
+        return {key: _unflatten_agents(part, shape) for key, part in batch.items()}
     if isinstance(batch, tuple):
-        return tuple(_parted(part, shape) for part in batch)
+        return tuple(_unflatten_agents(part, shape) for part in batch)
     batch = np.asarray(batch)
     return batch.reshape(*shape, *batch.shape[1:]) if len(batch) == shape[0] * shape[1] else batch

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.multi_agent.env_record import EnvRecord
-from xuance_envs.multi_agent.record import ActionRecord, ObservationRecord
-from xuance_envs.multi_agent.team import MASK, Groups, Team, team_of
+from xuance_envs.multi_agent.record_layout import ActionRecord, ObservationRecord
+from xuance_envs.multi_agent.team import MASK, Groups, Team, build_team
 
 __all__ = ["AgentsEnv"]
 
@@ -23,16 +23,6 @@ class AgentsEnv:
 
     What it does not have is looked for in the environment, as in any that is wrapped: passing it on
     from here would take time with whatever is had here, in every step.
-
-    Args:
-        env: the environment; one of PettingZoo's turn-based form is turned into a parallel one.
-        groups: the agents of each group; None for groups by equal spaces.
-        state: whether the state is carried: ``"auto"`` where there is one.
-        action_mask: whether masks of actions are carried: ``"auto"`` where there are any.
-        first_seed: of the first reset, where that is given none.
-
-    Raises:
-        BadValueError: it is no such environment, or cannot be carried.
     """
 
     infos_by_agent = True
@@ -45,35 +35,38 @@ class AgentsEnv:
         action_mask: bool | str,
         first_seed: int | None = None,
     ) -> None:
-        self.adapted = env
+        self.source_env = env
         self.env = self._checked(env)
         self._options = groups, state, action_mask
         self._first_seed = first_seed
-        self.described = self._team(groups, state, action_mask)
-        self.observation_space = ObservationRecord(self.described)
-        self.action_space = ActionRecord(self.described)
-        self._record = EnvRecord(self.described, False, [])
+        self.team = self._team(groups, state, action_mask)
+        self.observation_space = ObservationRecord(self.team)
+        self.action_space = ActionRecord(self.team)
+        self._record = EnvRecord(self.team, False, [])
 
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "_record": None}
-        return {**state, "played": (self._record.masks.have_come, self._record.lineup.agents)}
+        return {
+            **state,
+            "record_state": (self._record.masks.any_received, self._record.agent_set.agents),
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        played = state.pop("played")
+        record_state = state.pop("record_state")
         self.__dict__.update(state)
-        self._record = EnvRecord(self.described, *played)
+        self._record = EnvRecord(self.team, *record_state)
 
     def __env_state__(self) -> Any:
         """What its state is besides that of the environment."""
         record = self._record
-        agents, alive = list(record.lineup.agents), record.fields["alive"].tolist()
-        return record.masks.have_come, agents, alive, self._first_seed
+        agents, alive = list(record.agent_set.agents), record.fields["alive"].tolist()
+        return record.masks.any_received, agents, alive, self._first_seed
 
     def __set_env_state__(self, state: Any) -> None:
         """Puts it in."""
         record = self._record
-        record.masks.have_come, agents, alive, self._first_seed = state
-        record.play(agents)
+        record.masks.any_received, agents, alive, self._first_seed = state
+        record.set_agents(agents)
         record.fields["alive"][...] = alive
 
     # -- what is known before a step --------------------------------------------------
@@ -96,7 +89,7 @@ class AgentsEnv:
 
     def _team(self, groups: Groups | None, state: bool | str, masks: bool | str) -> Team:
         agents = list(self.env.possible_agents)
-        return self._described(
+        return self._build_team(
             agents,
             {agent: self.env.observation_space(agent) for agent in agents},
             {agent: self.env.action_space(agent) for agent in agents},
@@ -105,7 +98,7 @@ class AgentsEnv:
             masks,
         )
 
-    def _described(
+    def _build_team(
         self,
         agents: list[Any],
         observation_spaces: Mapping[Any, Space[Any]],
@@ -120,7 +113,7 @@ class AgentsEnv:
         space = getattr(self.env, "state_space", None) if state else None
         if state is True and space is None:
             raise BadValueError("state=True: expected an environment with a state_space, got none")
-        team = team_of(
+        team = build_team(
             agents, observation_spaces, action_spaces, space, groups, masks, self.infos_by_agent
         )
         if masks is True and all(group.mask is None for group in team.groups):
@@ -132,7 +125,7 @@ class AgentsEnv:
 
     def xuance_infos(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What XuanCe's environments say of themselves, and of their groups of agents."""
-        team = self.described
+        team = self.team
         observation_space = dict(zip(team.agents, team.observation_spaces, strict=True))
         action_space = dict(zip(team.agents, team.action_spaces, strict=True))
         groups = [list(group.agents) for group in team.groups]
@@ -156,11 +149,7 @@ class AgentsEnv:
     # -- stepping ---------------------------------------------------------------------
 
     def reset(self, **given: Any) -> tuple[NDArray[np.uint8], dict[Any, Any]]:
-        """Resets the environment.
-
-        Args:
-            **given: ``seed`` and ``options``, where there are any.
-        """
+        """Resets the environment."""
         if self._first_seed is not None:
             given.setdefault("seed", self._first_seed)
             self._first_seed = None
@@ -170,36 +159,28 @@ class AgentsEnv:
                 f"reset: expected a tuple (observations, infos), got {describe(result)}"
             )
         observations, infos = result
-        agents = self._living()
+        agents = self._live_agents()
         if not agents:
             raise BadValueError("reset: expected at least one agent in agents, got none")
         record = self._record
         record.start(agents, observations)
-        info = self._joined(infos)
+        info = self._merge_infos(infos)
         if record.has_state:
             record.put_state(self._state())
-        if self._options[2] is True and not record.masks.have_come:
+        if self._options[2] is True and not record.masks.any_received:
             raise BadValueError(
                 "action_mask=True: expected a mask of actions in an observation or an info of "
-                f"reset, under {MASK!r}, got none of {record.lineup.agents}"
+                f"reset, under {MASK!r}, got none of {record.agent_set.agents}"
             )
         return record.flat, info
 
     def step(self, action: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], float, bool, bool, Any]:
-        """Steps the environment with the actions of the agents that live.
-
-        Args:
-            action: a record of actions.
-
-        Returns:
-            The record, no reward, whether the episode is over, False, and the infos as one dict.
-            The record and the dict are good until the next step or reset.
-        """
+        """Steps the environment with the actions of the agents that live."""
         record, env = self._record, self.env
-        lineup = record.lineup
-        if lineup is not record.entered:
-            record.enter(lineup)
-        result = env.step(lineup.actions(action))
+        agent_set = record.agent_set
+        if agent_set is not record.prepared_for:
+            record.prepare(agent_set)
+        result = env.step(agent_set.actions(action))
         try:
             observations, rewards, terminated, truncated, infos = result
         except (TypeError, ValueError):
@@ -208,34 +189,30 @@ class AgentsEnv:
                 f"got {describe(result)}"
             ) from None
         record.put(observations, rewards, terminated, truncated)
-        info = record.joined(infos)
+        info = record.merge_infos(infos)
         living = env.agents
-        if record.marked and living:
+        if record.has_flags and living:
             record.check_ends(living)
-        if living != lineup.agents:
-            record.change(living, observations)
+        if living != agent_set.agents:
+            record.change_agents(living, observations)
         if record.has_state:
             record.put_state(self._state())
         return record.flat, 0.0, not living, False, info
 
-    def _living(self) -> Any:
+    def _live_agents(self) -> Any:
         return self.env.agents
 
     def _state(self) -> Any:
         state = self.env.state
         return state() if callable(state) else state
 
-    def _joined(self, infos: Any) -> dict[Any, Any]:
+    def _merge_infos(self, infos: Any) -> dict[Any, Any]:
         """The infos as one dict; masks are taken out."""
-        return self._record.joined(infos)
+        return self._record.merge_infos(infos)
 
 
 def _as_parallel(env: Any) -> Any:
-    """An environment of PettingZoo's turn-based form as a parallel one.
-
-    Raises:
-        BadValueError: its agents cannot act at the same time.
-    """
+    """An environment of PettingZoo's turn-based form as a parallel one."""
     if not (getattr(env, "metadata", None) or {}).get("is_parallelizable", False):
         raise BadValueError(
             f"{describe(env)} is turn-based (AEC), and its metadata do not say is_parallelizable: "

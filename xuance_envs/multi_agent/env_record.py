@@ -9,11 +9,11 @@ import numpy as np
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row, SpaceRows
-from xuance_envs.engine.group.single_env import scalar_of
-from xuance_envs.multi_agent.infos import InfoJoiner
-from xuance_envs.multi_agent.lineups import Lineup, Lineups
-from xuance_envs.multi_agent.masks import NOT_STORED, Masks
-from xuance_envs.multi_agent.record import Record
+from xuance_envs.engine.group.single_env import to_scalar
+from xuance_envs.multi_agent.agent_sets import AgentSet, AgentSetCache
+from xuance_envs.multi_agent.infos import InfoMerger
+from xuance_envs.multi_agent.masks import STORE_ERRORS, Masks
+from xuance_envs.multi_agent.record_layout import RecordLayout
 from xuance_envs.multi_agent.team import MASK, Team
 
 __all__ = ["EnvRecord"]
@@ -26,25 +26,10 @@ _STEPPED = ("observations", "rewards", "terminations", "truncations")
 
 
 class EnvRecord:
-    """The record of one environment, and how what its agents have gets into it.
+    """The record of one environment, and how what its agents have gets into it."""
 
-    Args:
-        team: the agents.
-        gave_masks: whether the environment has given any masks.
-        playing: the agents that play.
-
-    Attributes:
-        flat: ``(nbytes,)`` uint8: the record, the same array all the time.
-        fields (dict): views of its fields.
-        masks (Masks): where masks go.
-        has_state (bool): whether a state is carried.
-        lineup (Lineup): the agents that play.
-        entered (Lineup | None): those that the record is ready for.
-        marked (bool): whether the last step ended some agents' parts.
-    """
-
-    def __init__(self, team: Team, gave_masks: bool, playing: Iterable[Any]) -> None:
-        record = Record(team)
+    def __init__(self, team: Team, masks_received: bool, playing: Iterable[Any]) -> None:
+        record = RecordLayout(team)
         self.flat = np.zeros(record.dtype.itemsize, np.uint8)
         fields = self.fields = record.fields(self.flat, record.dtype)
         at: dict[int, tuple[SpaceRows, int]] = {
@@ -63,87 +48,70 @@ class EnvRecord:
             parts = [fields[name][np.newaxis] for name in record.state_names]
             self._state_rows = SpaceRows(record.state, parts, 1)
             self._state_row = self._state_rows.row(0, lambda value: value)
-        self.masks = Masks(team, fields, gave_masks)
-        self._infos = InfoJoiner(team, self.masks)
-        self._lineups = Lineups(record, self._rows, self._rewards, self.masks)
-        self.marked = False
-        self.play(playing)
+        self.masks = Masks(team, fields, masks_received)
+        self._infos = InfoMerger(team, self.masks)
+        self._agent_sets = AgentSetCache(record, self._rows, self._rewards, self.masks)
+        self.has_flags = False
+        self.set_agents(playing)
 
     # -- who plays --------------------------------------------------------------------
 
-    def play(self, agents: Iterable[Any]) -> None:
+    def set_agents(self, agents: Iterable[Any]) -> None:
         """Takes note of who plays; what they have is yet to come."""
-        self.lineup = self._lineups.of(agents)
-        self.entered: Lineup | None = None
+        self.agent_set = self._agent_sets.of(agents)
+        self.prepared_for: AgentSet | None = None
 
-    def enter(self, lineup: Lineup) -> None:
+    def prepare(self, agent_set: AgentSet) -> None:
         """Readies the record for what these agents do: all else in it is that of nobody."""
         self.flat[:] = 0
         fields = self.fields
-        fields["acted"][...] = fields["alive"][...] = lineup.playing
+        fields["acted"][...] = fields["alive"][...] = agent_set.active
         self.masks.begin()
-        self.marked = False
-        self.entered = lineup
+        self.has_flags = False
+        self.prepared_for = agent_set
 
     def start(self, agents: Iterable[Any], observations: Any) -> None:
-        """Stores what an episode starts from.
-
-        Args:
-            agents: those that play.
-            observations: by agent.
-
-        Raises:
-            BadValueError: one has no observation, or one that does not fit.
-        """
-        self.play(agents)
-        lineup = self.lineup
-        self.enter(lineup)
+        """Stores what an episode starts from."""
+        self.set_agents(agents)
+        agent_set = self.agent_set
+        self.prepare(agent_set)
         self.fields["acted"][...] = False
-        self.entered = None
-        for k, agent in enumerate(lineup.agents):
+        self.prepared_for = None
+        for k, agent in enumerate(agent_set.agents):
             if agent not in observations:
                 raise BadValueError(
                     f"agent {agent!r}: expected it in the observations that reset returned, for "
                     f"it is in agents, got {list(observations)}"
                 )
-            self._put_observation(lineup, k, observations[agent])
-        for agent, row in lineup.masked:
+            self._put_observation(agent_set, k, observations[agent])
+        for agent, row in agent_set.masked:
             self.masks.put(agent, row, observations[agent][MASK])
 
-    def change(self, living: Iterable[Any], observations: Any) -> None:
-        """Takes note that agents have ended, or have come.
-
-        Args:
-            living: those that play on.
-            observations: of the step, in which the newcomers may have theirs.
-        """
-        lineup = self.lineup
-        following = self._lineups.of(living)
-        if following is lineup:
+    def change_agents(self, living: Iterable[Any], observations: Any) -> None:
+        """Takes note that agents have ended, or have come."""
+        agent_set = self.agent_set
+        following = self._agent_sets.of(living)
+        if following is agent_set:
             return
-        self.fields["alive"][...] = following.playing
-        if not following.none.keys() <= lineup.none.keys():
-            self._welcome(following, lineup, observations)
-        self.lineup = following
-        self.entered = None
+        self.fields["alive"][...] = following.active
+        if not following.no_flags.keys() <= agent_set.no_flags.keys():
+            self._store_new_agents(following, agent_set, observations)
+        self.agent_set = following
+        self.prepared_for = None
 
-    def _welcome(self, lineup: Lineup, before: Lineup, observations: Any) -> None:
+    def _store_new_agents(self, agent_set: AgentSet, before: AgentSet, observations: Any) -> None:
         """Stores the observations that agents have who were not there before."""
-        for k, agent in enumerate(lineup.agents):
-            if agent not in before.none and agent in observations:
-                self._put_observation(lineup, k, observations[agent])
-        for agent, row in lineup.masked:
-            if agent not in before.none and agent in observations:
+        for k, agent in enumerate(agent_set.agents):
+            if agent not in before.no_flags and agent in observations:
+                self._put_observation(agent_set, k, observations[agent])
+        for agent, row in agent_set.masked:
+            if agent not in before.no_flags and agent in observations:
                 self.masks.put(agent, row, observations[agent][MASK])
 
     def check_ends(self, living: Iterable[Any]) -> None:
-        """Raises where all that are to play on were ended by the last step.
-
-        Raises:
-            BadValueError: so it is.
-        """
+        """Raises where all that are to play on were ended by the last step."""
         terminated, truncated = self._flags["terminated"], self._flags["truncated"]
-        if all(terminated[i] or truncated[i] for i in self._lineups.of(living).places):
+        if all(terminated[i] or truncated[i] for i in self._agent_sets.of(living).places):
             raise BadValueError(
                 "step: expected agents to be empty where all are terminated or truncated, for that "
                 f"is an episode's end, got {list(living)}"
@@ -152,91 +120,77 @@ class EnvRecord:
     # -- what they have ---------------------------------------------------------------
 
     def put(self, observations: Any, rewards: Any, terminated: Any, truncated: Any) -> None:
-        """Stores what came of a step of the agents that play.
-
-        Raises:
-            BadValueError: something is missing, or does not fit.
-        """
-        lineup = self.lineup
+        """Stores what came of a step of the agents that play."""
+        agent_set = self.agent_set
         try:
-            lineup.put(observations, rewards)
-            none = lineup.none
-            if terminated != none or truncated != none or self.marked:
-                self._mark(lineup, terminated, truncated)
-        except NOT_STORED:
-            self._put_each(lineup, observations, rewards, terminated, truncated)
-        for agent, mask_row in lineup.masked:
+            agent_set.put(observations, rewards)
+            no_flags = agent_set.no_flags
+            if terminated != no_flags or truncated != no_flags or self.has_flags:
+                self._store_flags(agent_set, terminated, truncated)
+        except STORE_ERRORS:
+            self._put_each(agent_set, observations, rewards, terminated, truncated)
+        for agent, mask_row in agent_set.masked:
             self.masks.put(agent, mask_row, observations[agent][MASK])
 
-    def joined(self, infos: Any) -> dict[Any, Any]:
-        """The infos of the agents that play as one dict, until the next step; masks are taken out.
-
-        Raises:
-            BadValueError: an info is no dict, or a mask is none.
-        """
-        if self.masks.have_come or type(infos) is not dict or any(infos.values()):
-            return self._infos.joined(self.lineup, infos)
+    def merge_infos(self, infos: Any) -> dict[Any, Any]:
+        """The infos of the agents that play as one dict, until the next step; masks are taken out."""
+        if self.masks.any_received or type(infos) is not dict or any(infos.values()):
+            return self._infos.merge_infos(self.agent_set, infos)
         return {}
 
-    def _mark(self, lineup: Lineup, terminated: Any, truncated: Any) -> None:
-        marked, self.marked = False, True  # what an error leaves is overwritten
+    def _store_flags(self, agent_set: AgentSet, terminated: Any, truncated: Any) -> None:
+        has_flags, self.has_flags = False, True  # what an error leaves is overwritten
         for name, flags in (("terminated", terminated), ("truncated", truncated)):
             stored = self._flags[name]
-            for agent, place in zip(lineup.agents, lineup.places, strict=True):
+            for agent, place in zip(agent_set.agents, agent_set.places, strict=True):
                 flag = flags[agent]
                 if type(flag) is not bool:
                     flag = _scalar(agent, name, flag, _BOOL)
                 stored[place] = flag
-                marked = marked or flag
-        self.marked = marked
+                has_flags = has_flags or flag
+        self.has_flags = has_flags
 
-    def _put_each(self, lineup: Lineup, *stepped: Any) -> None:
-        """Stores what the quick way did not take, agent by agent.
-
-        Raises:
-            BadValueError: something is missing, or does not fit.
-        """
+    def _put_each(self, agent_set: AgentSet, *stepped: Any) -> None:
+        """Stores what the quick way did not take, agent by agent."""
         for name, values in zip(_STEPPED, stepped, strict=True):
             if not isinstance(values, Mapping):
                 raise BadValueError(f"step: expected {name} by agent, got {describe(values)}")
-            for agent in lineup.agents:
+            for agent in agent_set.agents:
                 if agent not in values:
                     raise BadValueError(
                         f"agent {agent!r}: expected it in the {name} that step returned, for it "
                         f"was alive before, got {list(values)}"
                     )
         observations, rewards, terminated, truncated = stepped
-        for k, agent in enumerate(lineup.agents):
-            self._put_observation(lineup, k, observations[agent])
-            self._rewards[lineup.places[k]] = _scalar(agent, "reward", rewards[agent], _FLOAT)
-        self._mark(lineup, terminated, truncated)
+        for k, agent in enumerate(agent_set.agents):
+            self._put_observation(agent_set, k, observations[agent])
+            self._rewards[agent_set.places[k]] = _scalar(agent, "reward", rewards[agent], _FLOAT)
+        self._store_flags(agent_set, terminated, truncated)
 
-    def _put_observation(self, lineup: Lineup, k: int, observation: Any) -> None:
+    def _put_observation(self, agent_set: AgentSet, k: int, observation: Any) -> None:
         """Stores the observation of an agent, in the quick way if that takes it."""
-        place = lineup.places[k]
+        place = agent_set.places[k]
         try:
             self._rows[place][:] = observation
             return
-        except NOT_STORED:
+        except STORE_ERRORS:
             rows, i = self._observation_rows[place]
             row = rows.row(i, lambda value: value, strict=False)
         try:
             row[:] = observation
         except BadValueError as error:
-            raise BadValueError(f"agent {lineup.agents[k]!r}: its observation: {error}") from None
+            raise BadValueError(
+                f"agent {agent_set.agents[k]!r}: its observation: {error}"
+            ) from None
         self._rows[place] = row
-        lineup.take_row(lineup.agents[k], row)
+        agent_set.replace_row(agent_set.agents[k], row)
 
     def put_state(self, state: Any) -> None:
-        """Stores the environment's state.
-
-        Raises:
-            BadValueError: it does not fit.
-        """
+        """Stores the environment's state."""
         try:
             self._state_row[_ALL] = state
             return
-        except NOT_STORED:
+        except STORE_ERRORS:
             self._state_row = self._state_rows.row(0, lambda value: value, strict=False)
         try:
             self._state_row[:] = state
@@ -246,6 +200,6 @@ class EnvRecord:
 
 def _scalar(agent: Any, name: str, value: Any, dtype: np.dtype[Any]) -> Any:
     try:
-        return scalar_of(name, value, dtype)
+        return to_scalar(name, value, dtype)
     except BadValueError as error:
         raise BadValueError(f"agent {agent!r}: {error}") from None

@@ -20,10 +20,7 @@ class GymnasiumRows(VectorEnv[Any, Any, Any]):
 
     Infos have ``acted``, and ``action_mask`` where environments give masks. Where a row ended,
     ``final_obs`` has its last observation, and ``final_info`` its ``acted`` once more.
-
-    Args:
-        rows: the rows.
-    """  # noqa: D205  # a name too long for one line
+    """
 
     def __init__(self, rows: AgentRows) -> None:
         self._rows = rows
@@ -54,7 +51,7 @@ class GymnasiumRows(VectorEnv[Any, Any, Any]):
         if ended.any():
             final = np.full(self.num_envs, None, object)
             for i in np.flatnonzero(ended).tolist():
-                final[i] = row_of(rows.last, i)
+                final[i] = row_of(rows.final_obs, i)
             infos["final_obs"], infos["_final_obs"] = final, ended
             infos["final_info"] = {"acted": rows.acted & ended, "_acted": ended}
             infos["_final_info"] = ended

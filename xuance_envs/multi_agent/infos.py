@@ -10,14 +10,20 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.step_infos import LazyInfos, StepInfos
-from xuance_envs.engine.data.written_out import Cell, joiner
-from xuance_envs.multi_agent.lineups import NO_FORM, Lineup
-from xuance_envs.multi_agent.masks import NOT_STORED, Masks
+from xuance_envs.engine.data.unrolled_loops import Cell, make_nested_reader
+from xuance_envs.multi_agent.agent_sets import NO_INFO_TEMPLATE, AgentSet
+from xuance_envs.multi_agent.masks import STORE_ERRORS, Masks
 from xuance_envs.multi_agent.team import MASK, Team
 
-__all__ = ["InfoJoiner", "MultiAgentInfos", "common_name", "infos_by_agent", "own_key"]
+__all__ = [
+    "InfoMerger",
+    "MultiAgentInfos",
+    "infos_by_agent",
+    "original_info_key",
+    "shared_info_key",
+]
 
-_ENDS = ("reset_obs", "reset_info")
+_RESET_KEYS = ("reset_obs", "reset_info")
 _ALL = slice(None)
 _MAX_KEYS = 1000
 """How many keys of an agent's info are known."""
@@ -30,12 +36,6 @@ class MultiAgentInfos(LazyInfos):
     each that is alive, and beside these, under keys of their own, what an environment says that is
     no agent's. Masks of actions are not in it: they are the step's ``action_mask``. Looked at
     again, a dict is the same object; ``infos[i] = {...}`` replaces one.
-
-    Args:
-        infos: those of the vector environment below.
-        team: the agents.
-        acted: ``(n, A)`` bool: who acted.
-        alive: ``(n, A)`` bool: who is alive.
     """
 
     def __init__(
@@ -54,18 +54,7 @@ class MultiAgentInfos(LazyInfos):
         return not batch.rest and not any(layout.keys for layout in batch.layouts)
 
     def column(self, *path: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """One value of every environment's info, without building any dict.
-
-        Args:
-            *path: the agent and the key of its info, or the pair of both; or one key of what is no
-                agent's.
-
-        Returns:
-            ``(values, mask)``, both of shape ``(n,)``; ``mask`` says where there is such a value.
-
-        Raises:
-            KeyError: there is no such agent.
-        """
+        """One value of every environment's info, without building any dict."""
         if len(path) == 1 and isinstance(path[0], tuple):
             (path,) = path
         if len(path) == 1:
@@ -78,14 +67,7 @@ class MultiAgentInfos(LazyInfos):
         return self._infos.column(f"{self._team.agents.index(agent)}:{key}")
 
     def columns(self, key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """One key of every agent's info.
-
-        Args:
-            key: the key.
-
-        Returns:
-            ``(values, mask)``, both of shape ``(n, A)``: as :meth:`column` of each agent.
-        """
+        """One key of every agent's info."""
         found = [self.column(agent, key) for agent in self._team.agents]
         values, masks = zip(*found, strict=True)
         return np.stack(values, axis=1), np.stack(masks, axis=1)
@@ -111,33 +93,22 @@ class MultiAgentInfos(LazyInfos):
 def infos_by_agent(
     info: Mapping[Any, Any], team: Team, present: NDArray[np.bool_]
 ) -> dict[Any, Any]:
-    """An environment's infos as it gave them, of the one dict that records travel with.
-
-    Args:
-        info: that dict.
-        team: the agents.
-        present: ``(A,)`` bool: those that have an info, be it empty.
-    """
+    """An environment's infos as it gave them, of the one dict that records travel with."""
     by_agent: dict[Any, Any] = {}
     if team.infos_by_agent:
         for place in np.flatnonzero(present).tolist():
             by_agent[team.agents[place]] = {}
     for name, value in info.items():
-        whose, key = _parted(name)
-        if whose is not None and whose >= 0:
-            by_agent.setdefault(team.agents[whose], {})[key] = value
-        elif key not in _ENDS:
+        agent_index, key = _split_key(name)
+        if agent_index is not None and agent_index >= 0:
+            by_agent.setdefault(team.agents[agent_index], {})[key] = value
+        elif key not in _RESET_KEYS:
             by_agent[key] = value
     return by_agent
 
 
-class InfoJoiner:
-    """Makes one dict of the infos of all agents, whose keys tell the agents; masks are taken out.
-
-    Args:
-        team: the agents.
-        masks: where the masks in infos go.
-    """
+class InfoMerger:
+    """Makes one dict of the infos of all agents, whose keys tell the agents; masks are taken out."""
 
     def __init__(self, team: Team, masks: Masks) -> None:
         self._masks = masks
@@ -145,67 +116,61 @@ class InfoJoiner:
         # By agent, what the keys of its info become in the dict of all; its mask's is MASK.
         self._names: dict[Any, dict[Any, Any]] = {agent: {} for agent in team.agents}
 
-    def joined(self, lineup: Lineup, infos: Any) -> dict[Any, Any]:
-        """The infos of a step or a reset as one dict, which is good until the next one.
-
-        Args:
-            lineup: the agents that have one.
-            infos: by agent.
-
-        Raises:
-            BadValueError: an info is no dict, or a mask is none.
-        """
-        had_masks, store, joined = lineup.info_form
-        if had_masks is self._masks.have_come:
+    def merge_infos(self, agent_set: AgentSet, infos: Any) -> dict[Any, Any]:
+        """The infos of a step or a reset as one dict, which is good until the next one."""
+        had_masks, store, merge_infos = agent_set.info_template
+        if had_masks is self._masks.any_received:
             try:
                 if store(infos):
-                    return joined  # type: ignore[no-any-return]
-            except NOT_STORED:
+                    return merge_infos  # type: ignore[no-any-return]
+            except STORE_ERRORS:
                 pass  # not of the form that they had
-        return self._joined_anew(lineup, infos)
+        return self._merge_new_form(agent_set, infos)
 
-    def _joined_anew(self, lineup: Lineup, infos: Any) -> dict[Any, Any]:
+    def _merge_new_form(self, agent_set: AgentSet, infos: Any) -> dict[Any, Any]:
         """Takes infos of another form than the last ones of these agents had."""
         if not isinstance(infos, Mapping):
             raise BadValueError(f"expected infos by agent, got {describe(infos)}")
-        joined: dict[Any, Any] = {}
+        merge_infos: dict[Any, Any] = {}
         for agent, info in infos.items():
-            self._join(agent, info, joined)
-        if self._masks.have_come:
-            for agent, place in zip(lineup.agents, lineup.places, strict=True):
+            self._merge_agent_info(agent, info, merge_infos)
+        if self._masks.any_received:
+            for agent, place in zip(agent_set.agents, agent_set.places, strict=True):
                 if MASK not in (infos.get(agent) or ()):
                     self._masks.allow_all(place)
-        lineup.info_changes += 1
-        if lineup.info_changes & (lineup.info_changes - 1) == 0:  # ever rarer: all may be new ones
-            lineup.info_form = self._form(lineup, infos, joined)
-        return joined
+        agent_set.info_template_misses += 1
+        if (
+            agent_set.info_template_misses & (agent_set.info_template_misses - 1) == 0
+        ):  # ever rarer: all may be new ones
+            agent_set.info_template = self._make_template(agent_set, infos, merge_infos)
+        return merge_infos
 
-    def _form(
-        self, lineup: Lineup, infos: Mapping[Any, Any], joined: dict[Any, Any]
+    def _make_template(
+        self, agent_set: AgentSet, infos: Mapping[Any, Any], merge_infos: dict[Any, Any]
     ) -> tuple[bool | None, Any, Any]:
         """Where what comes in infos of the same form goes, if nothing else has to be done then."""
         masks = self._masks
-        if infos.keys() != lineup.none.keys() or None in infos.values():
-            return NO_FORM
+        if infos.keys() != agent_set.no_flags.keys() or None in infos.values():
+            return NO_INFO_TEMPLATE
         cells_of: dict[Any, list[Cell]] = {}
         for agent, info in infos.items():
             place = self._place[agent]
-            if masks.have_come and MASK not in info and masks.is_in_info(place):
-                return NO_FORM
+            if masks.any_received and MASK not in info and masks.is_in_info(place):
+                return NO_INFO_TEMPLATE
             cells = cells_of[agent] = []
             for key, value in info.items():
                 name = self._names[agent][key]
                 if name is MASK:
-                    cells.append((key, masks.rows[place].place_for(value), _ALL))
+                    cells.append((key, masks.rows[place].buffer_for(value), _ALL))
                 else:
-                    cells.append((key, joined, name))
-        store = joiner(cells_of)
-        return NO_FORM if store is None else (masks.have_come, store, joined)
+                    cells.append((key, merge_infos, name))
+        store = make_nested_reader(cells_of)
+        return NO_INFO_TEMPLATE if store is None else (masks.any_received, store, merge_infos)
 
-    def _join(self, agent: Any, info: Any, joined: dict[Any, Any]) -> None:
+    def _merge_agent_info(self, agent: Any, info: Any, merge_infos: dict[Any, Any]) -> None:
         place = self._place.get(agent)
         if place is None:
-            joined[common_name(agent)] = info
+            merge_infos[shared_info_key(agent)] = info
             return
         if info is None:  # as some environments have it in place of an empty one
             return
@@ -226,20 +191,20 @@ class InfoJoiner:
                 assert row is not None
                 self._masks.put(agent, row, value)
             else:
-                joined[names[key]] = value
+                merge_infos[names[key]] = value
 
 
-def common_name(key: Any) -> Any:
+def shared_info_key(key: Any) -> Any:
     """What a key that is no agent's becomes in the dict of all."""
     return f":{key}" if isinstance(key, str) else (-1, key)
 
 
-def own_key(name: Any) -> Any:
+def original_info_key(name: Any) -> Any:
     """The key that an environment gave, of one in the dict that records travel with."""
-    return _parted(name)[1]
+    return _split_key(name)[1]
 
 
-def _parted(name: Any) -> tuple[int | None, Any]:
+def _split_key(name: Any) -> tuple[int | None, Any]:
     """The place of the agent that a key is of, None if of none, and the key."""
     if isinstance(name, tuple):
         place, key = name

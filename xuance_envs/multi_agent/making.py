@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from xuance_envs.multi_agent.adapting import Seeded, agents_env
+from xuance_envs.multi_agent.adapters import SeededEnv, agents_env
 from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.team import Groups
@@ -61,13 +61,13 @@ def make_multi_agent_vec(
     num_envs = operator.index(num_envs)
     if num_envs < 1:
         raise ValueError(f"num_envs: expected at least 1, got {num_envs}")
-    make_env = partial(_maker_of(env) if isinstance(env, str) else env, **env_kwargs)
+    make_env = partial(_env_constructor(env) if isinstance(env, str) else env, **env_kwargs)
     seeds: list[int | None] = [None] * num_envs
     if seed is not None:
         first = checked_seed("seed", seed)
         seeds = [first + i for i in range(num_envs)]
     return MultiAgentVecEnv(
-        [make_env if each is None else partial(_seeded, make_env, each) for each in seeds],
+        [make_env if each is None else partial(_make_seeded, make_env, each) for each in seeds],
         backend=backend,
         groups=groups,
         state=state,
@@ -100,13 +100,13 @@ def make_agents_env(
         ImportError: there is no such module.
         BadValueError: it is no such environment, or cannot be carried.
     """
-    make_env: Callable[[], Any] = partial(_maker_of(name), **env_kwargs)
+    make_env: Callable[[], Any] = partial(_env_constructor(name), **env_kwargs)
     if env_seed is not None:
-        make_env = partial(_seeded, make_env, env_seed)
+        make_env = partial(_make_seeded, make_env, env_seed)
     return agents_env(make_env, groups, state, action_mask)
 
 
-def _maker_of(name: str) -> Callable[..., Any]:
+def _env_constructor(name: str) -> Callable[..., Any]:
     package, colon, world = name.partition(":")
     if not (package and colon and world):
         registered = f": partial(pettingzoo.make, 'parallel', {name!r})" if "/" in name else ""
@@ -118,13 +118,13 @@ def _maker_of(name: str) -> Callable[..., Any]:
     module = importlib.import_module(f"{package}.{world}")
     for function in ("parallel_env", "env"):
         if callable(getattr(module, function, None)):
-            return partial(_made_by, module.__name__, function)
+            return partial(_construct, module.__name__, function)
     raise ValueError(f"env: expected a module with parallel_env or env, got {module.__name__}")
 
 
-def _made_by(module: str, function: str, **kwargs: Any) -> Any:
+def _construct(module: str, function: str, **kwargs: Any) -> Any:
     return getattr(importlib.import_module(module), function)(**kwargs)
 
 
-def _seeded(make_env: Callable[[], Any], seed: int) -> Seeded:
-    return Seeded(make_env(), seed)
+def _make_seeded(make_env: Callable[[], Any], seed: int) -> SeededEnv:
+    return SeededEnv(make_env(), seed)

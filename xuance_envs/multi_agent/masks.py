@@ -14,22 +14,18 @@ from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row
 from xuance_envs.multi_agent.team import MASK, Team
 
-__all__ = ["NOT_STORED", "MaskRow", "Masks"]
+__all__ = ["STORE_ERRORS", "MaskRow", "Masks"]
 
 _ALL = slice(None)
 
-NOT_STORED = (
+STORE_ERRORS = (
     *(TypeError, ValueError, NotImplementedError, LookupError, DeprecationWarning, struct.error),
 )
 """What tells that a quick way of storing does not take a value, or that an agent has none."""
 
 
 class MaskRow:
-    """The place of one mask.
-
-    Args:
-        array: ``(n,)`` bool.
-    """
+    """The place of one mask."""
 
     __slots__ = ("_array", "_view")
 
@@ -38,7 +34,7 @@ class MaskRow:
         # Takes an array of as many bools, and nothing else.
         self._view = memoryview(array)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
 
-    def place_for(self, mask: Any) -> Row:
+    def buffer_for(self, mask: Any) -> Row:
         """What most quickly takes masks like one, and refuses what it does not take."""
         if type(mask) is np.ndarray and mask.dtype == np.bool_:
             return self._view
@@ -52,14 +48,7 @@ class MaskRow:
         self._array[...] = True
 
     def put(self, mask: Any) -> None:
-        """Stores a mask: what is not 0 is allowed. None allows every action.
-
-        Args:
-            mask: of as many bools or numbers, or a tuple of such masks, one after the other.
-
-        Raises:
-            BadValueError: it has another length, or is none.
-        """
+        """Stores a mask: what is not 0 is allowed. None allows every action."""
         if type(mask) is np.ndarray and mask.dtype == np.bool_:
             try:
                 self._view[_ALL] = mask  # type: ignore[call-overload]  # as above
@@ -83,23 +72,12 @@ class MaskRow:
 
 
 class Masks:
-    """The masks of all agents, in one record.
+    """The masks of all agents, in one record."""
 
-    Args:
-        team: the agents.
-        fields: of the record.
-        have_come: whether the environment has given any.
-
-    Attributes:
-        rows (dict[int, MaskRow]): by the place of an agent, where its mask goes.
-        in_observations (set[int]): the places of those whose observations have theirs.
-        have_come (bool): see above.
-    """
-
-    def __init__(self, team: Team, fields: Mapping[str, NDArray[Any]], have_come: bool) -> None:
+    def __init__(self, team: Team, fields: Mapping[str, NDArray[Any]], any_received: bool) -> None:
         self.rows: dict[int, MaskRow] = {}
         self.in_observations: set[int] = set()
-        self.have_come = have_come
+        self.any_received = any_received
         self._told = fields["gives_masks"]
         self._of_groups: list[NDArray[np.bool_]] = []
         for group in team.groups:
@@ -116,22 +94,18 @@ class Masks:
 
     def begin(self) -> None:
         """Allows every action, in a record of zeros."""
-        self._told[...] = self.have_come
+        self._told[...] = self.any_received
         for masks in self._of_groups:
             masks[...] = True
 
     def put(self, agent: Any, row: MaskRow, mask: Any) -> None:
-        """Stores the mask of an agent.
-
-        Raises:
-            BadValueError: it is none; says whose it is.
-        """
+        """Stores the mask of an agent."""
         try:
             row.put(mask)
         except BadValueError as error:
             raise BadValueError(f"agent {agent!r}: its {MASK}: {error}") from None
-        if not self.have_come:
-            self._told[...] = self.have_come = True
+        if not self.any_received:
+            self._told[...] = self.any_received = True
 
     def is_in_info(self, place: int) -> bool:
         """Whether the mask of an agent, if it has one, is in its info."""

@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
-from xuance_envs.multi_agent.actions import AgentActions
-from xuance_envs.multi_agent.adapting import agents_env
-from xuance_envs.multi_agent.record import ObservationRecord, Record
+from xuance_envs.multi_agent.adapters import agents_env
+from xuance_envs.multi_agent.agent_actions import AgentActions
+from xuance_envs.multi_agent.record_layout import ObservationRecord, RecordLayout
 from xuance_envs.multi_agent.step import MultiAgentStep, StepReader
 from xuance_envs.multi_agent.team import Groups, Team
 from xuance_envs.state.env_states import EnvStates
@@ -20,14 +20,14 @@ from xuance_envs.tuning import backend_class, backend_for
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_recipe, env_indices
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
-from xuance_envs.vector_envs.wrapper import AroundVecEnv
+from xuance_envs.vector_envs.wrapper import VecEnvDelegate
 
 __all__ = ["MultiAgentVecEnv"]
 
 BACKENDS = ("auto", "dummy", "subproc", "ray")
 
 
-class MultiAgentVecEnv(AroundVecEnv):
+class MultiAgentVecEnv(VecEnvDelegate):
     """Many environments with many agents each.
 
     The environments are PettingZoo's parallel ones, its turn-based ones where their agents can act
@@ -138,7 +138,7 @@ class MultiAgentVecEnv(AroundVecEnv):
 
         Args:
             vec_env: a vector environment of
-                :func:`~xuance_envs.multi_agent.adapting.agents_env`, or a
+                :func:`~xuance_envs.multi_agent.adapters.agents_env`, or a
                 :class:`~xuance_envs.remote.remote_vec_env.RemoteVecEnv` of what a server has with
                 ``--multi-agent``; closed with this one.
             action_mask: as above.
@@ -160,7 +160,7 @@ class MultiAgentVecEnv(AroundVecEnv):
             )
         self.vec_env = vec_env
         self._team: Team = space.team
-        self.record = Record(self._team)
+        self.record = RecordLayout(self._team)
         self.num_envs = vec_env.num_envs
         self.agents = self._team.agents
         self.num_agents = len(self.agents)
@@ -208,7 +208,7 @@ class MultiAgentVecEnv(AroundVecEnv):
     def environments(self) -> list[Any]:
         """The environments, where they are in this process; none elsewhere, or once closed."""
         vec_env = self.vec_env
-        return [env.adapted for env in vec_env.envs] if isinstance(vec_env, DummyVecEnv) else []
+        return [env.source_env for env in vec_env.envs] if isinstance(vec_env, DummyVecEnv) else []
 
     # -- all at a time ----------------------------------------------------------------
 

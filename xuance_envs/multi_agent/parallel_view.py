@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from xuance_envs.multi_agent.actions import AgentActions
+from xuance_envs.multi_agent.agent_actions import AgentActions
 from xuance_envs.multi_agent.infos import infos_by_agent
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.team import MASK

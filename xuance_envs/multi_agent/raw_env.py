@@ -188,7 +188,7 @@ class XuanCeMultiAgentEnvWrapper:
         observations, info = self.env.reset(**kwargs)
         self._episode_step = 0
         self._episode_score = dict.fromkeys(self.env.agents, 0.0)
-        return observations, self._told(info)
+        return observations, self._with_episode_info(info)
 
     def step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, Any, dict[Any, Any]]:
         """Takes the actions of all agents."""
@@ -196,9 +196,9 @@ class XuanCeMultiAgentEnvWrapper:
         self._episode_step += 1
         for agent, reward in rewards.items():
             self._episode_score[agent] += reward
-        return observations, rewards, terminated, truncated, self._told(info)
+        return observations, rewards, terminated, truncated, self._with_episode_info(info)
 
-    def _told(self, info: Mapping[Any, Any]) -> dict[Any, Any]:
+    def _with_episode_info(self, info: Mapping[Any, Any]) -> dict[Any, Any]:
         return {
             **info,
             "episode_step": self._episode_step,

@@ -20,10 +20,7 @@ class SB3Rows(VecEnv):
 
     Infos have ``acted``, and where a row ended ``terminal_observation``, ``TimeLimit.truncated``
     and ``episode`` with its return and length; padding has no ``episode``.
-
-    Args:
-        rows: the rows.
-    """  # noqa: D205  # a name too long for one line
+    """
 
     def __init__(self, rows: AgentRows) -> None:
         self._rows = rows
@@ -55,7 +52,7 @@ class SB3Rows(VecEnv):
         dones = rows.terminated | rows.truncated
         for i in np.flatnonzero(dones).tolist():
             info = infos[i]
-            info["terminal_observation"] = row_of(rows.last, i)
+            info["terminal_observation"] = row_of(rows.final_obs, i)
             info["TimeLimit.truncated"] = bool(rows.truncated[i] and not rows.terminated[i])
             if rows.acted[i]:
                 info["episode"] = {"r": float(self._returns[i]), "l": int(self._lengths[i])}

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.step_arrays import as_float32
-from xuance_envs.engine.data.step_infos import Ends, StepInfos
+from xuance_envs.engine.data.step_infos import EpisodeEnds, StepInfos
 from xuance_envs.multi_agent.infos import MultiAgentInfos
-from xuance_envs.multi_agent.record import Record
+from xuance_envs.multi_agent.record_layout import RecordLayout
 
 __all__ = ["MultiAgentStart", "MultiAgentStep", "StepReader"]
 
@@ -141,7 +141,7 @@ class StepReader:
         alive: ``(num_envs, A)`` bool: whose actions come next.
     """
 
-    def __init__(self, record: Record, num_envs: int, action_mask: bool | str) -> None:
+    def __init__(self, record: RecordLayout, num_envs: int, action_mask: bool | str) -> None:
         self._record = record
         self._team = record.team
         self._shows_masks: bool | None = None if action_mask == "auto" else bool(action_mask)
@@ -194,7 +194,7 @@ class StepReader:
         _, ends = infos.parts
         if ends is not None and truncated.any():
             over = terminated | truncated
-            records = self._without_the_lost(records, truncated)
+            records = self._truncate_failed_envs(records, truncated)
         return self._read(records, over, infos, ends, envs)
 
     def _read(
@@ -202,7 +202,7 @@ class StepReader:
         records: NDArray[np.uint8],
         over: NDArray[np.bool_],
         infos: StepInfos,
-        ends: Ends | None,
+        ends: EpisodeEnds | None,
         envs: NDArray[np.intp] | None,
     ) -> MultiAgentStep:
         record = self._record
@@ -233,8 +233,8 @@ class StepReader:
             envs,
         )
 
-    def _first(self, ends: Ends) -> MultiAgentStart:
-        envs, reset_infos = ends.taken()
+    def _first(self, ends: EpisodeEnds) -> MultiAgentStart:
+        envs, reset_infos = ends.resets()
         batch = self._record.structured(np.stack(ends.observations(envs)))
         alive = self.alive[envs] = batch["alive"]
         return MultiAgentStart(
@@ -246,7 +246,7 @@ class StepReader:
             MultiAgentInfos(StepInfos(reset_infos, envs), self._team, alive, alive),
         )
 
-    def _without_the_lost(
+    def _truncate_failed_envs(
         self, records: NDArray[np.uint8], lost: NDArray[np.bool_]
     ) -> NDArray[np.uint8]:
         """A copy in which the agents of environments that lost their worker are cut off.

@@ -10,7 +10,7 @@ from gymnasium import Space, spaces
 
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout
 
-__all__ = ["MASK", "Group", "Groups", "Team", "mask_size", "team_of"]
+__all__ = ["MASK", "Group", "Groups", "Team", "build_team", "mask_size"]
 
 MASK = "action_mask"
 """The key under which environments have the mask of an agent's actions."""
@@ -21,16 +21,7 @@ Groups = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class Group:
-    """Agents with equal spaces.
-
-    Attributes:
-        name: of the group.
-        agents: their ids, in the team's order.
-        places: where they are in the team.
-        observation_space: of one of them.
-        action_space: of one of them.
-        mask: how many actions a mask is about; None where no masks are carried.
-    """
+    """Agents with equal spaces."""
 
     name: str
     agents: tuple[Any, ...]
@@ -42,18 +33,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Team:
-    """The agents of an environment.
-
-    Attributes:
-        agents: their ids, as ``possible_agents`` has them.
-        observation_spaces: of each agent, its own: spaces have generators.
-        action_spaces: likewise.
-        groups: each agent is in one.
-        is_one: whether their arrays are given as they are, not by group.
-        state_space: of the environment's state; None where none is carried.
-        infos_by_agent: whether each agent has an info of its own, as PettingZoo's have; XuanCe's
-            environments have one.
-    """
+    """The agents of an environment."""
 
     agents: tuple[Any, ...]
     observation_spaces: tuple[Space[Any], ...]
@@ -73,7 +53,7 @@ class Team:
         return f"<{groups}{state}>"
 
 
-def team_of(
+def build_team(
     agents: Sequence[Hashable],
     observation_spaces: Mapping[Any, Space[Any]],
     action_spaces: Mapping[Any, Space[Any]],
@@ -82,22 +62,7 @@ def team_of(
     masks: bool | str,
     infos_by_agent: bool,
 ) -> Team:
-    """Describes agents.
-
-    Args:
-        agents: their ids.
-        observation_spaces: by agent.
-        action_spaces: by agent.
-        state_space: what is carried of a state; None for nothing.
-        groups: by name, which agents are together; None puts those with equal spaces together.
-        masks: whether masks of actions are carried: False, or True or ``"auto"`` for those of
-            actions that can be masked.
-        infos_by_agent: as :class:`Team` has it.
-
-    Raises:
-        BadValueError: there are none, they have spaces that cannot be carried, or the groups are
-            not of these agents.
-    """
+    """Describes agents."""
     if not agents:
         raise BadValueError("expected at least one agent in possible_agents, got none")
     if len(set(agents)) != len(agents):
@@ -110,7 +75,7 @@ def team_of(
     if groups is None:
         named = _by_spaces(agents, observation_spaces, action_spaces)
     else:
-        named = _as_told(groups, agents, observation_spaces, action_spaces)
+        named = _by_given_groups(groups, agents, observation_spaces, action_spaces)
     place = {agent: i for i, agent in enumerate(agents)}
     return Team(
         tuple(agents),
@@ -175,14 +140,18 @@ def _by_spaces(
     return named
 
 
-def _as_told(
+def _by_given_groups(
     groups: Groups,
     agents: Sequence[Any],
     observation_spaces: Mapping[Any, Space[Any]],
     action_spaces: Mapping[Any, Space[Any]],
 ) -> dict[str, list[Any]]:
-    told = [agent for members in groups.values() for agent in members]
-    if len(told) != len(agents) or set(told) != set(agents) or not all(groups.values()):
+    grouped_agents = [agent for members in groups.values() for agent in members]
+    if (
+        len(grouped_agents) != len(agents)
+        or set(grouped_agents) != set(agents)
+        or not all(groups.values())
+    ):
         raise BadValueError(
             f"groups: expected each of the agents {list(agents)} in one group, and no group "
             f"without any, got { {name: list(members) for name, members in groups.items()} }"

@@ -135,7 +135,7 @@ class XuanCeVecMultiAgentEnv:
         )
         truncated = (step.episode_over & step.truncated.any(axis=1)).tolist()
         if step.first is not None:
-            self._add_firsts(step.first)
+            self._add_reset_infos(step.first)
         dicts = self._dicts
         infos = list(self.buf_info)
         return (
@@ -168,7 +168,7 @@ class XuanCeVecMultiAgentEnv:
             info["state"] = state
         self.buf_info = infos
 
-    def _add_firsts(self, first: MultiAgentStart) -> None:
+    def _add_reset_infos(self, first: MultiAgentStart) -> None:
         """Adds what the next episodes start from to the infos of those that ended."""
         observations = self._by_agent(first.obs)
         masks = self._masks(first)
@@ -315,8 +315,8 @@ class _Battles(XuanCeVecMultiAgentEnv):
         self.battles_game = np.zeros(self.num_envs, np.int32)
         self.battles_won = np.zeros(self.num_envs, np.int32)
 
-    def _add_firsts(self, first: MultiAgentStart) -> None:
-        super()._add_firsts(first)
+    def _add_reset_infos(self, first: MultiAgentStart) -> None:
+        super()._add_reset_infos(first)
         for env in first.env_ids.tolist():
             self.battles_game[env] += 1
             self._count(env, self.buf_info[env])

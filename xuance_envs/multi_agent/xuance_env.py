@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs._override import override
 from xuance_envs.engine.data.space_layout import BadValueError, describe
-from xuance_envs.engine.group.single_env import scalar_of
+from xuance_envs.engine.group.single_env import to_scalar
 from xuance_envs.multi_agent.agents_env import AgentsEnv
-from xuance_envs.multi_agent.infos import common_name
+from xuance_envs.multi_agent.infos import shared_info_key
 from xuance_envs.multi_agent.team import Groups, Team
 
 __all__ = ["XuanCeAgentsEnv"]
 
 _BOOL = np.dtype(np.bool_)
 
-OWN_INFO = ("agent_mask", "avail_actions", "state", "episode_step", "episode_score")
+WRAPPER_INFO_KEYS = ("agent_mask", "avail_actions", "state", "episode_step", "episode_score")
 """What XuanCe's wrapper adds to infos, and whoever has many of them knows by itself."""
 
 
@@ -40,27 +41,27 @@ class XuanCeAgentsEnv(AgentsEnv):
     def _team(self, groups: Groups | None, state: bool | str, masks: bool | str) -> Team:
         env = self.env
         spaces = env.observation_space, env.action_space
-        return self._described(list(env.agents), *spaces, groups, state, masks)
+        return self._build_team(list(env.agents), *spaces, groups, state, masks)
 
-    def _living(self) -> Any:
-        return self.described.agents
+    def _live_agents(self) -> Any:
+        return self.team.agents
 
+    @override
     def reset(self, **given: Any) -> tuple[NDArray[np.uint8], dict[Any, Any]]:
-        """See :class:`~xuance_envs.multi_agent.agents_env.AgentsEnv`."""
         result = super().reset(**given)
         fields = self._record.fields
-        fields["alive"][...] = fields["agent_mask"][...] = self._mask_of_agents()
+        fields["alive"][...] = fields["agent_mask"][...] = self._agent_mask()
         return result
 
+    @override
     def step(self, action: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], float, bool, bool, Any]:
-        """See :class:`~xuance_envs.multi_agent.agents_env.AgentsEnv`."""
         record = self._record
         fields = record.fields
         acted = fields["alive"].copy()
-        lineup = record.lineup
-        if lineup is not record.entered:
-            record.enter(lineup)
-        result = self.env.step(lineup.actions(action))
+        agent_set = record.agent_set
+        if agent_set is not record.prepared_for:
+            record.prepare(agent_set)
+        result = self.env.step(agent_set.actions(action))
         try:
             observations, rewards, terminated, truncated, info = result
         except (TypeError, ValueError):
@@ -69,20 +70,20 @@ class XuanCeAgentsEnv(AgentsEnv):
                 f"got {describe(result)}"
             ) from None
         if type(truncated) is not bool:
-            truncated = bool(scalar_of("truncated", truncated, _BOOL))
-        every = dict.fromkeys(lineup.agents, truncated)
+            truncated = bool(to_scalar("truncated", truncated, _BOOL))
+        every = dict.fromkeys(agent_set.agents, truncated)
         record.put(observations, rewards, terminated, every)
-        joined = self._joined(info)
+        joined = self._merge_infos(info)
         over = truncated or bool(fields["terminated"].all())
         fields["acted"][...] = acted
-        fields["agent_mask"][...] = self._mask_of_agents()
+        fields["agent_mask"][...] = self._agent_mask()
         fields["alive"][...] = False if over else fields["agent_mask"]
         if record.has_state:
             record.put_state(self._state())
         return record.flat, 0.0, over, False, joined
 
+    @override
     def xuance_infos(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """See :class:`~xuance_envs.multi_agent.agents_env.AgentsEnv`."""
         env = self.env
         infos = [
             getattr(env, name) if hasattr(env, name) else getattr(env, f"get_{name}")()
@@ -90,24 +91,28 @@ class XuanCeAgentsEnv(AgentsEnv):
         ]
         return infos[0], infos[1]
 
-    def _mask_of_agents(self) -> Any:
+    def _agent_mask(self) -> Any:
         """Which agents are alive."""
-        alive = _asked(self.env, "agent_mask")
-        return True if alive is None else [bool(alive[agent]) for agent in self.described.agents]
+        alive = _method_or_attribute(self.env, "agent_mask")
+        return True if alive is None else [bool(alive[agent]) for agent in self.team.agents]
 
-    def _joined(self, infos: Any) -> dict[Any, Any]:
+    def _merge_infos(self, infos: Any) -> dict[Any, Any]:
         if not isinstance(infos, Mapping):
             raise BadValueError(f"expected an info that is a dict, got {describe(infos)}")
         masks = self._record.masks
-        given = _asked(self.env, "avail_actions") if masks.rows else None
+        given = _method_or_attribute(self.env, "avail_actions") if masks.rows else None
         if given is not None:
             for place, row in masks.rows.items():
-                agent = self.described.agents[place]
+                agent = self.team.agents[place]
                 masks.put(agent, row, given[agent])
-        return {common_name(key): value for key, value in infos.items() if key not in OWN_INFO}
+        return {
+            shared_info_key(key): value
+            for key, value in infos.items()
+            if key not in WRAPPER_INFO_KEYS
+        }
 
 
-def _asked(env: Any, name: str) -> Any:
+def _method_or_attribute(env: Any, name: str) -> Any:
     """What an environment says, which is a method of XuanCe's environments and not of wrappers."""
     value = getattr(env, name, None)
     return value() if callable(value) else value

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Response
-from fastapi import Request as HttpRequest
+from fastapi import Request as StarletteRequest
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -20,77 +20,76 @@ from starlette.routing import Route
 from xuance_envs._version import __version__
 from xuance_envs.remote import commands, messages
 from xuance_envs.remote.access.tokens import Owner
+from xuance_envs.remote.env_host import EnvHost
 from xuance_envs.remote.failures import EnvsFailedError, RefusedError, refusal_of
-from xuance_envs.remote.host import Host
-from xuance_envs.remote.hosted_vec_env import HostedVecEnv, Wanted
+from xuance_envs.remote.hosted_vec_env import HostedEnvConfig, HostedVecEnv
 from xuance_envs.remote.metrics import Metrics
-from xuance_envs.remote.observed import OWNER
 from xuance_envs.remote.openapi import REFUSALS, add_descriptions
-from xuance_envs.remote.serving.admission import Account, Accounts, slowed
-from xuance_envs.remote.serving.replies import LARGE, Replies
-from xuance_envs.remote.serving.requests import FORMS, SMALL, Head, Reply, Request, refused
+from xuance_envs.remote.request_log import OWNER_KEY
+from xuance_envs.remote.serving.admission import Account, Accounts, throttle
+from xuance_envs.remote.serving.large_replies import LARGE_REPLY, LargeReplies
+from xuance_envs.remote.serving.requests import (
+    CONTENT_TYPES,
+    SMALL_BODY,
+    Reply,
+    Request,
+    RequestHead,
+    refused,
+)
 from xuance_envs.remote.sessions import Session, Sessions
 from xuance_envs.remote.settings import Settings
 from xuance_envs.remote.wire.bounds import TooManyNodesError
-from xuance_envs.remote.wire.forms import Form, dumps, loads
+from xuance_envs.remote.wire.constants import API_PREFIX, PROTOCOL_VERSION
+from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
 from xuance_envs.remote.wire.nodes import WireError
-from xuance_envs.remote.wire.protocol import API, PROTOCOL
 from xuance_envs.remote.wire.values import from_client
 
 __all__ = ["Api"]
 
 logger = logging.getLogger("xuance_envs")
 
-M = TypeVar("M", bound=messages.Request)
-S = TypeVar("S", bound=messages.SessionRequest)
+M = TypeVar("M", bound=messages.RequestModel)
+S = TypeVar("S", bound=messages.SessionRequestModel)
 T = TypeVar("T")
 
-Answering = Callable[[Request, Account], Awaitable[Reply]]
+Handler = Callable[[Request, Account], Awaitable[Reply]]
 
-SHORT = 1024
+MAX_INLINE_BODY = 1024
 """Bytes of a body up to which it stands for itself where it is compared with another one."""
 
 CALL_FIELDS = ("operation", "name", "args", "kwargs", "values", "mode")
 
 
 class Api:
-    """What the routes do.
-
-    Args:
-        settings: the server's.
-
-    Attributes:
-        sessions: all there are.
-        metrics: what is counted.
-    """
+    """What the routes do."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._limits = settings.limits
         self.metrics = Metrics()
-        self.replies = Replies(settings.limits)
+        self.replies = LargeReplies(settings.limits)
         self.accounts = Accounts(settings)
         self.sessions = Sessions(settings, self.metrics, self.replies)
-        self.posts: dict[str, tuple[Answering, type[messages.Request]]] = {
-            f"{API}/session/create": (self.create_session, messages.CreateSession),
-            f"{API}/episode/create": (self.create_episodes, messages.CreateEpisodes),
-            f"{API}/episode/vectorized_reset": (self.reset, messages.Reset),
-            f"{API}/episode/vectorized_step": (self.step, messages.Step),
-            f"{API}/episode/call": (self.call, messages.Call),
-            f"{API}/episode/states": (self.states, messages.States),
-            f"{API}/episode/statistics": (self.statistics, messages.Statistics),
+        self.post_routes: dict[str, tuple[Handler, type[messages.RequestModel]]] = {
+            f"{API_PREFIX}/session/create": (self.create_session, messages.CreateSession),
+            f"{API_PREFIX}/episode/create": (self.create_episodes, messages.CreateEpisodes),
+            f"{API_PREFIX}/episode/vectorized_reset": (self.reset, messages.Reset),
+            f"{API_PREFIX}/episode/vectorized_step": (self.step, messages.Step),
+            f"{API_PREFIX}/episode/call": (self.call, messages.Call),
+            f"{API_PREFIX}/episode/states": (self.states, messages.States),
+            f"{API_PREFIX}/episode/statistics": (self.statistics, messages.Statistics),
         }
         # Two, because each holds the interpreter most of the time.
         self._decoders = ThreadPoolExecutor(2, "xuance_envs-decode")
 
     def add_to(self, app: FastAPI) -> None:
         """Adds the routes and the answers to what goes wrong."""
-        for path in self.posts:
+        for path in self.post_routes:
             # Plain ones, because FastAPI's own would decode JSON only.
             app.router.routes.append(Route(path, self._answer_http, methods=["POST"]))
-        app.add_api_route(f"{API}/version", self.version, methods=["GET"])
+        app.add_api_route(f"{API_PREFIX}/version", self.version, methods=["GET"])
         app.add_api_route(
-            f"{API}/session/{{session_id}}",
+            f"{API_PREFIX}/session/{{session_id}}",
             self.delete_session,
             methods=["DELETE"],
             openapi_extra={"security": [{"token": []}]},
@@ -100,7 +99,7 @@ class Api:
         app.add_exception_handler(HTTPException, _refused_route)
         app.add_exception_handler(RefusedError, _refused)
         app.add_exception_handler(Exception, _failed)
-        add_descriptions(app, {path: model for path, (_, model) in self.posts.items()})
+        add_descriptions(app, {path: model for path, (_, model) in self.post_routes.items()})
 
     async def answer(self, request: Request) -> Reply:
         """Answers a request for a route that takes messages."""
@@ -109,14 +108,14 @@ class Api:
             owner = self._settings.tokens.owner(request.head.authorization)
             request.owner = owner.name
             account = self.accounts.begin(owner)
-            if (rate := account.tally.requests).is_limited:
-                await slowed((rate,))
-                rate.charge()
-            return await self.posts[request.head.path][0](request, account)
+            if (rate := account.quota.requests).is_limited:
+                await throttle((rate,))
+                rate.record()
+            return await self.post_routes[request.head.path][0](request, account)
         except RefusedError as error:
-            return refused(error, request.head.reply_form)
+            return refused(error, request.head.reply_format)
         except Exception as error:
-            return _failure(request.head.path, error, request.head.reply_form)
+            return _failure(request.head.path, error, request.head.reply_format)
         finally:
             if account is not None:
                 self.accounts.end(account)
@@ -125,7 +124,7 @@ class Api:
         """Ends the threads."""
         self._decoders.shutdown(wait=False)
 
-    async def _answer_http(self, http: HttpRequest) -> Response:
+    async def _answer_http(self, http: StarletteRequest) -> Response:
         """The same for requests that come by way of ASGI."""
 
         async def read(limit: int, seconds: float) -> bytes:
@@ -151,40 +150,42 @@ class Api:
                 ) from None
 
         path = http.scope["path"].removeprefix(http.scope.get("root_path", ""))
-        request = Request(Head(path, http.scope["headers"]), read)
+        request = Request(RequestHead(path, http.scope["headers"]), read)
         reply = await self.answer(request)
-        http.scope[OWNER] = request.owner
-        return _sent(reply)
+        http.scope[OWNER_KEY] = request.owner
+        return _to_response(reply)
 
     # -- routes -----------------------------------------------------------------------
 
     async def version(self) -> dict[str, Any]:
         """The server's version and that of the protocol. No token is needed."""
-        return {"name": "xuance_envs", "version": __version__, "protocol": PROTOCOL}
+        return {"name": "xuance_envs", "version": __version__, "protocol": PROTOCOL_VERSION}
 
     async def create_session(self, request: Request, account: Account) -> Reply:
         """Opens a session."""
-        message, _, _ = await self._received(request, messages.CreateSession)
+        message, _, _ = await self._receive(request, messages.CreateSession)
         session = self.sessions.open(account, message.share_frames, message.nonce)
         answer = {"session_id": session.id, "env_ids": self._settings.catalogue.ids}
-        return _done(dumps(answer, request.head.reply_form), request.head.reply_form)
+        return _ok(dumps(answer, request.head.reply_format), request.head.reply_format)
 
     def create_episodes(self, request: Request, account: Account) -> Awaitable[Reply]:
         """Makes environments."""
 
-        async def act(message: messages.CreateEpisodes, session: Session, form: Form) -> bytes:
-            kwargs = await self._by_thread(request, _from_clients, message.kwargs)
+        async def act(
+            message: messages.CreateEpisodes, session: Session, wire_format: WireFormat
+        ) -> bytes:
+            kwargs = await self._decode_in_thread(request, _decode_kwargs, message.kwargs)
             functions = self._settings.catalogue.functions(message.env_id, message.num_envs, kwargs)
-            wanted = Wanted(functions, message.seed, message.auto_reset)
-            host, ids = await self.sessions.create_host(session, wanted)
-            return dumps({"episode_ids": ids, **host.description}, form)
+            config = HostedEnvConfig(functions, message.seed, message.auto_reset)
+            host, ids = await self.sessions.create_envs(session, config)
+            return dumps({"episode_ids": ids, **host.description}, wire_format)
 
         return self._in_session(request, account, messages.CreateEpisodes, act)
 
     def reset(self, request: Request, account: Account) -> Awaitable[Reply]:
         """Starts new episodes."""
 
-        async def act(message: messages.Reset, session: Session, form: Form) -> bytes:
+        async def act(message: messages.Reset, session: Session, wire_format: WireFormat) -> bytes:
             host, envs = session.find(message.episode_ids)
             if isinstance(message.seed, list) and len(message.seed) != len(envs):
                 raise RefusedError(
@@ -192,15 +193,15 @@ class Api:
                 )
             self._settings.permissions.check_options(message.options)
             reset = partial(commands.reset, envs=envs, seed=message.seed, options=message.options)
-            run = partial(host.run, reset, form, begins=envs)
-            return await self._with_room(host, len(envs), form, run)
+            run = partial(host.run, reset, wire_format, reset_envs=envs)
+            return await self._with_reply_budget(host, len(envs), wire_format, run)
 
         return self._in_session(request, account, messages.Reset, act)
 
     def step(self, request: Request, account: Account) -> Awaitable[Reply]:
         """Steps environments."""
 
-        async def act(message: messages.Step, session: Session, form: Form) -> bytes:
+        async def act(message: messages.Step, session: Session, wire_format: WireFormat) -> bytes:
             host, envs = session.find(message.episode_ids)
             actions, steps = message.actions, message.steps
             if steps > account.limits.repeats:
@@ -211,8 +212,8 @@ class Api:
                     f"got {steps}",
                 )
             if not host.auto_reset:
-                repeat = partial(host.repeat, envs, actions, steps, form)
-                return await self._with_room(host, len(envs) * steps, form, repeat)
+                repeat = partial(host.repeat, envs, actions, steps, wire_format)
+                return await self._with_reply_budget(host, len(envs) * steps, wire_format, repeat)
             if steps != 1 or list(envs) != list(range(host.num_envs)):
                 raise RefusedError(
                     422,
@@ -221,37 +222,37 @@ class Api:
                     f"them: expected steps 1 and {host.num_envs} episodes in order, got steps "
                     f"{steps} and {len(envs)}",
                 )
-            step = partial(host.step, actions, form, large=not request.head.is_small)
-            return await self._with_room(host, len(envs), form, step)
+            step = partial(host.step, actions, wire_format, large=not request.head.is_small)
+            return await self._with_reply_budget(host, len(envs), wire_format, step)
 
         return self._in_session(request, account, messages.Step, act)
 
     def call(self, request: Request, account: Account) -> Awaitable[Reply]:
         """Reaches into environments."""
 
-        async def act(message: messages.Call, session: Session, form: Form) -> bytes:
+        async def act(message: messages.Call, session: Session, wire_format: WireFormat) -> bytes:
             host, envs = session.find(message.episode_ids)
             self._settings.permissions.check_operation(message.operation, message.name)
             if message.operation == "set_attr" and len(message.values) != len(envs):
                 raise RefusedError(
                     422, "values", f"expected {len(envs)} values, got {len(message.values)}"
                 )
-            asked = {name: getattr(message, name) for name in CALL_FIELDS}
-            return await host.reach(envs, form, **asked)
+            fields = {name: getattr(message, name) for name in CALL_FIELDS}
+            return await host.invoke(envs, wire_format, **fields)
 
         return self._in_session(request, account, messages.Call, act)
 
     def states(self, request: Request, account: Account) -> Awaitable[Reply]:
         """Keeps states of environments, puts them in, or drops them."""
 
-        async def act(message: messages.States, session: Session, form: Form) -> bytes:
+        async def act(message: messages.States, session: Session, wire_format: WireFormat) -> bytes:
             kept, numbers = session.states, message.states
             if message.operation == "drop":
-                return dumps({"dropped": kept.drop(numbers)}, form)
+                return dumps({"dropped": kept.drop(numbers)}, wire_format)
             host, envs = session.find(message.episode_ids)
             if message.operation == "save":
                 host.check_ready(envs)
-                return await host.run(lambda v: commands.saved(v, envs, kept), form)
+                return await host.run(lambda v: commands.saved(v, envs, kept), wire_format)
             if message.operation == "load":
                 if len(numbers) != len(envs):
                     raise RefusedError(
@@ -259,8 +260,8 @@ class Api:
                     )
                 load = partial(HostedVecEnv.load_state, state=kept.find(numbers), env_ids=envs)
             else:
-                home, sources = session.find(message.sources, distinct=False)
-                if home is not host or len(sources) not in (1, len(envs)):
+                source_host, sources = session.find(message.sources, distinct=False)
+                if source_host is not host or len(sources) not in (1, len(envs)):
                     raise RefusedError(
                         422,
                         "sources",
@@ -274,40 +275,38 @@ class Api:
                     dst_ids=envs,
                     fork_rng=message.fork_rng,
                 )
-            put_in = partial(commands.loaded, envs=envs, repeating=not host.auto_reset, load=load)
-            run = partial(host.run, put_in, form, begins=envs)
-            return await self._with_room(host, len(envs), form, run)
+            load_states = partial(
+                commands.loaded, envs=envs, repeating=not host.auto_reset, load=load
+            )
+            run = partial(host.run, load_states, wire_format, reset_envs=envs)
+            return await self._with_reply_budget(host, len(envs), wire_format, run)
 
         return self._in_session(request, account, messages.States, act)
 
     async def statistics(self, request: Request, account: Account) -> Reply:
         """How long steps take, without waiting for the session's turn."""
-        message, _, _ = await self._received(request, messages.Statistics)
+        message, _, _ = await self._receive(request, messages.Statistics)
         session = self.sessions.get(message.session_id, account.owner)
         host, _ = session.find(message.episode_ids)
-        return _done(
-            dumps({"times": host.times()}, request.head.reply_form), request.head.reply_form
+        return _ok(
+            dumps({"times": host.times()}, request.head.reply_format), request.head.reply_format
         )
 
-    async def delete_session(self, session_id: str, request: HttpRequest) -> Response:
+    async def delete_session(self, session_id: str, request: StarletteRequest) -> Response:
         """Closes a session, and ends its environments."""
         session = self.sessions.get(session_id, self.owner(request))
         await self.sessions.close(session, "its client closed it")
-        form = _reply_form(request)
-        return _sent(_done(dumps({"closed": True}, form), form))
+        wire_format = _reply_format(request)
+        return _to_response(_ok(dumps({"closed": True}, wire_format), wire_format))
 
-    def owner(self, request: HttpRequest) -> Owner:
-        """Whom a request belongs to that came by way of ASGI; the log says so, too.
-
-        Raises:
-            RefusedError: it has no token of the server's.
-        """
+    def owner(self, request: StarletteRequest) -> Owner:
+        """Whom a request belongs to that came by way of ASGI; the log says so, too."""
         header = request.headers.get("authorization")
         owner = self._settings.tokens.owner(None if header is None else header.encode("latin-1"))
-        request.scope[OWNER] = owner.name
+        request.scope[OWNER_KEY] = owner.name
         return owner
 
-    def is_admin(self, request: HttpRequest) -> bool:
+    def is_admin(self, request: StarletteRequest) -> bool:
         """Whether a request has the token of an admin."""
         try:
             return self.owner(request).is_admin
@@ -321,142 +320,144 @@ class Api:
         request: Request,
         account: Account,
         model: type[S],
-        act: Callable[[S, Session, Form], Awaitable[bytes]],
+        act: Callable[[S, Session, WireFormat], Awaitable[bytes]],
     ) -> Awaitable[Reply]:
         """Does in a session what a request asks for, once, and says what came of it."""
         if request.head.is_small:
-            return self._act(request, account, model, act)
-        return self._act_with_room(request, account, model, act)
+            return self._run_in_session(request, account, model, act)
+        return self._run_large_in_session(request, account, model, act)
 
-    async def _act_with_room(
+    async def _run_large_in_session(
         self,
         request: Request,
         account: Account,
         model: type[S],
-        act: Callable[[S, Session, Form], Awaitable[bytes]],
+        act: Callable[[S, Session, WireFormat], Awaitable[bytes]],
     ) -> Reply:
-        async with self.accounts.room(account, request.head.length or 0):
-            return await self._act(request, account, model, act)
+        async with self.accounts.reserve_body(account, request.head.length or 0):
+            return await self._run_in_session(request, account, model, act)
 
-    async def _act(
+    async def _run_in_session(
         self,
         request: Request,
         account: Account,
         model: type[S],
-        act: Callable[[S, Session, Form], Awaitable[bytes]],
+        act: Callable[[S, Session, WireFormat], Awaitable[bytes]],
     ) -> Reply:
-        message, form, digest = await self._received(request, model)
+        message, wire_format, digest = await self._receive(request, model)
         session = self.sessions.get(message.session_id, account.owner)
 
         async def reply() -> Reply:
             try:
-                return _done(await act(message, session, form), form)
+                return _ok(await act(message, session, wire_format), wire_format)
             except Exception as error:
                 refusal = refusal_of(error, self._settings.permissions.tracebacks)
                 if refusal is None:
                     raise
                 if isinstance(refusal, EnvsFailedError):
-                    self.metrics.failures += refusal.is_ours
+                    self.metrics.failures += refusal.is_env_failure
                     logger.warning("session %d, error %s: %s", session.number, refusal.id, error)
-                return refused(refusal, form)
+                return refused(refusal, wire_format)
 
-        return await session.in_turn(message.sequence, digest, reply)
+        return await session.run_once(message.sequence, digest, reply)
 
-    async def _received(self, request: Request, model: type[M]) -> tuple[M, Form, bytes]:
+    async def _receive(self, request: Request, model: type[M]) -> tuple[M, WireFormat, bytes]:
         """A request's message, the form of its answer, and a digest of all of it."""
-        form, limits = request.head.form, self._limits
-        if form is None:
+        wire_format, limits = request.head.body_format, self._limits
+        if wire_format is None:
             raise RefusedError(
-                415, "content_type", f"expected a content type out of {', '.join(FORMS)}"
+                415, "content_type", f"expected a content type out of {', '.join(CONTENT_TYPES)}"
             )
-        most = min(limits.body, SMALL) if request.head.is_small else limits.body
+        most = min(limits.body, SMALL_BODY) if request.head.is_small else limits.body
         body = await request.read(most, limits.upload)
         if request.head.is_small:
-            message, digest = _decoded(model, form, limits.nodes, body)
+            message, digest = _decode(model, wire_format, limits.nodes, body)
         else:
-            decoding = self._by_thread(request, _decoded, model, form, limits.nodes, body)
+            decoding = self._decode_in_thread(
+                request, _decode, model, wire_format, limits.nodes, body
+            )
             message, digest = await decoding
-        asked = f"{request.head.path} {request.head.reply_form.content_type}"
-        return message, request.head.reply_form, digest + asked.encode()
+        fields = f"{request.head.path} {request.head.reply_format.content_type}"
+        return message, request.head.reply_format, digest + fields.encode()
 
-    async def _by_thread(self, request: Request, decode: Callable[..., T], *args: Any) -> T:
+    async def _decode_in_thread(self, request: Request, decode: Callable[..., T], *args: Any) -> T:
         """Decodes something of a request, by a thread if it can take a while."""
         if request.head.is_small:
             return decode(*args)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._decoders, partial(decode, *args))
 
-    def _with_room(
-        self, host: Host, observations: int, form: Form, act: Callable[[], Awaitable[bytes]]
+    def _with_reply_budget(
+        self,
+        host: EnvHost,
+        observations: int,
+        wire_format: WireFormat,
+        act: Callable[[], Awaitable[bytes]],
     ) -> Awaitable[bytes]:
-        """Makes an answer with so many observations; holds what it may take, where that is much.
-
-        Raises:
-            RefusedError: it could be too large.
-        """
-        size = host.answer_bytes(observations, form)
+        """Makes an answer with so many observations; holds what it may take, where that is much."""
+        size = host.answer_bytes(observations, wire_format)
         if size > self._limits.reply:
             raise RefusedError(
                 413,
                 "reply",
-                f"the answer could have {size} bytes of observations in {form.name}; this server "
+                f"the answer could have {size} bytes of observations in {wire_format.name}; this server "
                 f"allows {self._limits.reply}: ask for fewer steps or fewer episodes at a time",
             )
-        return act() if size <= LARGE else self._with_much_room(size, act)
+        return act() if size <= LARGE_REPLY else self._with_reserved_reply(size, act)
 
-    async def _with_much_room(self, size: int, act: Callable[[], Awaitable[bytes]]) -> bytes:
-        async with self.replies.made.hold(size, self._limits.request):
+    async def _with_reserved_reply(self, size: int, act: Callable[[], Awaitable[bytes]]) -> bytes:
+        async with self.replies.build_budget.reserve(size, self._limits.request):
             return await act()
 
 
-def _from_clients(values: dict[str, Any]) -> dict[str, Any]:
+def _decode_kwargs(values: dict[str, Any]) -> dict[str, Any]:
     """Values by name, as a client sent them."""
     return {name: from_client(value) for name, value in values.items()}
 
 
-def _decoded(model: type[M], form: Form, nodes: int, body: bytes) -> tuple[M, bytes]:
+def _decode(model: type[M], wire_format: WireFormat, nodes: int, body: bytes) -> tuple[M, bytes]:
     try:
-        node = loads(body, form, nodes)
+        node = loads(body, wire_format, nodes)
     except TooManyNodesError as error:
         raise RefusedError(413, "nodes", str(error)) from None
     except WireError as error:
         raise RefusedError(400, "malformed", str(error)) from None
-    digest = body if len(body) <= SHORT else hashlib.blake2b(body).digest()
+    digest = body if len(body) <= MAX_INLINE_BODY else hashlib.blake2b(body).digest()
     return messages.message_of(model, node), digest
 
 
-def _done(body: bytes, form: Form) -> Reply:
-    return Reply(200, form.content_type, body)
+def _ok(body: bytes, wire_format: WireFormat) -> Reply:
+    return Reply(200, wire_format.content_type, body)
 
 
-def _failure(path: str, error: Exception, form: Form) -> Reply:
+def _failure(path: str, error: Exception, wire_format: WireFormat) -> Reply:
     logger.error("%s failed", path, exc_info=error)
-    return refused(RefusedError(500, "server", "the server failed; its log says how"), form)
+    return refused(RefusedError(500, "server", "the server failed; its log says how"), wire_format)
 
 
-def _sent(reply: Reply) -> Response:
+def _to_response(reply: Reply) -> Response:
     return Response(reply.body, reply.status, dict(reply.headers), reply.content_type)
 
 
-def _reply_form(request: HttpRequest) -> Form:
+def _reply_format(request: StarletteRequest) -> WireFormat:
     """The form the client accepts, or else that of its request."""
-    return Head("", request.scope["headers"]).reply_form
+    return RequestHead("", request.scope["headers"]).reply_format
 
 
-async def _refused(request: HttpRequest, error: Exception) -> Response:
+async def _refused(request: StarletteRequest, error: Exception) -> Response:
     assert isinstance(error, RefusedError)
-    return _sent(refused(error, _reply_form(request)))
+    return _to_response(refused(error, _reply_format(request)))
 
 
-async def _refused_route(request: HttpRequest, error: Exception) -> Response:
+async def _refused_route(request: StarletteRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return await _refused(request, RefusedError(error.status_code, "route", str(error.detail)))
 
 
-async def _refused_parameters(request: HttpRequest, error: Exception) -> Response:
+async def _refused_parameters(request: StarletteRequest, error: Exception) -> Response:
     # FastAPI's own answer repeats the input, which may have no JSON: then it fails itself.
     return await _refused(request, RefusedError(422, "invalid", "the path or query is not valid"))
 
 
-async def _failed(request: HttpRequest, error: Exception) -> Response:
-    return _sent(_failure(request.url.path, error, _reply_form(request)))
+async def _failed(request: StarletteRequest, error: Exception) -> Response:
+    return _to_response(_failure(request.url.path, error, _reply_format(request)))

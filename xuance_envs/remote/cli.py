@@ -27,7 +27,7 @@ from xuance_envs.remote.settings import (
 )
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 
-__all__ = ["OWN_LIMITS", "ServeError", "add_serve_arguments", "run_serve", "server_of"]
+__all__ = ["TOKEN_LIMITS", "ServeError", "add_serve_arguments", "make_server", "run_serve"]
 
 logger = logging.getLogger("xuance_envs")
 
@@ -73,7 +73,7 @@ _OPTIONAL = {name for name, limit in _FIELDS.items() if "None" in str(limit.type
 _SECONDS = {name for name, limit in _FIELDS.items() if "float" in str(limit.type)}
 
 
-_NAMES = (
+_PERMISSIONS = (
     ("--allow-kwarg",
      "a keyword argument of the environments that they may give, such as render_mode; "
      "NAME=VALUE allows one value of it"),
@@ -128,7 +128,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="what is logged; requests for steps are at debug, the others at info "
         "(default: %(default)s)")  # fmt: skip
     allow = parser.add_argument_group("what clients may do, each of which may be given repeatedly")
-    for option, text in _NAMES:
+    for option, text in _PERMISSIONS:
         allow.add_argument(option, action="append", default=[], metavar="NAME", help=text)
     allow.add_argument("--tracebacks", action="store_true",
         help="tell clients where in this machine's files an environment failed")  # fmt: skip
@@ -149,11 +149,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_serve(args: argparse.Namespace) -> None:
-    """Serves until it is interrupted.
-
-    Raises:
-        ServeError: it cannot, for a reason the user can mend.
-    """
+    """Serves until it is interrupted."""
     _log(args.log_level)
     if (hangup := getattr(signal, "SIGHUP", None)) is not None:
         signal.signal(hangup, signal.SIG_IGN)  # until there is a server that it can tell
@@ -161,7 +157,7 @@ def run_serve(args: argparse.Namespace) -> None:
         # Workers are then copies of a process that has loaded what they need.
         rooms = ("engine.process.worker", "gym.gym_env", "remote.repeating_env")
         multiprocessing.set_forkserver_preload([f"xuance_envs.{room}" for room in rooms])
-    server = server_of(args)
+    server = make_server(args)
     settings = server.settings
     try:
         _try_environments(settings, settings.catalogue.ids)
@@ -176,18 +172,14 @@ def run_serve(args: argparse.Namespace) -> None:
     server.run()
 
 
-def server_of(args: argparse.Namespace) -> Server:
-    """The server that the arguments ask for; it listens.
-
-    Raises:
-        ServeError: it cannot, for a reason the user can mend.
-    """
+def make_server(args: argparse.Namespace) -> Server:
+    """The server that the arguments ask for; it listens."""
     if not args.env and not args.multi_agent:
         raise ServeError("say what to serve: --env ID, or --multi-agent PACKAGE:NAME")
     try:
         settings = Settings(
             Catalogue.of_ids(args.env, allowed_values(args.allow_kwarg), args.multi_agent),
-            Tokens.load(args.tokens, OWN_LIMITS),
+            Tokens.load(args.tokens, TOKEN_LIMITS),
             _limits(args),
             _permissions(args),
             access_log=args.access_log,
@@ -281,7 +273,7 @@ def _at_least(least: int, kind: type[int] | type[float]) -> Callable[[str], floa
     return parse
 
 
-def _own_limit(name: str, unit: int) -> ParseLimit:
+def _token_limit(name: str, unit: int) -> ParseLimit:
     """What reads a limit of one token's own."""
     parse = _at_least(0 if name in _OPTIONAL else 1, float if name in _SECONDS else int)
 
@@ -295,8 +287,8 @@ def _own_limit(name: str, unit: int) -> ParseLimit:
     return own
 
 
-OWN_LIMITS = {
-    option.removeprefix("--"): _own_limit(name, unit)
+TOKEN_LIMITS = {
+    option.removeprefix("--"): _token_limit(name, unit)
     for option, name, unit, _ in _LIMITS
     if name.endswith(("_per_token", "_per_session")) or name == "repeats"
 }

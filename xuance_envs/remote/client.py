@@ -12,7 +12,7 @@ from gymnasium import Space
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout
-from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
+from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.errors import (
     AlreadySteppingError,
@@ -20,8 +20,8 @@ from xuance_envs.errors import (
     EnvError,
     NotSteppingError,
 )
-from xuance_envs.remote.connection import (
-    Connection,
+from xuance_envs.remote.client_session import (
+    ApiClient,
     RemoteSession,
     Verify,
     checked_count,
@@ -33,8 +33,8 @@ from xuance_envs.remote.wire.infos import infos_from_wire
 from xuance_envs.remote.wire.spaces import space_from_wire
 from xuance_envs.remote.wire.values import from_wire
 from xuance_envs.state.env_states import EnvStates
-from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states, seeds_of
-from xuance_envs.vector_envs.seen import checked_clones
+from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states, seed_per_env
+from xuance_envs.vector_envs.last_results import checked_clones
 
 __all__ = ["StudentGymEnvVectorized", "create_student_gym_env_vectorized"]
 
@@ -97,7 +97,7 @@ def create_student_gym_env_vectorized(
     """
     num_envs = checked_count("num_envs", num_envs)
     step_size = checked_count("step_size", step_size)
-    connection = Connection(base_url, user_token, timeout, verify, logging.INFO)
+    connection = ApiClient(base_url, user_token, timeout, verify, logging.INFO)
     try:
         version = connection.check_version()
         logger.info("server %s has xuance_envs %s", connection.server, version)
@@ -157,7 +157,7 @@ class StudentGymEnvVectorized:
         self.num_envs = num_envs
         self.step_size = step_size
         request = {"env_id": env_id, "num_envs": num_envs, "auto_reset": False}
-        session.request("create", request, self._take_description)
+        session.request("create", request, self._parse_description)
         self._ended = np.zeros(num_envs, np.bool_)
         layout = SpaceLayout(self.action_space)
         parts: list[Any] = [
@@ -172,7 +172,7 @@ class StudentGymEnvVectorized:
                 "environment %d of %d is episode %s at %s", index, num_envs, episode, session.server
             )
 
-    def _take_description(self, answer: Any) -> None:
+    def _parse_description(self, answer: Any) -> None:
         self.episode_ids: list[str] = list(map(str, answer["episode_ids"]))
         self.observation_space: Space[Any] = space_from_wire(answer["observation_space"])
         self.action_space: Space[Any] = space_from_wire(answer["action_space"])
@@ -220,32 +220,32 @@ class StudentGymEnvVectorized:
         self, envs: Sequence[int], seed: int | Sequence[int | None] | None
     ) -> tuple[Any, Infos]:
         self._check_open()
-        seeds = seeds_of(seed, envs)
+        seeds = seed_per_env(seed, envs)
         if not envs:
             return self._no_observations(), []
         request = {
-            "episode_ids": self._named(envs),
+            "episode_ids": self._episode_ids_of(envs),
             "seed": None if seed is None else checked_seeds(seeds),
         }
 
-        def take(answer: Any) -> tuple[Any, Infos]:
-            began = self._taken_beginnings(envs, answer)
+        def parse(answer: Any) -> tuple[Any, Infos]:
+            result = self._parse_reset(envs, answer)
             self._ended[list(envs)] = False
-            return began
+            return result
 
-        if self._session.unfinished == STEP:
+        if self._session.pending_path == STEP:
             with suppress(EnvError):  # which a reset mends
-                self._session.finish()
-        reset = self._session.request("vectorized_reset", request, take)
+                self._session.finish_pending()
+        reset = self._session.request("vectorized_reset", request, parse)
         # As the notebooks that this client is for have always said it.
         logger.info("All %d environments reset successfully", len(envs))
         return reset
 
-    def _taken_beginnings(self, envs: Sequence[int], answer: Any) -> tuple[Any, Infos]:
+    def _parse_reset(self, envs: Sequence[int], answer: Any) -> tuple[Any, Infos]:
         observations = batch_from_wire(self.observation_space, answer["observations"], len(envs))
         return observations, infos_from_wire(answer["infos"], len(envs))
 
-    def _named(self, envs: Sequence[int]) -> list[str] | None:
+    def _episode_ids_of(self, envs: Sequence[int]) -> list[str] | None:
         """The episodes of some environments; None for all of them."""
         everything = list(envs) == list(range(self.num_envs))
         return None if everything else [self.episode_ids[env] for env in envs]
@@ -283,7 +283,7 @@ class StudentGymEnvVectorized:
         """
         self._check_open()
         try:
-            self._actions.put(actions, EVERY, self.num_envs)
+            self._actions.put(actions, ALL_ENVS, self.num_envs)
         except BadValueError as error:
             raise ValueError(f"actions for {self.num_envs} environments: {error}") from None
         request = {
@@ -291,17 +291,17 @@ class StudentGymEnvVectorized:
             "actions": batch_to_wire(self.action_space, self._actions.view()),
             "steps": self.step_size,
         }
-        if self.waiting and not self._session.has_cut_short(STEP, request):
+        if self.waiting and not self._session.is_pending(STEP, request):
             raise AlreadySteppingError(
                 "a step with other actions was cut short: step_wait() returns its result, "
                 "reset() throws it away"
             )
-        return self._session.request(STEP, request, self._take_step)
+        return self._session.request(STEP, request, self._parse_step)
 
     @property
     def waiting(self) -> bool:
         """Whether a step was cut short, so that its result has not been returned."""
-        return self._session.unfinished == STEP
+        return self._session.pending_path == STEP
 
     def step_wait(self) -> Step:
         """Returns the result of a step that was cut short, by Ctrl-C or a timeout.
@@ -315,10 +315,10 @@ class StudentGymEnvVectorized:
         self._check_open()
         if not self.waiting:
             raise NotSteppingError("step_wait was called, but no step was cut short")
-        result: Step = self._session.finish()
+        result: Step = self._session.finish_pending()
         return result
 
-    def _take_step(self, answer: Any) -> Step:
+    def _parse_step(self, answer: Any) -> Step:
         shape = (self.num_envs,)
         lengths = array_from_wire(answer["lengths"], np.dtype(np.int64), shape)
         observations = [
@@ -355,9 +355,9 @@ class StudentGymEnvVectorized:
         envs = checked_env_ids(env_ids, self.num_envs)
         if not envs:
             return EnvStates([], {})
-        request = {"operation": "save", "episode_ids": self._named(envs)}
-        kept = self._session.request("states", request, self._session.states.kept)
-        return EnvStates(kept, {}).adding(_ENDED, [bool(self._ended[env]) for env in envs])
+        request = {"operation": "save", "episode_ids": self._episode_ids_of(envs)}
+        parse_handles = self._session.request("states", request, self._session.states.parse_handles)
+        return EnvStates(parse_handles, {}).adding(_ENDED, [bool(self._ended[env]) for env in envs])
 
     def load_state(
         self, state: EnvStates, env_ids: Sequence[int] | None = None
@@ -371,7 +371,7 @@ class StudentGymEnvVectorized:
         envs = checked_env_ids(env_ids, self.num_envs)
         checked_states(state, len(envs))
         numbers = self._session.states.numbers(state)
-        return self._put_in(
+        return self._load_states(
             envs, state.extra(_ENDED) or (), {"operation": "load", "states": numbers}
         )
 
@@ -391,22 +391,22 @@ class StudentGymEnvVectorized:
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
         ended = [bool(self._ended[source]) for source in sources]
         named = [self.episode_ids[source] for source in sources]
-        how = {"operation": "clone", "sources": named, "fork_rng": fork_rng}
-        return self._put_in(targets, ended, how)
+        operation = {"operation": "clone", "sources": named, "fork_rng": fork_rng}
+        return self._load_states(targets, ended, operation)
 
-    def _put_in(
-        self, envs: Sequence[int], ended: Sequence[bool], how: dict[str, Any]
+    def _load_states(
+        self, envs: Sequence[int], ended: Sequence[bool], operation: dict[str, Any]
     ) -> tuple[Any, Infos]:
         if not envs:
             return self._no_observations(), []
 
-        def take(answer: Any) -> tuple[Any, Infos]:
-            began = self._taken_beginnings(envs, answer)
+        def parse(answer: Any) -> tuple[Any, Infos]:
+            result = self._parse_reset(envs, answer)
             self._ended[list(envs)] = ended
-            return began
+            return result
 
-        request = {"episode_ids": self._named(envs), **how}
-        return self._session.request("states", request, take)
+        request = {"episode_ids": self._episode_ids_of(envs), **operation}
+        return self._session.request("states", request, parse)
 
     def render(self, ids: Sequence[int] | None = None) -> list[Any]:
         """Renders every environment, or some.
@@ -427,8 +427,8 @@ class StudentGymEnvVectorized:
         envs = checked_env_ids(ids, self.num_envs)
         if not envs:
             return []
-        request = {"operation": "render", "episode_ids": self._named(envs)}
-        return self._session.request("call", request, _take_results)
+        request = {"operation": "render", "episode_ids": self._episode_ids_of(envs)}
+        return self._session.request("call", request, _parse_results)
 
     def close(self) -> None:
         """Frees the session, and with it the environments; again, it does nothing."""
@@ -469,5 +469,5 @@ class StudentGymEnvVectorized:
         )
 
 
-def _take_results(answer: Any) -> list[Any]:
+def _parse_results(answer: Any) -> list[Any]:
     return [from_wire(result) for result in answer["results"]]

@@ -10,36 +10,32 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.space_layout import SpaceLayout
-from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
+from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import EnvError
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv
-from xuance_envs.remote.serving.kept_states import KeptStates
+from xuance_envs.remote.serving.state_store import StateStore
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
-from xuance_envs.remote.wire.infos import InfoTable, InfoTables, what_travels
+from xuance_envs.remote.wire.infos import InfoTable, InfoTables, drop_unsendable
 from xuance_envs.remote.wire.nodes import WireError
-from xuance_envs.remote.wire.patterns import Patterned
 from xuance_envs.remote.wire.spaces import space_to_wire
+from xuance_envs.remote.wire.templates import TemplatedMessage
 from xuance_envs.remote.wire.values import from_client, to_wire
 from xuance_envs.state.env_states import EnvStates
-from xuance_envs.vector_envs.actions import check_in_space
+from xuance_envs.vector_envs.action_writer import check_in_space
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = ["describe", "loaded", "masks_of", "reach", "repeat", "reset", "saved", "step"]
+__all__ = ["action_masks", "describe", "invoke", "loaded", "repeat", "reset", "saved", "step"]
 
 Answer = dict[str, Any]
 
 
 def describe(vec_env: VecEnv) -> Answer:
-    """The spaces of environments and their other properties.
-
-    Raises:
-        WireError: a space cannot travel.
-    """
+    """The spaces of environments and their other properties."""
     return {
         "observation_space": space_to_wire(vec_env.observation_space),
         "action_space": space_to_wire(vec_env.action_space),
-        "metadata": to_wire(what_travels(vec_env.metadata)),
+        "metadata": to_wire(drop_unsendable(vec_env.metadata)),
         "render_mode": to_wire(vec_env.render_mode),
         "max_episode_steps": int(vec_env.max_episode_steps),
     }
@@ -60,88 +56,73 @@ def reset(
     return {
         "observations": batch_to_wire(vec_env.observation_space, observations),
         "infos": _infos_to_wire(infos),
-        **masks_of(vec_env),
+        **action_masks(vec_env),
     }
 
 
-def masks_of(vec_env: HostedVecEnv) -> Answer:
+def action_masks(vec_env: HostedVecEnv) -> Answer:
     """The masks of all environments that they gave by their method, if these are asked for them."""
     masks = vec_env.watched_masks
     return {} if masks is None else {"masks": masks}
 
 
-def step(vec_env: HostedVecEnv) -> Answer | Patterned:
+def step(vec_env: HostedVecEnv) -> Answer | TemplatedMessage:
     """What the step gave that is pending; valid until the next one."""
     space = vec_env.observation_space
     observations, rewards, terminated, truncated, infos = vec_env.finish_step()
     batch, ends = infos.parts
-    told = _batch_to_wire(vec_env.tables, batch, infos.envs)
+    infos_node = _batch_to_wire(vec_env.tables, batch, infos.envs)
     arrays = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
-    masks = masks_of(vec_env)
+    masks = action_masks(vec_env)
     environments: list[int] = []
     reset_observations: Any = None
-    reset_told: Any = []
+    reset_infos: Any = []
     if ends is not None:
-        envs, reset_batch = ends.taken()
+        envs, reset_batch = ends.resets()
         environments = envs.tolist()
-        reset_observations = vec_env.first_observations(envs)
-        reset_told = _batch_to_wire(vec_env.reset_tables, reset_batch, envs)
+        reset_observations = vec_env.take_reset_observations(envs)
+        reset_infos = _batch_to_wire(vec_env.reset_tables, reset_batch, envs)
 
     def answer() -> Answer:
         resets = {
             "environments": environments,
             "observations": reset_observations,
-            "infos": reset_told,
+            "infos": reset_infos,
         }
         if ends is not None:
             resets["observations"] = batch_to_wire(space, reset_observations)
         return {
             "observations": batch_to_wire(space, observations),
             **arrays,
-            "infos": told,
+            "infos": infos_node,
             "resets": resets,
             **masks,
         }
 
-    form = told.form if type(told) is InfoTable else None
-    reset_form = reset_told.form if type(reset_told) is InfoTable else None
+    schema = infos_node.schema if type(infos_node) is InfoTable else None
+    reset_schema = reset_infos.schema if type(reset_infos) is InfoTable else None
     leaves = vec_env.leaves
-    if masks or leaves is None or form is None or (environments and reset_form is None):
+    if masks or leaves is None or schema is None or (environments and reset_schema is None):
         return answer()
-    pattern = vec_env.patterns.pattern((form, reset_form, len(environments)))
-    if not pattern.is_one:
+    template = vec_env.templates.template((schema, reset_schema, len(environments)))
+    if not template.usable:
         return answer()
     data: list[bytes | list[int]] = [leaf.tobytes() for leaf in leaves(observations)]
-    data += [rewards.tobytes(), terminated.tobytes(), truncated.tobytes(), *told.data()]
+    data += [rewards.tobytes(), terminated.tobytes(), truncated.tobytes(), *infos_node.data()]
     if environments:
         data.append(environments)
         data += [leaf.tobytes() for leaf in leaves(reset_observations)]
-        data += reset_told.data()
-    return Patterned(pattern, answer, data)
+        data += reset_infos.data()
+    return TemplatedMessage(template, answer, data)
 
 
 def repeat(
     vec_env: VecEnv, envs: Sequence[int], actions: Any, times: int, check: bool
 ) -> tuple[Answer, int]:
-    """Has some environments repeat their actions.
-
-    Args:
-        vec_env: the environments.
-        envs: which of them.
-        actions: one for each, as part of a message.
-        times: how often.
-        check: whether every action is checked to be in its space.
-
-    Returns:
-        The answer, and how many environment steps were made.
-
-    Raises:
-        WireError: the actions are not a batch of the action space.
-        ValueError: one is not in it.
-    """
+    """Has some environments repeat their actions."""
     count = len(envs)
     rows = SpaceRows.allocate(SpaceLayout(vec_env.action_space), count)
-    rows.put(batch_from_wire(vec_env.action_space, actions, count, from_client), EVERY, count)
+    rows.put(batch_from_wire(vec_env.action_space, actions, count, from_client), ALL_ENVS, count)
     if check:
         check_in_space(rows, envs)
     action_of = dict(zip(envs, rows.reader()(), strict=True))
@@ -159,7 +140,7 @@ def repeat(
     return answer, sum(steps)
 
 
-def reach(
+def invoke(
     vec_env: HostedVecEnv,
     envs: Sequence[int],
     operation: Literal["call", "get_attr", "set_attr", "render", "action_masks"],
@@ -169,11 +150,7 @@ def reach(
     values: Sequence[Any] = (),
     mode: str | None = None,
 ) -> tuple[Answer, Sequence[Any]]:
-    """Calls, reads, sets or renders some environments, or asks for their masks of actions.
-
-    Returns:
-        The answer, and what the environments returned.
-    """
+    """Calls, reads, sets or renders some environments, or asks for their masks of actions."""
     results: Sequence[Any]
     if operation == "render":
         results = vec_env.render(mode, envs)
@@ -191,22 +168,17 @@ def reach(
     return {"results": _each_to_wire(envs, results, operation)}, results
 
 
-FEW = 16
+SAVE_BATCH = 16
 """Environments that are saved at a time: their states may be large."""
 
 
-def saved(vec_env: HostedVecEnv, envs: Sequence[int], states: KeptStates) -> Answer:
-    """Has the states of some environments kept.
-
-    Raises:
-        RefusedError: they are too many, or too large.
-        StateError: one cannot be saved.
-    """
+def saved(vec_env: HostedVecEnv, envs: Sequence[int], states: StateStore) -> Answer:
+    """Has the states of some environments kept."""
     states.check(len(envs))
     parts: list[EnvStates] = []
     nbytes = 0
-    for first in range(0, len(envs), FEW):
-        parts.append(vec_env.save_state(envs[first : first + FEW]))
+    for first in range(0, len(envs), SAVE_BATCH):
+        parts.append(vec_env.save_state(envs[first : first + SAVE_BATCH]))
         nbytes += parts[-1].nbytes
         states.check(len(envs), nbytes)
     state = EnvStates.joined(parts)
@@ -219,30 +191,20 @@ def loaded(
     repeating: bool,
     load: Callable[[HostedVecEnv], tuple[Any, Sequence[Any]]],
 ) -> Answer:
-    """Puts states into some environments.
-
-    Args:
-        vec_env: the environments.
-        envs: which of them.
-        repeating: whether each repeats its action, and so knows itself what it showed last.
-        load: puts the states in; returns what a reset does.
-
-    Returns:
-        The answer, as that to a reset.
-    """
-    observations, told = load(vec_env)
-    infos, space, count = list(told), vec_env.observation_space, len(envs)
+    """Puts states into some environments."""
+    observations, infos_node = load(vec_env)
+    infos, space, count = list(infos_node), vec_env.observation_space, len(envs)
     if repeating:
         rows = SpaceRows.allocate(SpaceLayout(space), count)
-        rows.put(observations, EVERY, count)
-        for i, shown in enumerate(vec_env.call("shown", env_ids=envs)):
-            if shown is not None:
-                rows.row(i, copy_of)[:], infos[i] = shown
+        rows.put(observations, ALL_ENVS, count)
+        for i, last_shown in enumerate(vec_env.call("last_shown", env_ids=envs)):
+            if last_shown is not None:
+                rows.row(i, copy_of)[:], infos[i] = last_shown
         observations = rows.copy()
     return {
         "observations": batch_to_wire(space, observations),
         "infos": _infos_to_wire(infos),
-        **masks_of(vec_env),
+        **action_masks(vec_env),
     }
 
 
@@ -257,7 +219,7 @@ def _infos_to_wire(infos: Sequence[Any]) -> list[Any]:
     try:
         return [to_wire(info) for info in infos]
     except WireError:
-        return [to_wire(what_travels(info)) for info in infos]
+        return [to_wire(drop_unsendable(info)) for info in infos]
 
 
 def _each_to_wire(envs: Sequence[int], values: Any, command: str) -> list[Any]:

@@ -54,7 +54,7 @@ STATUSES: dict[int, type[RemoteError]] = {
 """What a client raises for a status, unless the code says more."""
 
 
-UNTOLD = {
+DEFAULT_MESSAGES = {
     413: "the request is too large for it, or for a proxy in front of it",
     502: "a proxy in front of it does not reach it: it may not have been started",
     503: "it is not there at present, a proxy in front of it says",
@@ -62,19 +62,12 @@ UNTOLD = {
 }
 """What a client says of a status that came without a reason."""
 
-_OF_CLIENTS = ("call", "get_attr", "set_attr")
+_CLIENT_COMMANDS = ("call", "get_attr", "set_attr")
 """What environments do in a client's stead: where it fails, they have not."""
 
 
 class RefusedError(Exception):
-    """A request is refused.
-
-    Args:
-        status: the HTTP status.
-        code: the reason, in one word.
-        message: the reason, for people.
-        details: what else is to be told.
-    """
+    """A request is refused."""
 
     def __init__(self, status: int, code: str, message: str, **details: Any) -> None:
         super().__init__(message)
@@ -99,35 +92,20 @@ def no_session(idle: float | None = None) -> RefusedError:
 
 
 class EnvsFailedError(RefusedError):
-    """A request is refused because environments failed at it, or their process did.
-
-    Args:
-        code: the reason, in one word.
-        message: the reason, for people.
-        details: what else is to be told.
-
-    Attributes:
-        id: what the client and the server's log call it.
-        is_ours: whether the environments failed by themselves, and not at what a client called.
-    """
+    """A request is refused because environments failed at it, or their process did."""
 
     def __init__(self, code: str, message: str, **details: Any) -> None:
         self.id = secrets.token_hex(4)
         super().__init__(409, code, message, error_id=self.id, **details)
-        self.is_ours = details.get("command") not in _OF_CLIENTS
+        self.is_env_failure = details.get("command") not in _CLIENT_COMMANDS
 
-    def kept(self, text: str, tracebacks: bool) -> str:
+    def or_log_reference(self, text: str, tracebacks: bool) -> str:
         """Lines about the server's files, or in their stead where they are to be found."""
         return text if tracebacks or not text else f"the server's log has it, as error {self.id}"
 
 
 def refusal_of(error: Exception, tracebacks: bool = True) -> RefusedError | None:
-    """How a failure of environments is told; None for one that is the server's own.
-
-    Args:
-        error: the failure.
-        tracebacks: whether it is told where in the server's files it happened.
-    """
+    """How a failure of environments is told; None for one that is the server's own."""
     if isinstance(error, RefusedError):
         return error
     details: dict[str, Any] = {}
@@ -136,7 +114,10 @@ def refusal_of(error: Exception, tracebacks: bool = True) -> RefusedError | None
             details[name] = getattr(error, name)
         if isinstance(error, StateMismatchError):
             details["what"] = error.what
-            details |= {"saved": _told(error.saved), "here": _told(error.here)}
+            details |= {
+                "saved": _to_wire_or_repr(error.saved),
+                "here": _to_wire_or_repr(error.here),
+            }
             return RefusedError(409, "state_mismatch", str(error), **details)
         return RefusedError(409, "state", str(error), **details)
     if isinstance(error, EnvError):
@@ -145,7 +126,7 @@ def refusal_of(error: Exception, tracebacks: bool = True) -> RefusedError | None
         details["cause"] = _cause_of(error)
         text = f"environment {error.env_index} failed in {error.command!r}: {error.reason}"
         failed = EnvsFailedError("env_failed", text, **details)
-        failed.details["env_traceback"] = failed.kept(error.env_traceback, tracebacks)
+        failed.details["env_traceback"] = failed.or_log_reference(error.env_traceback, tracebacks)
         return failed
     if isinstance(error, WorkerDiedError | WorkerTimeoutError):
         for name in ("pid", "command"):
@@ -156,7 +137,7 @@ def refusal_of(error: Exception, tracebacks: bool = True) -> RefusedError | None
             failed = EnvsFailedError("worker_died", text, exitcode=error.exitcode, **details)
         else:
             failed = EnvsFailedError("worker_timeout", text, timeout=error.timeout, **details)
-        failed.details["details"] = failed.kept(error.details, tracebacks)
+        failed.details["details"] = failed.or_log_reference(error.details, tracebacks)
         return failed
     if isinstance(error, ClosedVecEnvError):
         return RefusedError(409, "closed", "these environments failed before, and are closed")
@@ -169,22 +150,16 @@ def refusal_of(error: Exception, tracebacks: bool = True) -> RefusedError | None
 
 
 def error_of(status: int, message: Any, server: str) -> Exception:
-    """What a client raises for an answer of status 4xx or 5xx.
-
-    Args:
-        status: the HTTP status.
-        message: the decoded answer, whatever it is.
-        server: the server's address.
-    """
+    """What a client raises for an answer of status 4xx or 5xx."""
     error = message.get("error") if isinstance(message, dict) else None
     if not isinstance(error, dict) or not isinstance(error.get("message"), str):
-        text = UNTOLD.get(status, "the request was refused without a reason")
+        text = DEFAULT_MESSAGES.get(status, "the request was refused without a reason")
         error = {"code": "", "message": text}
     code, text, details = error.get("code"), error["message"], error.get("details")
-    rebuild = _REBUILDS.get(code) if isinstance(code, str) else None
-    if rebuild is not None:
+    build = _ERROR_BUILDERS.get(code) if isinstance(code, str) else None
+    if build is not None:
         try:
-            return rebuild(text, details if isinstance(details, dict) else {})
+            return build(text, details if isinstance(details, dict) else {})
         except (KeyError, TypeError, ValueError):
             pass  # not as this package's server tells it
     return STATUSES.get(status, RemoteError)(text, server, status)
@@ -213,7 +188,7 @@ def _cause_of(error: EnvError) -> list[Any] | None:
     return None
 
 
-def _told(value: Any) -> Any:
+def _to_wire_or_repr(value: Any) -> Any:
     """A value that may not be one of those that travel: then it is what is shown of it."""
     try:
         return to_wire(value)
@@ -266,7 +241,7 @@ _CAUSES: dict[str, type[BaseException]] = {
 }
 """What may be made again of an environment's exception; no other class is looked up by name."""
 
-_REBUILDS: dict[str, Callable[[str, dict[str, Any]], Exception]] = {
+_ERROR_BUILDERS: dict[str, Callable[[str, dict[str, Any]], Exception]] = {
     "env_failed": _env_error,
     "state": _state_error,
     "state_mismatch": _state_error,

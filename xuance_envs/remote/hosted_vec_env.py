@@ -13,14 +13,14 @@ from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.groups import WorkerGroups
-from xuance_envs.engine.process.processes import Lodger, Processes
+from xuance_envs.engine.process.process_backend import ProcessBackend, SharedProcessBackend
 from xuance_envs.remote.wire.infos import InfoTables
-from xuance_envs.remote.wire.patterns import Patterns
+from xuance_envs.remote.wire.templates import TemplateCache
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
 
-__all__ = ["HostedVecEnv", "Wanted"]
+__all__ = ["HostedEnvConfig", "HostedVecEnv"]
 
 SPIN = 2e-3
 """The longest a worker spins before it blocks, in seconds.
@@ -30,15 +30,8 @@ A client on the same machine has a step's answer and sends the next within about
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The environments a client asks for.
-
-    Attributes:
-        functions: what makes them.
-        seed: the first one's ``env_seed``, the others' being counted up; None for none.
-        auto_reset: whether they are stepped together, as a vector environment steps them;
-            otherwise each repeats its action, and is reset when the client says so.
-    """
+class HostedEnvConfig:
+    """The environments a client asks for."""
 
     functions: Sequence[Callable[..., Any]]
     seed: int | None
@@ -51,28 +44,6 @@ class HostedVecEnv(GroupedVecEnv):
     It is open; closed, when nothing may be asked of it any more but the worker is still there; and
     ended, by :meth:`end_worker`. An error closes it, possibly within the event loop, where nothing
     may wait for a process to end.
-
-    Args:
-        functions: makes an environment each.
-        env_seed: as for :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`, here and
-            below.
-        context: how the worker starts.
-        step_timeout: seconds it has to answer anything.
-        start_timeout: seconds it has to make the environments.
-        check_actions: whether every action is checked to be in its space.
-        prepared: is given what starts the worker, before it does.
-        beside: the worker of another one, to live in with that; None for one of their own.
-
-    Attributes:
-        backend: the worker.
-        wakers: descriptors of which one turns readable when the worker has answered, or has ended.
-        tables: make tables of its infos.
-        reset_tables: make tables of those of its resets.
-        patterns: those of answers to its steps.
-        leaves: gives the arrays that a batch of observations is of; None where they are not of
-            arrays only.
-        first_observations: gives a batch, for some environments, of the observations that began
-            the next episodes where some ended in the last step.
     """
 
     def __init__(
@@ -83,11 +54,11 @@ class HostedVecEnv(GroupedVecEnv):
         step_timeout: float | None,
         start_timeout: float | None,
         check_actions: bool = False,
-        prepared: Callable[[Processes], None] | None = None,
-        beside: Processes | None = None,
+        on_backend_created: Callable[[ProcessBackend], None] | None = None,
+        shared_backend: ProcessBackend | None = None,
     ) -> None:
         recipe = checked_recipe(functions, env_seed)
-        if beside is None:
+        if shared_backend is None:
             groups = start_processes(
                 recipe,
                 in_series=len(recipe),
@@ -96,24 +67,24 @@ class HostedVecEnv(GroupedVecEnv):
                 start_timeout=start_timeout,
                 pin_workers=False,
                 spin=SPIN,
-                caller_is_told=True,  # by the event loop, which spinning would keep from others
-                prepared=prepared,
+                event_loop_waits=True,  # by the event loop, which spinning would keep from others
+                on_backend_created=on_backend_created,
                 guarded=True,
             )
         else:
-            lodger = Lodger(beside, recipe)
-            if prepared is not None:
-                prepared(lodger)
-            groups = WorkerGroups(lodger)
+            shared_backend = SharedProcessBackend(shared_backend, recipe)
+            if on_backend_created is not None:
+                on_backend_created(shared_backend)
+            groups = WorkerGroups(shared_backend)
         self.backend = groups.backend
         super().__init__(groups, copy=False, check_actions=check_actions)
         (self._driver,) = groups.drivers
-        self.wakers = self._driver.fds
-        self.tables, self.reset_tables, self.patterns = InfoTables(), InfoTables(), Patterns()
+        self.wake_fds = self._driver.fds
+        self.tables, self.reset_tables, self.templates = InfoTables(), InfoTables(), TemplateCache()
         rows = self._arrays.observations
         self.leaves = None if rows.objects else rows.layout.flatten
         resets = self._arrays.reset_observations
-        self.first_observations = resets.take_flat or resets.copy
+        self.take_reset_observations = resets.take_flat or resets.copy
         self._flat_observations = self._arrays.observations.flat
 
     @property
@@ -127,17 +98,12 @@ class HostedVecEnv(GroupedVecEnv):
         return self._driver.times()
 
     def finish_step(self) -> tuple[Any, NDArray[np.float64], NDArray[Any], NDArray[Any], StepInfos]:
-        """The same as ``step_wait``, without copies for the caller, and with the rewards in full.
-
-        Returns:
-            Observations, rewards as the environments gave them, terminated, truncated and infos;
-            all but the infos valid until the next step.
-        """
+        """The same as ``step_wait``, without copies for the caller, and with the rewards in full."""
         infos, arrays = self._finish_step(), self._arrays
         observations = self._flat_observations
         if observations is None:
             observations = arrays.observations.as_batch()
-        self._last.renew(observations)
+        self._last.mark_all_new(observations)
         self.buf_rews, self.buf_infos = as_float32(arrays.rewards), infos
         self.buf_dones, self.buf_truncations = arrays.terminated, arrays.truncated
         self._ledger.stepping = False
@@ -151,7 +117,7 @@ class HostedVecEnv(GroupedVecEnv):
         self._groups.check_idle("action_masks")
         if self._arrays.masks is None:
             return [None] * len(envs)
-        return self._groups.masks.watch(envs, self._groups.each)
+        return self._groups.masks.watch(envs, self._groups.run_command)
 
     @property
     def watched_masks(self) -> list[Any] | None:
@@ -161,7 +127,7 @@ class HostedVecEnv(GroupedVecEnv):
 
     def close_extras(self) -> None:
         """Has nothing be asked of the worker any more, and leaves it to :meth:`end_worker`."""
-        self._groups.shut()
+        self._groups.mark_closed()
 
     def end_worker(self) -> None:
         """Ends the worker of one that is closed; again, it does nothing."""

@@ -8,16 +8,16 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from xuance_envs.remote.failures import RefusedError
-from xuance_envs.remote.wire.nodes import shown
-from xuance_envs.remote.wire.protocol import MAX_SEED
+from xuance_envs.remote.wire.constants import MAX_SEED
+from xuance_envs.remote.wire.nodes import shortened
 
 __all__ = [
     "Call",
     "CreateEpisodes",
     "CreateSession",
-    "Request",
+    "RequestModel",
     "Reset",
-    "SessionRequest",
+    "SessionRequestModel",
     "States",
     "Statistics",
     "Step",
@@ -43,7 +43,7 @@ def _at_most(length: int, is_item: Callable[[Any], bool] | None = None) -> Befor
             if is_item is not None and isinstance(value, list):
                 for place, item in enumerate(value):
                     if not is_item(item):
-                        raise ValueError(f"expected a valid item at {place}, got {shown(item)}")
+                        raise ValueError(f"expected a valid item at {place}, got {shortened(item)}")
             if isinstance(value, dict) and not all(type(key) is str for key in value):
                 raise ValueError("expected strings as keys")
         return value
@@ -91,13 +91,13 @@ Sequence = Annotated[
 ]
 
 
-class Request(BaseModel):
+class RequestModel(BaseModel):
     """What every request has in common: nothing is converted, and nothing else is taken."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class CreateSession(Request):
+class CreateSession(RequestModel):
     """Opens a session, which belongs to the token."""
 
     share_frames: bool = Field(
@@ -114,14 +114,14 @@ class CreateSession(Request):
     ] = None
 
 
-class SessionRequest(Request):
+class SessionRequestModel(RequestModel):
     """A request within a session."""
 
     session_id: Annotated[str, Field(max_length=MAX_ID)]
     sequence: Sequence = None
 
 
-class CreateEpisodes(SessionRequest):
+class CreateEpisodes(SessionRequestModel):
     """Makes environments, each with one episode at a time."""
 
     env_id: str | None = Field(None, max_length=200, description="null for the only one served")
@@ -135,7 +135,7 @@ class CreateEpisodes(SessionRequest):
     )
 
 
-class Reset(SessionRequest):
+class Reset(SessionRequestModel):
     """Starts new episodes."""
 
     episode_ids: EpisodeIds = None
@@ -145,7 +145,7 @@ class Reset(SessionRequest):
     options: Named | None = None
 
 
-class Step(SessionRequest):
+class Step(SessionRequestModel):
     """Steps environments with one action each."""
 
     episode_ids: EpisodeIds = None
@@ -155,13 +155,13 @@ class Step(SessionRequest):
     )
 
 
-class Statistics(SessionRequest):
+class Statistics(SessionRequestModel):
     """How long the steps of environments take; answered at any time, also during a step."""
 
     episode_ids: EpisodeIds = None
 
 
-class States(SessionRequest):
+class States(SessionRequestModel):
     """Keeps states of environments at the server, puts them into environments, or drops them."""
 
     operation: Literal["save", "load", "clone", "drop"]
@@ -181,7 +181,7 @@ class States(SessionRequest):
     )
 
 
-class Call(SessionRequest):
+class Call(SessionRequestModel):
     """Calls a method, reads or sets an attribute, renders, or asks for masks of actions.
 
     Masks of actions then come with the answers to later steps and resets, too.
@@ -196,15 +196,11 @@ class Call(SessionRequest):
     mode: str | None = Field(None, max_length=200, description="for render")
 
 
-M = TypeVar("M", bound=Request)
+M = TypeVar("M", bound=RequestModel)
 
 
 def message_of(model: type[M], node: Any) -> M:
-    """A decoded message, checked.
-
-    Raises:
-        RefusedError: it is none; says the first few things that are wrong.
-    """
+    """A decoded message, checked."""
     if isinstance(node, dict) and len(node) > MAX_FIELDS:
         raise RefusedError(
             422,

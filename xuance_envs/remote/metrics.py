@@ -20,7 +20,7 @@ WINDOW = 10.0
 """Seconds over which steps per second are taken."""
 
 
-_OF_NAMES = (
+_PER_NAME = (
     ("sessions", "gauge", "Sessions of each name."),
     ("environments", "gauge", "Environments of each name."),
     ("steps", "counter", "Environment steps of each name."),
@@ -28,12 +28,7 @@ _OF_NAMES = (
 
 
 class Metrics:
-    """Counts of one server; steps are counted from the threads of environments.
-
-    Attributes:
-        sessions: sessions there are.
-        environments: environments there are.
-    """
+    """Counts of one server; steps are counted from the threads of environments."""
 
     def __init__(self) -> None:
         self.sessions = 0
@@ -85,11 +80,7 @@ class Metrics:
         return self._steps
 
     def text(self, names: Mapping[str, Mapping[str, int]] | None = None) -> str:
-        """Everything, as Prometheus reads it.
-
-        Args:
-            names: by name of a token, what its sessions are and have done; None not to tell.
-        """
+        """Everything, as Prometheus reads it."""
         with self._lock:
             counts = list(itertools.accumulate(self._step_requests))
             steps, seconds = self._steps, self._step_seconds
@@ -122,7 +113,7 @@ class Metrics:
                 for (method, status), count in sorted(self._requests.items())
             ),
         ]
-        for what, kind, text in _OF_NAMES:
+        for what, kind, text in _PER_NAME:
             if names is not None:
                 suffix = "_total" if kind == "counter" else ""
                 lines += _head(f"name_{what}{suffix}", kind, text)

@@ -8,8 +8,8 @@ from typing import Any
 from fastapi import FastAPI
 
 from xuance_envs.remote import messages
-from xuance_envs.remote.wire.forms import Form
-from xuance_envs.remote.wire.protocol import API
+from xuance_envs.remote.wire.constants import API_PREFIX
+from xuance_envs.remote.wire.formats import WireFormat
 
 __all__ = ["REFUSALS", "add_descriptions"]
 
@@ -27,15 +27,15 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 """The answers to a request that is refused, by their status."""
 
 
-def _described(path: str, model: type[messages.Request]) -> dict[str, Any]:
+def _described(path: str, model: type[messages.RequestModel]) -> dict[str, Any]:
     schema = model.model_json_schema()
-    answer = {form.value: {"schema": {"type": "object"}} for form in Form}
+    answer = {form.value: {"schema": {"type": "object"}} for form in WireFormat}
     return {
         "summary": model.__doc__,
-        "operationId": path.removeprefix(f"{API}/").replace("/", "_"),
+        "operationId": path.removeprefix(f"{API_PREFIX}/").replace("/", "_"),
         "requestBody": {
             "required": True,
-            "content": {form.value: {"schema": schema} for form in Form},
+            "content": {form.value: {"schema": schema} for form in WireFormat},
         },
         "responses": {
             "200": {"description": "done", "content": answer},
@@ -45,20 +45,15 @@ def _described(path: str, model: type[messages.Request]) -> dict[str, Any]:
     }
 
 
-def add_descriptions(app: FastAPI, posts: Mapping[str, type[messages.Request]]) -> None:
-    """Adds plain routes and the token to an application's document.
-
-    Args:
-        app: the application.
-        posts: by path, what is posted there.
-    """
+def add_descriptions(app: FastAPI, post_routes: Mapping[str, type[messages.RequestModel]]) -> None:
+    """Adds plain routes and the token to an application's document."""
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:
         schema = plain()
         components = schema.setdefault("components", {})
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        for path, model in posts.items():
+        for path, model in post_routes.items():
             schema["paths"][path] = {"post": _described(path, model)}
         return schema
 

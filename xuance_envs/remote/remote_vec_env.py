@@ -7,7 +7,7 @@ import socket
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotDoneError
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,22 +17,23 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
+from xuance_envs._override import override
 from xuance_envs.engine.data.info_writer import InfoWriter
-from xuance_envs.engine.data.space_rows import EVERY, Index, SpaceRows
+from xuance_envs.engine.data.space_rows import ALL_ENVS, Index, SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.driver import Driver
-from xuance_envs.engine.group.outcome import Outcome, OutcomeMaker, Reset
+from xuance_envs.engine.group.outcome import Outcome, OutcomeBuilder, Reset
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.groups import Groups
-from xuance_envs.remote import states
-from xuance_envs.remote.connection import (
-    Connection,
+from xuance_envs.remote import server_states
+from xuance_envs.remote.client_session import (
+    ApiClient,
     RemoteSession,
     Verify,
     checked_count,
+    checked_reply,
     checked_seeds,
-    understood,
 )
 from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
@@ -129,7 +130,7 @@ class RemoteVecEnv(GroupedVecEnv):
             "kwargs": _sendable("construct", dict(env_kwargs or {})),
             "auto_reset": True,
         }
-        connection = Connection(base_url, user_token, timeout, verify)
+        connection = ApiClient(base_url, user_token, timeout, verify)
         try:
             connection.check_version()
             session = RemoteSession(connection, share_frames, type(self).__name__)
@@ -138,30 +139,30 @@ class RemoteVecEnv(GroupedVecEnv):
             raise
         self._session = session
         try:
-            made = session.request("create", request, _Made.of)
-            description = made.description
+            created = session.request("create", request, _CreatedEnvs.of)
+            description = created.description
             arrays = StepArrays.allocate(
                 description.observation_space, description.action_space, num_envs
             )
-            driver = RemoteDriver(session, made, arrays)
+            driver = RemoteDriver(session, created, arrays)
             self._driver = driver
             groups = RemoteGroups(session, driver, description, arrays)
-            check_actions = check_actions or made.checks_actions
+            check_actions = check_actions or created.checks_actions
             super().__init__(groups, copy=copy, check_actions=check_actions)
         except BaseException:
             session.close()
             raise
         logger.info("%d environments at %s", self.num_envs, session.server)
 
-    _saving = states
+    _state_operations = server_states
 
+    @override
     def step(self, actions: Any) -> StepResult:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step`."""
-        self._driver.at_once = True
+        self._driver.blocking = True
         try:
             return super().step(actions)
         finally:
-            self._driver.at_once = False
+            self._driver.blocking = False
 
 
 class RemoteGroups(Groups):
@@ -185,14 +186,14 @@ class RemoteGroups(Groups):
         self._session = session
         self._driver = driver
 
-    def end(self, patience: float | None = None) -> None:
-        """See :class:`~xuance_envs.engine.groups.Groups`."""
+    @override
+    def end(self, close_timeout: float | None = None) -> None:
         self._session.close()
         self._driver.close()
 
 
 @dataclass(frozen=True)
-class _Made:
+class _CreatedEnvs:
     """The environments a server has made."""
 
     episode_ids: list[str]
@@ -200,7 +201,7 @@ class _Made:
     checks_actions: bool
 
     @classmethod
-    def of(cls, answer: Any) -> _Made:
+    def of(cls, answer: Any) -> _CreatedEnvs:
         """As an answer has it."""
         return cls(
             list(map(str, answer["episode_ids"])),
@@ -230,7 +231,7 @@ class RemoteDriver(Driver):
     """A group of environments on a server; see :class:`~xuance_envs.engine.driver.Driver`.
 
     Requests are sent from a thread of its own, so that the caller is free between asking and
-    waiting. A step whose result is waited for ``at_once`` does without the thread: should an
+    waiting. A step whose result is waited for ``blocking`` does without the thread: should an
     interrupt hit it, it is sent again with its number, and the server does it once.
 
     Args:
@@ -239,61 +240,63 @@ class RemoteDriver(Driver):
         arrays: what the answers are written into.
 
     Attributes:
-        at_once: whether the next step is waited for at once.
+        blocking: whether the next step is waited for at once.
         fds: of a socket that turns readable when an answer has come.
     """
 
     tag = 0
     fds: tuple[int, ...] = ()
 
-    def __init__(self, session: RemoteSession, made: _Made, arrays: StepArrays) -> None:
-        super().__init__(0, len(made.episode_ids))
+    def __init__(self, session: RemoteSession, created: _CreatedEnvs, arrays: StepArrays) -> None:
+        super().__init__(0, len(created.episode_ids))
         self._session = session
-        self._episodes = made.episode_ids
-        self._space: Space[Any] = made.description.observation_space
+        self._episodes = created.episode_ids
+        self._space: Space[Any] = created.description.observation_space
         self._arrays = arrays
         self._infos = InfoWriter(arrays.infos, lambda value: value)
         self._reset_infos = InfoWriter(arrays.reset_infos, lambda value: value)
-        self._outcomes = OutcomeMaker(self._infos, self._reset_infos)
+        self._outcomes = OutcomeBuilder(self._infos, self._reset_infos)
         self._thread = ThreadPoolExecutor(1, "xuance_envs-remote")
-        self.at_once = False
+        self.blocking = False
         # Says when an answer has come, to whoever waits for several drivers.
-        self._bell, self._ringer = socket.socketpair()
-        self._bell.setblocking(False)
-        self._close_bell = weakref.finalize(self, _close_sockets, self._bell, self._ringer)
-        self.fds = (self._bell.fileno(),)
-        self._answer: Callable[[float | None], Any] | None = None
-        self._take: Callable[[Any], Any] = lambda answer: answer
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._close_wake = weakref.finalize(
+            self, _close_sockets, self._wake_reader, self._wake_writer
+        )
+        self.fds = (self._wake_reader.fileno(),)
+        self._wait_reply: Callable[[float | None], Any] | None = None
+        self._parse: Callable[[Any], Any] = lambda answer: answer
         self._result: Any = None
-        self._refused = False
+        self._failed = False
 
     # -- asking -----------------------------------------------------------------------
 
+    @override
     def pack_actions(self, actions: list[list[Any]]) -> Any:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
         return self._actions()
 
-    def ask_step(self, tag: int, actions: Any) -> None:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
+    @override
+    def submit_step(self, tag: int, actions: Any) -> None:
         message = {"actions": self._actions() if actions is None else actions}
-        self._send(tag, "vectorized_step", message, self._take_step)
+        self._send(tag, "vectorized_step", message, self._parse_step)
 
+    @override
     def pack(self, command: str, *arguments: Any) -> Any:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
         if command == "reset":
-            return self._packed_reset(*arguments)
+            return self._pack_reset(*arguments)
         places, *rest = arguments
         message: dict[str, Any]
         if command == "save_states":
-            message = {"operation": "save", "episode_ids": self._named(places)}
-            return "states", message, self._session.states.kept
+            message = {"operation": "save", "episode_ids": self._episode_ids_of(places)}
+            return "states", message, self._session.states.parse_handles
         if command == "load_states":
             numbers = self._session.states.numbers(rest[0])
-            return self._putting_in(places, {"operation": "load", "states": numbers})
+            return self._pack_load(places, {"operation": "load", "states": numbers})
         if command == "clone_states":
-            sources = {"sources": self._named(rest[0]), "fork_rng": rest[1]}
-            return self._putting_in(places, {"operation": "clone", **sources})
-        message = {"operation": command, "episode_ids": self._named(places)}
+            sources = {"sources": self._episode_ids_of(rest[0]), "fork_rng": rest[1]}
+            return self._pack_load(places, {"operation": "clone", **sources})
+        message = {"operation": command, "episode_ids": self._episode_ids_of(places)}
         if command == "watch_masks":
             message["operation"] = "action_masks"
         elif command == "render":
@@ -305,96 +308,96 @@ class RemoteDriver(Driver):
             message["kwargs"] = _sendable(command, dict(rest[2]))
         elif command == "set_attr":
             message["values"] = _sendable(command, list(rest[1]))
-        return "call", message, _take_results
+        return "call", message, _parse_results
 
-    def _packed_reset(self, resets: Sequence[Reset]) -> Any:
+    def _pack_reset(self, resets: Sequence[Reset]) -> Any:
         places = [place for place, *_ in resets]
         options = resets[0][2]
         message = {
-            "episode_ids": self._named(places),
+            "episode_ids": self._episode_ids_of(places),
             "seed": checked_seeds([seed for _, seed, _ in resets]),
             "options": None if options is None else _sendable("reset", options),
         }
-        return "vectorized_reset", message, lambda answer: self._take_reset(places, answer)
+        return "vectorized_reset", message, lambda answer: self._parse_reset(places, answer)
 
-    def _putting_in(self, places: Sequence[int], how: Mapping[str, Any]) -> Any:
-        message = {"episode_ids": self._named(places), **how}
-        return "states", message, lambda answer: self._take_reset(places, answer)
+    def _pack_load(self, places: Sequence[int], operation: Mapping[str, Any]) -> Any:
+        message = {"episode_ids": self._episode_ids_of(places), **operation}
+        return "states", message, lambda answer: self._parse_reset(places, answer)
 
-    def _named(self, places: Sequence[int]) -> list[str] | None:
+    def _episode_ids_of(self, places: Sequence[int]) -> list[str] | None:
         """The episodes at some places; None for all of them."""
         everything = list(places) == list(range(self.hi))
         return None if everything else [self._episodes[place] for place in places]
 
-    def ask(self, tag: int, packed: Any) -> None:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
+    @override
+    def submit(self, tag: int, packed: Any) -> None:
         self._send(tag, *packed)
 
     def _send(
-        self, tag: int, path: str, message: Mapping[str, Any], take: Callable[[Any], Any]
+        self, tag: int, path: str, message: Mapping[str, Any], parse: Callable[[Any], Any]
     ) -> None:
         self.discard()
-        send = partial(self._session.send, path, self._session.numbered(message))
+        send = partial(self._session.send, path, self._session.next_request(message))
 
-        def again(timeout: float | None) -> Any:
-            return send() if at_once else self._thread.submit(send).result(timeout)
+        def resend(timeout: float | None) -> Any:
+            return send() if blocking else self._thread.submit(send).result(timeout)
 
-        at_once = self.at_once
+        blocking = self.blocking
         # No call in between, so that an interrupt finds either all of it or nothing.
-        self._take, self._answer, self._result, self.tag = take, again, None, tag
-        self._refused = False
-        if not at_once:
+        self._parse, self._wait_reply, self._result, self.tag = parse, resend, None, tag
+        self._failed = False
+        if not blocking:
             answer = self._thread.submit(send)
-            answer.add_done_callback(self._ring)
-            self._answer = answer.result
+            answer.add_done_callback(self._wake)
+            self._wait_reply = answer.result
 
     def _actions(self) -> Any:
         actions = self._arrays.actions
         return batch_to_wire(actions.layout.space, actions.view())
 
-    def _ring(self, _: Future[Any]) -> None:
+    def _wake(self, _: Future[Any]) -> None:
         with suppress(OSError):  # closed meanwhile
-            self._ringer.send(b"!")
+            self._wake_writer.send(b"!")
 
     # -- answers ----------------------------------------------------------------------
 
+    @override
     def result(self, deadline: float | None = None) -> Any:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
-        if self._answer is not None:
+        if self._wait_reply is not None:
             timeout = None if deadline is None else max(0.0, deadline - monotonic())
             try:
-                answer = self._answer(timeout)
-            except NotDoneError:
+                answer = self._wait_reply(timeout)
+            except FutureTimeoutError:
                 raise TimeoutError from None
             except Exception:
-                self._refused = True
+                self._failed = True
                 raise
             finally:
                 with suppress(OSError):  # nothing there, most often
-                    self._bell.recv(64)
-            with understood(self._session.server):
-                self._result = self._take(answer)
-            self._answer = None
+                    self._wake_reader.recv(64)
+            with checked_reply(self._session.server):
+                self._result = self._parse(answer)
+            self._wait_reply = None
         return self._result
 
+    @override
     def discard(self) -> Any:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
         # An error that is raised once more would hold on to all who call now, and what they have.
-        return None if self._refused else super().discard()
+        return None if self._failed else super().discard()
 
+    @override
     def times(self) -> StepTimes:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
         return StepTimes(**self._session.step_times())
 
     def close(self) -> None:
         """Ends the thread, once it has its answer."""
         self._thread.shutdown(wait=False)
-        self._close_bell()
+        self._close_wake()
 
-    def _take_step(self, answer: Any) -> Outcome:
+    def _parse_step(self, answer: Any) -> Outcome:
         arrays, shape = self._arrays, (self.hi,)
         self._outcomes.begin()
-        self._put(arrays.observations, answer["observations"], EVERY, self.hi)
+        self._write_observations(arrays.observations, answer["observations"], ALL_ENVS, self.hi)
         arrays.rewards[:] = array_from_wire(answer["rewards"], _FLOAT, shape)
         arrays.terminated[:] = array_from_wire(answer["terminated"], _BOOL, shape)
         arrays.truncated[:] = array_from_wire(answer["truncated"], _BOOL, shape)
@@ -403,22 +406,24 @@ class RemoteDriver(Driver):
         ended = resets["environments"]
         if ended != (arrays.terminated | arrays.truncated).nonzero()[0].tolist():
             raise WireError("resets of other episodes than those that ended")
-        self._take_masks(answer)
+        self._parse_masks(answer)
         if ended:
             at = np.array(ended)
-            self._put(arrays.reset_observations, resets["observations"], at, len(ended))
+            self._write_observations(
+                arrays.reset_observations, resets["observations"], at, len(ended)
+            )
             self._write_infos(self._reset_infos, ended, resets["infos"])
         return self._outcomes.outcome(bool(ended))
 
-    def _take_reset(self, places: Sequence[int], answer: Any) -> Outcome:
+    def _parse_reset(self, places: Sequence[int], answer: Any) -> Outcome:
         self._outcomes.begin()
         at = np.array(places)
-        self._put(self._arrays.observations, answer["observations"], at, len(places))
+        self._write_observations(self._arrays.observations, answer["observations"], at, len(places))
         self._write_infos(self._infos, places, answer["infos"])
-        self._take_masks(answer)
+        self._parse_masks(answer)
         return self._outcomes.outcome(ended=False)
 
-    def _take_masks(self, answer: Any) -> None:
+    def _parse_masks(self, answer: Any) -> None:
         masks = self._arrays.masks
         if masks is None or "masks" not in answer:
             return
@@ -428,7 +433,7 @@ class RemoteDriver(Driver):
         for mine, part in zip(masks.parts, parts, strict=True):
             mine[:] = array_from_wire(part, _BOOL, mine.shape)
 
-    def _put(self, rows: SpaceRows, node: Any, at: Index, count: int) -> None:
+    def _write_observations(self, rows: SpaceRows, node: Any, at: Index, count: int) -> None:
         rows.put(batch_from_wire(self._space, node, count), at, count)
 
     def _write_infos(self, writer: InfoWriter, places: Sequence[int], node: Any) -> None:
@@ -445,5 +450,5 @@ def _close_sockets(*sockets: socket.socket) -> None:
         each.close()
 
 
-def _take_results(answer: Any) -> list[Any]:
+def _parse_results(answer: Any) -> list[Any]:
     return [from_wire(result) for result in answer["results"]]

@@ -15,59 +15,45 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.engine.data.space_layout import SpaceLayout, fit
-from xuance_envs.engine.group.host import SparingFunction
-from xuance_envs.engine.group.single_env import checked_env
+from xuance_envs.engine.group.host import DropUnpicklableInfos
+from xuance_envs.engine.group.single_env import check_env_api
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.multi_agent.agents_env import AgentsEnv
-from xuance_envs.multi_agent.infos import own_key
-from xuance_envs.remote.wire.infos import what_travels
+from xuance_envs.multi_agent.infos import original_info_key
+from xuance_envs.remote.wire.infos import drop_unsendable
 
-__all__ = ["HostedFunction", "Repeated", "RepeatingEnv", "TellingEnv"]
+__all__ = ["HostedFunction", "InfoFilter", "RepeatResult", "RepeatingEnv"]
 
 
 @dataclass(frozen=True)
-class HostedFunction(SparingFunction):
-    """Makes one environment of a session, in the process where it will live.
-
-    Attributes:
-        make: makes the environment.
-        index: its place among the session's environments that were made together.
-        repeating: whether it is stepped by :meth:`RepeatingEnv.repeat`.
-        memory_limit: bytes of data the process may have; None for no limit.
-        infos: what of its infos clients are told; None for all.
-        is_new: whether the process has no environments yet.
-    """
+class HostedFunction(DropUnpicklableInfos):
+    """Makes one environment of a session, in the process where it will live."""
 
     make: Callable[..., Any]
     index: int
     repeating: bool
     memory_limit: int | None
     infos: frozenset[str] | None = None
-    is_new: bool = True
+    first_in_process: bool = True
 
     def __call__(self, **keywords: Any) -> Any:
         """Makes it."""
-        if self.is_new and self.index == 0:  # once is enough for the process
-            _confine(self.memory_limit)
+        if self.first_in_process and self.index == 0:  # once is enough for the process
+            _limit_process(self.memory_limit)
         env = self.make(**keywords)
         if self.repeating:
-            return RepeatingEnv(checked_env(env), self.index, self.infos)
-        return env if self.infos is None else TellingEnv(checked_env(env), self.infos)
+            return RepeatingEnv(check_env_api(env), self.index, self.infos)
+        return env if self.infos is None else InfoFilter(check_env_api(env), self.infos)
 
 
-class TellingEnv:
-    """An environment whose infos are what clients are told; all else is as it is.
-
-    Args:
-        env: the environment.
-        infos: the keys of its infos that clients are told; None for all.
-    """
+class InfoFilter:
+    """An environment whose infos are what clients are told; all else is as it is."""
 
     def __init__(self, env: Any, infos: frozenset[str] | None) -> None:
         self.env = env
         self._infos = infos
         # Infos of many agents come as one dict, whose keys say whose they are.
-        self._key_of = own_key if isinstance(env, AgentsEnv) else None
+        self._key_of = original_info_key if isinstance(env, AgentsEnv) else None
 
     def __getattr__(self, name: str) -> Any:
         if name == "env":  # not there yet: while it is unpickled
@@ -78,7 +64,7 @@ class TellingEnv:
         """Starts a new episode."""
         result = self.env.reset(**arguments)
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
-            return result[0], self._told(result[1])
+            return result[0], self._filtered(result[1])
         return result
 
     def step(self, action: Any) -> Any:
@@ -90,9 +76,9 @@ class TellingEnv:
             return result  # whoever asked finds out what is wrong with it
         if not isinstance(info, dict):
             return result
-        return observation, reward, terminated, truncated, self._told(info)
+        return observation, reward, terminated, truncated, self._filtered(info)
 
-    def _told(self, info: dict[Any, Any]) -> dict[Any, Any]:
+    def _filtered(self, info: dict[Any, Any]) -> dict[Any, Any]:
         names, key_of = self._infos, self._key_of
         if names is not None:
             info = {
@@ -100,21 +86,12 @@ class TellingEnv:
                 for key, value in info.items()
                 if (key if key_of is None else key_of(key)) in names
             }
-        return what_travels(info)
+        return drop_unsendable(info)
 
 
 @dataclass(frozen=True)
-class Repeated:
-    """What came of one action that an environment repeated.
-
-    Attributes:
-        observations: a batch of one observation per repetition, or the last one again.
-        steps: how often the action was repeated; 0 where the episode had ended before.
-        reward: the sum of the rewards.
-        terminated: whether the episode has terminated, in this call or before.
-        truncated: whether it was truncated.
-        info: the last repetition's, with ``step``, ``terminated`` and ``truncated``.
-    """
+class RepeatResult:
+    """What came of one action that an environment repeated."""
 
     observations: Any
     steps: int
@@ -124,61 +101,48 @@ class Repeated:
     info: dict[Any, Any]
 
 
-class RepeatingEnv(TellingEnv):
-    """An environment that repeats an action until its episode ends, and is not reset by itself.
-
-    Args:
-        env: the environment.
-        index: its place among those that are asked together.
-        infos: the keys of its infos that clients are told; None for all.
-    """
+class RepeatingEnv(InfoFilter):
+    """An environment that repeats an action until its episode ends, and is not reset by itself."""
 
     def __init__(self, env: Any, index: int, infos: frozenset[str] | None = None) -> None:
         super().__init__(env, infos)
         self._index = index
         self._layout = SpaceLayout(env.observation_space)
         self._step = -1
-        self._ended: Repeated | None = None
-        self._fresh = False
+        self._ended: RepeatResult | None = None
+        self._can_step = False
         # What its next action is chosen from, unless that is what its reset returned.
-        self._shown: tuple[Any, dict[Any, Any]] | None = None
+        self._last_shown: tuple[Any, dict[Any, Any]] | None = None
 
     def __env_state__(self) -> Any:
         """Its own state, without its index: that is its place, and stays its own."""
-        return self._step, self._ended, self._fresh, self._shown
+        return self._step, self._ended, self._can_step, self._last_shown
 
     def __set_env_state__(self, state: Any) -> None:
         """Takes over what another one was in."""
-        self._step, self._ended, self._fresh, self._shown = state
+        self._step, self._ended, self._can_step, self._last_shown = state
 
-    def shown(self) -> tuple[Any, dict[Any, Any]] | None:
+    def last_shown(self) -> tuple[Any, dict[Any, Any]] | None:
         """The last observation and info; None where the last reset returned them."""
-        return self._shown
+        return self._last_shown
 
     def reset(self, **arguments: Any) -> Any:
         """Starts a new episode."""
-        self._fresh = False
+        self._can_step = False
         result = super().reset(**arguments)
-        self._step, self._ended, self._fresh, self._shown = -1, None, True, None
+        self._step, self._ended, self._can_step, self._last_shown = -1, None, True, None
         return result
 
-    def repeat(self, actions: Mapping[int, Any], times: int) -> Repeated:
+    def repeat(self, actions: Mapping[int, Any], times: int) -> RepeatResult:
         """Repeats an action up to so many times, and stops early where the episode ends.
 
         An environment whose episode has ended is left alone until it is reset.
-
-        Args:
-            actions: one for each environment that is asked, by its index.
-            times: at least 1.
-
-        Raises:
-            RuntimeError: the environment has not been reset, or failed since.
         """
         if self._ended is not None:
             return self._ended
-        if not self._fresh:
+        if not self._can_step:
             raise RuntimeError("reset the environment first: it has no episode, or failed in it")
-        self._fresh = False  # should it raise
+        self._can_step = False  # should it raise
         rows: list[list[Any]] = []
         total = 0.0
         terminated = truncated = False
@@ -189,16 +153,16 @@ class RepeatingEnv(TellingEnv):
             )
             rows.append(self._leaves(observation))
             total += float(reward)
-        terminated, truncated, self._fresh = bool(terminated), bool(truncated), True
+        terminated, truncated, self._can_step = bool(terminated), bool(truncated), True
         self._step += len(rows)
         ending = {"step": self._step, "terminated": terminated, "truncated": truncated}
-        info = {**self._told(info), **ending}
-        self._shown = self._layout.unflatten(rows[-1]), info
+        info = {**self._filtered(info), **ending}
+        self._last_shown = self._layout.unflatten(rows[-1]), info
         if terminated or truncated:
-            self._ended = Repeated(
+            self._ended = RepeatResult(
                 self._batch(rows[-1:]), 0, 0.0, terminated, truncated, copy_of(info)
             )
-        return Repeated(self._batch(rows), len(rows), total, terminated, truncated, info)
+        return RepeatResult(self._batch(rows), len(rows), total, terminated, truncated, info)
 
     def _leaves(self, observation: Any) -> list[Any]:
         """Copies of an observation's leaves: the environment may use its arrays again."""
@@ -219,7 +183,7 @@ class RepeatingEnv(TellingEnv):
         )
 
 
-def _confine(memory_limit: int | None) -> None:
+def _limit_process(memory_limit: int | None) -> None:
     """Keeps an environment that allocates without end from taking the server with it."""
     os.nice(5)  # who asks and who answers goes before those who step
     with suppress(OSError):  # where memory runs out all the same, this process goes first

@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from xuance_envs.remote.api import Api
-    from xuance_envs.remote.observed import Observer
-    from xuance_envs.remote.serving.guard import Guard
+    from xuance_envs.remote.request_log import RequestLog
+    from xuance_envs.remote.serving.connection_manager import ConnectionManager
 
 __all__ = ["Server"]
 
 logger = logging.getLogger("xuance_envs")
 
-GRACE = 5
+SHUTDOWN_TIMEOUT = 5
 """Seconds that requests have to end when the server is told to."""
 
-LOOK = 1.0
+TIMEOUT_CHECK_INTERVAL = 1.0
 """Seconds between two looks at all connections."""
 
-PER_PROCESS = 6
+FDS_PER_PROCESS = 6
 """Descriptors that a process of environments takes."""
 
-SPARE = 64
+RESERVED_FDS = 64
 """Descriptors for everything else: libraries, the event loop, a start."""
 
 
@@ -91,8 +91,8 @@ class Server:
                 f"as 127.0.0.1, got {host}. Give it --tokens FILE or {TOKENS_VARIABLE}"
             )
         from xuance_envs.remote.api import Api
-        from xuance_envs.remote.observed import Observer
-        from xuance_envs.remote.serving.guard import Guard
+        from xuance_envs.remote.request_log import RequestLog
+        from xuance_envs.remote.serving.connection_manager import ConnectionManager
         from xuance_envs.remote.status_page import HEALTHY
 
         if certfile is not None:  # uvicorn would find out when it runs
@@ -110,23 +110,23 @@ class Server:
             shown = f"[{bound[0]}]" if family == socket.AF_INET6 else bound[0]
             self.url = f"{'http' if certfile is None else 'https'}://{shown}:{bound[1]}"
             if not settings.tokens:
-                hosts = _hosts({host, shown, *settings.allowed_hosts})
+                hosts = _allowed_hosts({host, shown, *settings.allowed_hosts})
         proxies = proxies or Proxies()
         api = Api(settings)
-        observer = Observer(api.metrics, settings.access_log)
-        guard = Guard(
+        request_log = RequestLog(api.metrics, settings.access_log)
+        manager = ConnectionManager(
             settings.limits,
-            _room_for_connections(settings),
+            _max_connections(settings),
             api.answer,
-            api.posts,
+            api.post_routes,
             {"/healthz": HEALTHY},
-            observer,
+            request_log,
             api.replies,
             hosts,
             proxies,
         )
-        app = BehindProxies(_app(api, observer, guard, settings), proxies)
-        self._server = _uvicorn(app, guard, certfile, keyfile)
+        app = BehindProxies(_app(api, request_log, manager, settings), proxies)
+        self._server = _uvicorn(app, manager, certfile, keyfile)
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
@@ -159,27 +159,30 @@ class Server:
         self.close()
 
 
-def _app(api: Api, observer: Observer, guard: Guard, settings: Settings) -> ASGIApp:
+def _app(
+    api: Api, request_log: RequestLog, manager: ConnectionManager, settings: Settings
+) -> ASGIApp:
     """All that connections do not answer themselves; sessions live as long as its lifespan."""
     from fastapi import FastAPI
 
     from xuance_envs.remote.access.admin import add_admin_routes
-    from xuance_envs.remote.access.watch import TokenWatch
-    from xuance_envs.remote.observed import Observed
+    from xuance_envs.remote.access.token_reloader import TokenReloader
+    from xuance_envs.remote.request_log import RequestLogMiddleware
     from xuance_envs.remote.status_page import add_status_page
 
-    async def look() -> None:
+    async def check_timeouts() -> None:
         while True:
-            await asyncio.sleep(LOOK)
-            guard.look()
+            await asyncio.sleep(TIMEOUT_CHECK_INTERVAL)
+            manager.check_timeouts()
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         tasks = [
-            asyncio.create_task(act()) for act in (look, api.sessions.expire, api.sessions.watch)
+            asyncio.create_task(act())
+            for act in (check_timeouts, api.sessions.expire, api.sessions.watch)
         ]
-        tokens = TokenWatch(settings.tokens, api.accounts, api.sessions)
-        tokens.obey()
+        tokens = TokenReloader(settings.tokens, api.accounts, api.sessions)
+        tokens.handle_sighup()
         if settings.watch_tokens:
             tasks.append(asyncio.create_task(tokens.watch()))
         try:
@@ -199,21 +202,21 @@ def _app(api: Api, observer: Observer, guard: Guard, settings: Settings) -> ASGI
     api.add_to(app)
     add_admin_routes(app, api)
     add_status_page(app, api, settings.pages_need_token)
-    return Observed(app, observer)
+    return RequestLogMiddleware(app, request_log)
 
 
 def _uvicorn(
-    app: ASGIApp, guard: Guard, certfile: Path | None, keyfile: Path | None
+    app: ASGIApp, manager: ConnectionManager, certfile: Path | None, keyfile: Path | None
 ) -> uvicorn.Server:
     import uvicorn
 
-    from xuance_envs.remote.serving.protocol import Connection
+    from xuance_envs.remote.serving.http_protocol import ServerConnection
 
     config = uvicorn.Config(
         app,
         ssl_certfile=certfile,
         ssl_keyfile=keyfile,
-        http=partial(Connection, guard),  # type: ignore[arg-type]  # what makes one is as good as a class
+        http=partial(ServerConnection, manager),  # type: ignore[arg-type]  # what makes one is as good as a class
         log_config=None,
         access_log=False,  # it would log query strings
         proxy_headers=False,
@@ -221,19 +224,19 @@ def _uvicorn(
         date_header=False,
         ws="none",
         lifespan="on",
-        timeout_graceful_shutdown=GRACE,
+        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
         backlog=1024,
     )
     return uvicorn.Server(config)
 
 
-def _hosts(names: Iterable[str]) -> frozenset[bytes]:
+def _allowed_hosts(names: Iterable[str]) -> frozenset[bytes]:
     """What a request for one of these hosts may say, without a port."""
     loopback = ("localhost", "127.0.0.1", "[::1]")
     return frozenset(name.lower().encode() for name in (*loopback, *names) if name)
 
 
-def _room_for_connections(settings: Settings) -> int:
+def _max_connections(settings: Settings) -> int:
     """How many connections there may be beside the processes; descriptors are for both."""
     limits = settings.limits
     try:
@@ -246,7 +249,7 @@ def _room_for_connections(settings: Settings) -> int:
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most == resource.RLIM_INFINITY:
         return limits.connections
-    left = most - SPARE - PER_PROCESS * limits.processes
+    left = most - RESERVED_FDS - FDS_PER_PROCESS * limits.processes
     if left < limits.connections:
         left = max(left, most // 4)
         logger.warning(

@@ -115,7 +115,7 @@ class Catalogue:
     Args:
         environments: by the id that clients use, what makes one environment. It is called with
             the keyword arguments a client gave, and with ``env_seed`` if it gave a seed. One with
-            many agents is made by :func:`~xuance_envs.multi_agent.adapting.agents_env`.
+            many agents is made by :func:`~xuance_envs.multi_agent.adapters.agents_env`.
         allowed_kwargs: the keyword arguments a client may give; as a mapping, with the values that
             each may have, None for any.
     """

@@ -29,23 +29,17 @@ POLICY = (
 )
 
 
-KEPT = 16
-"""Pictures that are kept."""
+MAX_CACHED = 16
+"""PngCache that are kept."""
 
 
 def add_status_page(app: FastAPI, api: Api, need_token: bool) -> None:
-    """Adds the pages: none of them tells whose a session is, or its id.
-
-    Args:
-        app: the application.
-        api: whose sessions they show.
-        need_token: whether they ask for a token, all but the page itself and ``/healthz``.
-    """
-    sessions, metrics, pictures = api.sessions, api.metrics, Pictures()
+    """Adds the pages: none of them tells whose a session is, or its id."""
+    sessions, metrics, png_cache = api.sessions, api.metrics, PngCache()
     page = importlib.resources.files(__package__).joinpath("status.html").read_text("utf-8")
     headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff"}
 
-    def known(request: Request) -> None:
+    def check_token(request: Request) -> None:
         if need_token:
             api.owner(request)
 
@@ -55,7 +49,7 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> None:
 
     @app.get("/status.json", summary="What the status page shows.")
     async def status(request: Request) -> dict[str, Any]:
-        known(request)
+        check_token(request)
         return {
             "version": __version__,
             "sessions": metrics.sessions,
@@ -76,12 +70,12 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> None:
         responses={404: {"description": "none is shared"}, 422: {"description": "no number"}},
     )
     async def frame(number: int, request: Request) -> Response:
-        known(request)
+        check_token(request)
         for session in sessions:
             shared = _shared_frame(session)
             if session.number == number and shared is not None:
-                picture = await pictures.of(number, shared)
-                return Response(picture, 200, {"Cache-Control": "no-store"}, "image/png")
+                image = await png_cache.get(number, shared)
+                return Response(image, 200, {"Cache-Control": "no-store"}, "image/png")
         raise RefusedError(404, "frame", "no picture is shared under this number")
 
     @app.get("/healthz", summary="Whether the server works.")
@@ -90,7 +84,7 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> None:
 
     @app.get("/metrics", summary="What the server counts, for Prometheus.")
     async def counts(request: Request) -> Response:
-        known(request)
+        check_token(request)
         names = sessions.by_name() if api.is_admin(request) else None
         return Response(metrics.text(names), 200, None, "text/plain; version=0.0.4; charset=utf-8")
 
@@ -101,36 +95,27 @@ def _shared_frame(session: Session) -> NDArray[np.uint8] | None:
     return next((host.frame for host in session.hosts if host.frame is not None), None)
 
 
-class Pictures:
-    """Pictures as PNG files: each is made once, one at a time, and by a thread."""
+class PngCache:
+    """PngCache as PNG files: each is made once, one at a time, and by a thread."""
 
     def __init__(self) -> None:
-        self._made: dict[int, tuple[NDArray[np.uint8], bytes]] = {}
-        self._making = asyncio.Lock()
+        self._encoded: dict[int, tuple[NDArray[np.uint8], bytes]] = {}
+        self._encode_lock = asyncio.Lock()
 
-    async def of(self, number: int, frame: NDArray[np.uint8]) -> bytes:
-        """The picture of a frame.
-
-        Args:
-            number: of the session whose it is; only its last one is kept.
-            frame: ``(height, width, 3)`` red, green and blue.
-        """
-        async with self._making:
-            made = self._made.pop(number, None)
+    async def get(self, number: int, frame: NDArray[np.uint8]) -> bytes:
+        """The picture of a frame."""
+        async with self._encode_lock:
+            made = self._encoded.pop(number, None)
             if made is None or made[0] is not frame:
                 made = frame, await asyncio.to_thread(png, frame)
-            self._made[number] = made
-            while len(self._made) > KEPT:
-                del self._made[next(iter(self._made))]
+            self._encoded[number] = made
+            while len(self._encoded) > MAX_CACHED:
+                del self._encoded[next(iter(self._encoded))]
             return made[1]
 
 
 def png(frame: NDArray[np.uint8]) -> bytes:
-    """A picture as a PNG file.
-
-    Args:
-        frame: ``(height, width, 3)`` red, green and blue.
-    """
+    """A picture as a PNG file."""
     height, width, _ = frame.shape
     rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each begins with its filter: none
     rows[:, 1:] = frame.reshape(height, 3 * width)

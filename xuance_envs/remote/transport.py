@@ -21,26 +21,28 @@ from typing import NamedTuple
 import httptools
 import httpx
 
+from xuance_envs._override import override
+
 __all__ = [
-    "BODY",
-    "HEAD",
+    "MAX_BODY",
+    "MAX_HEAD",
     "HttpxTransport",
+    "InvalidResponseError",
     "PlainTransport",
     "Response",
     "Transport",
-    "UnfitResponseError",
     "Verify",
+    "make_transport",
     "redacted",
-    "transport_to",
 ]
 
-HEAD = 1 << 16
+MAX_HEAD = 1 << 16
 """Bytes that a response may have besides its body."""
 
-BODY = 1 << 30
+MAX_BODY = 1 << 30
 """Bytes that the body of a response may have."""
 
-FRAME = 32
+MAX_CHUNK_FRAMING = 32
 """Bytes that frame each piece of a body whose length nobody knew, at most."""
 
 _CHUNK = 1 << 18
@@ -49,18 +51,12 @@ Verify = bool | str | Path | ssl.SSLContext
 """Whether a server's certificate is checked, or by what: a file or folder of authorities' own."""
 
 
-class UnfitResponseError(httpx.TransportError):
+class InvalidResponseError(httpx.TransportError):
     """There was a response, but not one that can be used; another attempt would not mend it."""
 
 
 class Response(NamedTuple):
-    """A server's response.
-
-    Attributes:
-        status: its status.
-        headers: by their names in lower case.
-        body: as it came.
-    """
+    """A server's response."""
 
     status: int
     headers: Mapping[str, str]
@@ -68,39 +64,19 @@ class Response(NamedTuple):
 
 
 class Transport(ABC):
-    """Requests to one server.
-
-    Args:
-        url: of the server; what is asked for is below its path.
-        headers: sent with every request.
-
-    Attributes:
-        way: how it is reached, for errors, such as `` through the proxy http://host:3128``.
-    """
+    """Requests to one server."""
 
     def __init__(self, url: httpx.URL, headers: Mapping[str, str]) -> None:
         self._base = str(url).rstrip("/")
         self._headers = dict(headers)
         self._urls: dict[str, httpx.URL] = {}
-        self.way = ""
+        self.route = ""
 
     @abstractmethod
     def exchange(
         self, method: str, path: str, content: bytes | None, deadline: float, connect: float
     ) -> Response:
-        """Sends a request and waits for the response.
-
-        Args:
-            method: of HTTP.
-            path: what is asked for.
-            content: the request's body, if it has any.
-            deadline: when it has to have come, as :func:`time.monotonic` counts.
-            connect: seconds within which a connection has to be made.
-
-        Raises:
-            UnfitResponseError: it is too large, compressed, or followed by something.
-            httpx.TransportError: there was none in time, or none at all.
-        """
+        """Sends a request and waits for the response."""
 
     @abstractmethod
     def close(self) -> None:
@@ -113,17 +89,8 @@ class Transport(ABC):
         return url
 
 
-def transport_to(url: httpx.URL, headers: Mapping[str, str], verify: Verify = True) -> Transport:
-    """What sends requests to a server, through the proxy that the environment variables name.
-
-    Args:
-        url: of the server.
-        headers: sent with every request.
-        verify: how its certificate is checked, where it has one.
-
-    Raises:
-        ValueError: the proxy has no address, or the authorities cannot be read.
-    """
+def make_transport(url: httpx.URL, headers: Mapping[str, str], verify: Verify = True) -> Transport:
+    """What sends requests to a server, through the proxy that the environment variables name."""
     proxy = _proxy_for(url)
     if url.scheme == "http" and proxy is None:
         return PlainTransport(url, headers)
@@ -135,7 +102,7 @@ def redacted(url: str) -> str:
     return re.sub(r"^([a-z][a-z0-9+.-]*://)?.*@", r"\1", url, flags=re.DOTALL | re.IGNORECASE)
 
 
-def _checking(verify: Verify) -> bool | ssl.SSLContext:
+def _ssl_verify(verify: Verify) -> bool | ssl.SSLContext:
     if isinstance(verify, bool | ssl.SSLContext):
         return verify
     path = Path(verify)
@@ -169,17 +136,7 @@ def _proxy_for(url: httpx.URL) -> httpx.URL | None:
 
 
 class HttpxTransport(Transport):
-    """Requests by httpx's own transport, which speaks TLS, and to proxies.
-
-    Args:
-        url: of the server.
-        headers: sent with every request.
-        verify: how the server's certificate is checked, where it has one.
-        proxy: the proxy in between; None for none.
-
-    Raises:
-        ValueError: the authorities cannot be read.
-    """
+    """Requests by httpx's own transport, which speaks TLS, and to proxies."""
 
     def __init__(
         self,
@@ -190,15 +147,20 @@ class HttpxTransport(Transport):
     ) -> None:
         super().__init__(url, headers)
         if proxy is not None:
-            self.way = f" through the proxy {redacted(str(proxy))}"
-        self._transport = httpx.HTTPTransport(verify=_checking(verify), proxy=proxy)
+            self.route = f" through the proxy {redacted(str(proxy))}"
+        self._transport = httpx.HTTPTransport(verify=_ssl_verify(verify), proxy=proxy)
 
+    @override
     def exchange(
         self, method: str, path: str, content: bytes | None, deadline: float, connect: float
     ) -> Response:
-        """See :class:`Transport`."""
-        left = max(1e-3, deadline - monotonic())
-        limits = {"connect": min(left, connect), "read": left, "write": left, "pool": left}
+        remaining = max(1e-3, deadline - monotonic())
+        limits = {
+            "connect": min(remaining, connect),
+            "read": remaining,
+            "write": remaining,
+            "pool": remaining,
+        }
         request = httpx.Request(
             method,
             self._url(path),
@@ -214,15 +176,17 @@ class HttpxTransport(Transport):
             response.close()
         return Response(response.status_code, response.headers, body)
 
+    @override
     def close(self) -> None:
-        """See :class:`Transport`."""
         self._transport.close()
 
 
 def _check_encoding(encoding: str | None) -> None:
     """Raises where a body is compressed, which nobody has asked for."""
     if encoding not in (None, "identity"):
-        raise UnfitResponseError(f"expected an answer that is not encoded, got one in {encoding!a}")
+        raise InvalidResponseError(
+            f"expected an answer that is not encoded, got one in {encoding!a}"
+        )
 
 
 def _body_of(response: httpx.Response, deadline: float) -> bytes:
@@ -230,19 +194,19 @@ def _body_of(response: httpx.Response, deadline: float) -> bytes:
     size = 0
     for piece in response.iter_raw():
         size += len(piece)
-        if size > BODY:
-            raise _too_large("answer", BODY)
+        if size > MAX_BODY:
+            raise _too_large("answer", MAX_BODY)
         pieces.append(piece)
         if monotonic() > deadline:
             raise httpx.ReadTimeout("there was no whole response in time")
     return b"".join(pieces)
 
 
-def _too_large(what: str, limit: int) -> UnfitResponseError:
-    return UnfitResponseError(f"expected an {what} of at most {limit >> 10} KiB, got more")
+def _too_large(what: str, limit: int) -> InvalidResponseError:
+    return InvalidResponseError(f"expected an {what} of at most {limit >> 10} KiB, got more")
 
 
-class _Connection(socket.socket):
+class _ClientSocket(socket.socket):
     """Closed when it is forgotten: an interrupt may come before anybody has taken note of it."""
 
     def __del__(self) -> None:
@@ -254,35 +218,31 @@ class PlainTransport(Transport):
 
     Responses are read whole, one for each request and no more, and within bounds. Requests may
     come from several threads.
-
-    Args:
-        url: of the server.
-        headers: sent with every request.
     """
 
     def __init__(self, url: httpx.URL, headers: Mapping[str, str]) -> None:
         super().__init__(url, headers)
         self._address = url.host, url.port or 80
-        self._idle: list[_Connection] = []
+        self._idle: list[_ClientSocket] = []
         self._heads: dict[tuple[str, str], bytes] = {}
 
+    @override
     def exchange(
         self, method: str, path: str, content: bytes | None, deadline: float, connect: float
     ) -> Response:
-        """See :class:`Transport`."""
         head = self._heads.get((method, path))
         if head is None:
             head = self._heads[method, path] = self._head(method, path)
         length = b"" if content is None else b"Content-Length: %d\r\n" % len(content)
         message = b"%b%b\r\n%b" % (head, length, content or b"")
-        left = max(1e-3, deadline - monotonic())
-        connection = self._kept() or self._connected(min(left, connect))
+        remaining = max(1e-3, deadline - monotonic())
+        connection = self._take_idle() or self._connect(min(remaining, connect))
         try:
-            response, again = _exchange(connection, message, deadline)
+            response, keep_alive = _exchange(connection, message, deadline)
         except BaseException:
             connection.close()
             raise
-        if again:
+        if keep_alive:
             self._idle.append(connection)
         else:
             connection.close()
@@ -296,12 +256,12 @@ class PlainTransport(Transport):
             f"{name}: {value}\r\n" for name, value in self._headers.items()
         ).encode("ascii")
 
+    @override
     def close(self) -> None:
-        """See :class:`Transport`."""
         while self._idle:
             self._idle.pop().close()
 
-    def _kept(self) -> _Connection | None:
+    def _take_idle(self) -> _ClientSocket | None:
         """A connection that the server has not closed meanwhile."""
         while True:
             try:
@@ -317,14 +277,14 @@ class PlainTransport(Transport):
                 pass
             connection.close()
 
-    def _connected(self, timeout: float) -> _Connection:
+    def _connect(self, timeout: float) -> _ClientSocket:
         failure: Exception | None = None
         try:
             for family, kind, protocol, _, address in socket.getaddrinfo(
                 *self._address, type=socket.SOCK_STREAM
             ):
                 try:
-                    connection = _Connection(family, kind, protocol)
+                    connection = _ClientSocket(family, kind, protocol)
                     connection.settimeout(timeout)
                     connection.connect(address)
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -342,101 +302,84 @@ class PlainTransport(Transport):
 def _exchange(connection: socket.socket, message: bytes, deadline: float) -> tuple[Response, bool]:
     """Sends a request and reads the response; also whether the connection can be kept."""
     try:
-        _limit(connection, deadline)
+        _set_timeout(connection, deadline)
         connection.sendall(message)
     except TimeoutError as error:
         raise httpx.WriteTimeout("the request was not taken in time") from error
     except OSError:
         # A server that refuses a request before it has all of it says why, and closes.
         with suppress(httpx.TransportError):
-            return _received(connection, deadline)
+            return _receive(connection, deadline)
         raise httpx.WriteError("the server closed the connection") from None
-    return _received(connection, deadline)
+    return _receive(connection, deadline)
 
 
-def _received(connection: socket.socket, deadline: float) -> tuple[Response, bool]:
-    incoming = _Incoming()
-    while not incoming.is_whole:
+def _receive(connection: socket.socket, deadline: float) -> tuple[Response, bool]:
+    parser = _ResponseParser()
+    while not parser.is_complete:
         try:
-            _limit(connection, deadline)
+            _set_timeout(connection, deadline)
             data = connection.recv(_CHUNK)
         except TimeoutError as error:
             raise httpx.ReadTimeout("there was no response in time") from error
         except OSError as error:
             raise httpx.ReadError(str(error)) from error
         if data:
-            incoming.feed(data)
+            parser.feed(data)
         else:
-            incoming.end()
-    return incoming.response()
+            parser.end()
+    return parser.response()
 
 
-def _limit(connection: socket.socket, deadline: float) -> None:
+def _set_timeout(connection: socket.socket, deadline: float) -> None:
     connection.settimeout(max(1e-3, deadline - monotonic()))
 
 
-class _Incoming:
-    """A response as it comes in; the parser calls the methods whose names begin with ``on``.
-
-    Attributes:
-        is_whole: whether all of it has come.
-    """
+class _ResponseParser:
+    """A response as it comes in; the parser calls the methods whose names begin with ``on``."""
 
     def __init__(self) -> None:
-        self.is_whole = False
-        self._has_head = self._keeps_alive = False
+        self.is_complete = False
+        self._head_complete = self._keep_alive = False
         self._headers: list[tuple[bytes, bytes]] = []
         self._body = bytearray()
-        self._fed = self._chunks = 0
-        self._fault: UnfitResponseError | None = None
+        self._bytes_fed = self._chunks = 0
+        self._error: InvalidResponseError | None = None
         self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> None:
-        """Takes the next bytes.
-
-        Raises:
-            httpx.RemoteProtocolError: they are not HTTP.
-            UnfitResponseError: they are too many, or belong to another response.
-        """
-        self._fed += len(data)
+        """Takes the next bytes."""
+        self._bytes_fed += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             raise httpx.RemoteProtocolError(f"this is not HTTP: {error}") from error
         # Whatever is no body: heads, also interim ones, what frames chunks, and trailers.
-        if self._fed - len(self._body) > HEAD + FRAME * self._chunks:
-            self._fault = _too_large("answer's head", HEAD)
-        if self._fault is not None:
-            raise self._fault
+        if self._bytes_fed - len(self._body) > MAX_HEAD + MAX_CHUNK_FRAMING * self._chunks:
+            self._error = _too_large("answer's head", MAX_HEAD)
+        if self._error is not None:
+            raise self._error
 
     def end(self) -> None:
-        """Takes note that nothing more comes.
-
-        Raises:
-            httpx.RemoteProtocolError: something is missing.
-        """
+        """Takes note that nothing more comes."""
         lengths = {b"content-length", b"transfer-encoding"}
-        if not self._has_head or any(name.lower() in lengths for name, _ in self._headers):
+        if not self._head_complete or any(name.lower() in lengths for name, _ in self._headers):
             raise httpx.RemoteProtocolError("the server closed the connection amid a response")
-        self.is_whole = True
+        self.is_complete = True
 
     def response(self) -> tuple[Response, bool]:
-        """The response, and whether another may follow.
-
-        Raises:
-            UnfitResponseError: it is compressed.
-        """
+        """The response, and whether another may follow."""
         headers = {
             name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._headers
         }
         _check_encoding(headers.get("content-encoding"))
         status = self._parser.get_status_code()
-        return Response(status, headers, bytes(self._body)), self._keeps_alive
+        return Response(status, headers, bytes(self._body)), self._keep_alive
 
     def on_message_begin(self) -> None:
         """A response's beginning."""
-        if self.is_whole:
-            self._fault = UnfitResponseError("expected one answer to a request, got another one")
+        if self.is_complete:
+            self._error = InvalidResponseError("expected one answer to a request, got another one")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header."""
@@ -444,13 +387,13 @@ class _Incoming:
 
     def on_headers_complete(self) -> None:
         """The headers' end."""
-        self._has_head = True
-        self._keeps_alive = self._parser.should_keep_alive()  # the parser forgets it at the end
+        self._head_complete = True
+        self._keep_alive = self._parser.should_keep_alive()  # the parser forgets it at the end
 
     def on_body(self, piece: bytes) -> None:
         """A piece of the body."""
-        if len(self._body) + len(piece) > BODY:
-            self._fault = _too_large("answer", BODY)
+        if len(self._body) + len(piece) > MAX_BODY:
+            self._error = _too_large("answer", MAX_BODY)
         else:
             self._body += piece
 
@@ -461,7 +404,7 @@ class _Incoming:
     def on_message_complete(self) -> None:
         """The end; of an interim response, after which the real one comes, its own end only."""
         if self._parser.get_status_code() >= 200:
-            self.is_whole = True
+            self.is_complete = True
         else:
-            self._has_head = False
+            self._head_complete = False
             self._headers.clear()

@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from xuance_envs.rollout.agents import ActionLayout, checked_answer, device_of, squeezed
-from xuance_envs.rollout.environments import EnvsStep, MultiAgentEnvs, SingleAgentEnvs
-from xuance_envs.rollout.episode_statistics import EpisodeFigures, EpisodeStatistics
+from xuance_envs.rollout.env_adapters import LoopStep, MultiAgentEnvs, SingleAgentEnvs
+from xuance_envs.rollout.episode_statistics import EpisodeMetrics, EpisodeStatistics
+from xuance_envs.rollout.loop_state import LoopState, generators, set_generators
 from xuance_envs.rollout.recorder import GifRecorder, render_folder
-from xuance_envs.rollout.saved import SavedLoop, generators, set_generators
-from xuance_envs.rollout.states import StateLayout, StateRow
+from xuance_envs.rollout.state_layout import StateLayout, StateSlot
 from xuance_envs.rollout.transfer import Transfer
 
 __all__ = ["RENDER_MODE", "AgentLoop"]
@@ -25,7 +25,7 @@ RENDER_MODE = "rgb_array"
 """How environments are asked for pictures."""
 
 
-class AgentLoop(EpisodeFigures):
+class AgentLoop(EpisodeMetrics):
     """Steps a vector environment with an agent's actions, and watches its episodes.
 
     The arguments are those of :class:`~xuance_envs.rollout.collector.RolloutCollector`.
@@ -77,13 +77,13 @@ class AgentLoop(EpisodeFigures):
 
         self._transfer = Transfer(self.device)
         self._layout = StateLayout(
-            self.state_space, state_dtype, channels_first, self._transfer, self._envs.lead
+            self.state_space, state_dtype, channels_first, self._transfer, self._envs.leading_axes
         )
         self._action_layout = ActionLayout(self.action_space)
         self.statistics = EpisodeStatistics(self.num_envs, window)
         self._masks: torch.Tensor | None = None
         self._must_reset = False
-        self._fresh = np.zeros(self.num_envs, np.bool_)
+        self._just_reset = np.zeros(self.num_envs, np.bool_)
         self.state_shape: Any = self._layout.shape
         self.action_dtype = self._action_layout.dtype
         self.t_states: Any = None
@@ -104,7 +104,7 @@ class AgentLoop(EpisodeFigures):
         row = self._layout.new_row(self.num_envs)
         row.write(self._layout.parts(observations))
         self._must_reset = False
-        self._fresh = np.zeros(self.num_envs, np.bool_)
+        self._just_reset = np.zeros(self.num_envs, np.bool_)
         self.statistics.restart()
         if self.recorder is not None:
             self.recorder.begin(self.global_steps)
@@ -123,9 +123,9 @@ class AgentLoop(EpisodeFigures):
         Returns:
             The first state of that environment's episode, ``state_shape``.
         """
-        self._settle()
+        self._reset_if_interrupted()
         i = range(self.num_envs)[env_id]
-        if not self._fresh[i]:
+        if not self._just_reset[i]:
             observation = self._envs.reset(env_ids=[i])
             row = self._layout.new_row(1)
             row.write(self._layout.parts(observation))
@@ -153,7 +153,7 @@ class AgentLoop(EpisodeFigures):
         Raises:
             ValueError: the actions do not fit; nothing has happened then.
         """
-        self._settle()
+        self._reset_if_interrupted()
         shape = (self.num_envs, *self._envs.team, *self._action_layout.shape)
         tensor = squeezed(torch.as_tensor(actions), shape, self._action_layout.shape)
         if tensor.shape != shape:
@@ -166,18 +166,18 @@ class AgentLoop(EpisodeFigures):
         done, truncated = (torch.from_numpy(f.astype(np.int32)).to(self.device) for f in flags[:2])
         return last.states, torch.from_numpy(rewards.copy()).to(self.device), done, truncated
 
-    def _ask_agent(
+    def _query_agent(
         self, states: Any, count: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         masks = self._envs.masks()
         self._masks = None if masks is None else torch.from_numpy(masks).to(self.device)
-        return self._answer(states, self._masks, count)
+        return self._agent_outputs(states, self._masks, count)
 
-    def _answer(
+    def _agent_outputs(
         self, states: Any, masks: torch.Tensor | None, count: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         rows = count, *self._envs.team
-        answer = self._envs.ask(self.agent, states, masks)
+        answer = self._envs.query_agent(self.agent, states, masks)
         return checked_answer(answer, rows, self._action_layout.shape, self.device)
 
     def _start_step(self, actions: NDArray[Any]) -> None:
@@ -190,15 +190,11 @@ class AgentLoop(EpisodeFigures):
     def _render(self) -> Any:
         return self.vec_env.render(RENDER_MODE, env_ids=[0])[0]
 
-    def _finish_step(self, row: StateRow) -> tuple[list[Any], EnvsStep]:
-        """Waits for the step, and writes the states that the next one starts from into a row.
-
-        Returns:
-            The parts of the last observations, and the step.
-        """
+    def _finish_step(self, row: StateSlot) -> tuple[list[Any], LoopStep]:
+        """Waits for the step, and writes the states that the next one starts from into a row."""
         step = self._envs.step_wait()
-        parts, finished = self._take_in(0, row, step)
-        self._fresh = step.over
+        parts, finished = self._record_step(0, row, step)
+        self._just_reset = step.ended
         self.t_states = row.states
         self._must_reset = False
         if self.recorder is not None:
@@ -206,17 +202,10 @@ class AgentLoop(EpisodeFigures):
             self.recorder.after_step(reward, 0 in finished, self.global_steps)
         return parts, step
 
-    def _take_in(self, first: int, row: StateRow, step: EnvsStep) -> tuple[list[Any], list[int]]:
-        """Takes in what came of a step of some environments.
-
-        Args:
-            first: index of the first of them.
-            row: where the states go that the next step starts from.
-            step: theirs.
-
-        Returns:
-            The parts of the last observations, and the places of those whose episodes finished.
-        """
+    def _record_step(
+        self, first: int, row: StateSlot, step: LoopStep
+    ) -> tuple[list[Any], list[int]]:
+        """Takes in what came of a step of some environments."""
         rewards = step.results[0]
         scores = rewards.mean(axis=1) if self._envs.team else rewards
         self.statistics.add_step(scores, first)
@@ -231,7 +220,7 @@ class AgentLoop(EpisodeFigures):
         row.write(parts, places, firsts)
         return parts, finished
 
-    def _settle(self) -> None:
+    def _reset_if_interrupted(self) -> None:
         """Gets over what was interrupted in a step or a test, by a reset that throws it away."""
         if self._must_reset or self.vec_env.waiting:
             self.vec_reset()
@@ -252,7 +241,7 @@ class AgentLoop(EpisodeFigures):
         Raises:
             StateError: an environment cannot be saved.
         """
-        return self.saved().to_dict()
+        return self.loop_state().to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, trusted: bool = False) -> None:
         """Goes on from where :meth:`state_dict` was taken, with whatever backend.
@@ -268,47 +257,47 @@ class AgentLoop(EpisodeFigures):
             StateMismatchError: its environments are not like these; nothing has changed then.
         """
         shapes = [part.shape for part in self._layout.parts(self.t_states)]
-        self.load_saved(SavedLoop.from_dict(state, self.num_envs, shapes, trusted))
+        self.restore_loop(LoopState.from_dict(state, self.num_envs, shapes, trusted))
 
-    def saved(self) -> SavedLoop:
+    def loop_state(self) -> LoopState:
         """The same as :meth:`state_dict` has, as it is here.
 
         Raises:
             StateError: an environment cannot be saved.
         """
-        self._settle()
-        return SavedLoop(
+        self._reset_if_interrupted()
+        return LoopState(
             self.vec_env.save_state(),
             [part.detach().cpu().numpy() for part in self._layout.parts(self.t_states)],
-            self._fresh,
+            self._just_reset,
             self.statistics.state(),
             None if self.recorder is None else self.recorder.state(),
             self.global_steps,
             generators(self.device),
         )
 
-    def load_saved(self, saved: SavedLoop) -> None:
+    def restore_loop(self, loop_state: LoopState) -> None:
         """Goes on from there, as :meth:`load_state_dict` does.
 
         Args:
-            saved: what :meth:`saved` gave.
+            saved: what :meth:`loop_state` gave.
 
         Raises:
             StateMismatchError: its environments are not like these; nothing has changed then.
         """
         if self.vec_env.waiting:
             self.vec_env.step_wait()
-        self._envs.load_state(saved.envs)
+        self._envs.load_state(loop_state.envs)
         row = self._layout.parts(self._layout.new_row(self.num_envs).states)
-        for part, array in zip(row, saved.states, strict=True):
+        for part, array in zip(row, loop_state.states, strict=True):
             part.copy_(torch.from_numpy(array))
         self.t_states = self._layout.whole(row)
-        self._must_reset, self._fresh = False, saved.fresh
-        self.global_steps = saved.global_steps
-        self.statistics.set_state(saved.statistics)
-        if self.recorder is not None and saved.recorder is not None:
-            self.recorder.set_state(saved.recorder)
-        set_generators(saved.generators, self.device)
+        self._must_reset, self._just_reset = False, loop_state.fresh
+        self.global_steps = loop_state.global_steps
+        self.statistics.set_state(loop_state.statistics)
+        if self.recorder is not None and loop_state.recorder is not None:
+            self.recorder.set_state(loop_state.recorder)
+        set_generators(loop_state.generators, self.device)
 
     # -- what else there is to ask ----------------------------------------------------
 

@@ -11,7 +11,7 @@ import torch
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.rollout.advantages import generalized_advantages
 from xuance_envs.rollout.agents import Agent, MultiAgent, checked_numbers
-from xuance_envs.rollout.environments import MultiAgentEnvs
+from xuance_envs.rollout.env_adapters import MultiAgentEnvs
 from xuance_envs.rollout.playing import RolloutLoop
 from xuance_envs.rollout.recorder import GifRecorder
 from xuance_envs.rollout.results import RESULTS, checked_ends
@@ -243,7 +243,7 @@ class MultiAgentRolloutCollector(RolloutCollector):
         if masks is not None:
             masks = masks.new_ones(count, *masks.shape[2:])
         with torch.no_grad():
-            values = self._answer(seen, masks, count)[2].to(self.values.dtype)
+            values = self._agent_outputs(seen, masks, count)[2].to(self.values.dtype)
             terminated = self.done_flags.bool() | ~self.acted
             ended = terminated | self.trunc_flags.bool()
             last = torch.zeros_like(self.values)
@@ -271,11 +271,11 @@ class MultiAgentRolloutCollector(RolloutCollector):
         checked_numbers("values", rollout.values.masked_fill(~acted, 0.0))
         checked_numbers("log_probs", rollout.log_probs.masked_fill(~acted, 0.0))
 
-    def _to_learn_from(self, states: torch.Tensor) -> torch.Tensor:
+    def _as_leaf(self, states: torch.Tensor) -> torch.Tensor:
         return states
 
-    def _show(self, rollout: Rollout, ends: SegmentEnds) -> None:
-        super()._show(rollout, ends)
+    def _set_results(self, rollout: Rollout, ends: SegmentEnds) -> None:
+        super()._set_results(rollout, ends)
         self.obs, self.states = self.states["obs"], self.states.get("state")
         self.end_obs, self.end_states = self.end_states["obs"], self.end_states.get("state")
         *_, self.acted = rollout.results

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EpisodeFigures", "EpisodeStatistics", "joined_statistics", "part_of_statistics"]
+__all__ = ["EpisodeMetrics", "EpisodeStatistics", "merge_statistics", "slice_statistics"]
 
 
 class EpisodeStatistics:
@@ -20,17 +20,6 @@ class EpisodeStatistics:
     ["l"]``, ``info["episode_step"]``, or its number of steps. Where the info counts ``lives`` and
     says that the game is not over (``game_over``), a terminated step has cost a life only, and the
     episode goes on.
-
-    Args:
-        num_envs: number of environments.
-        window: how many episodes of each are kept.
-
-    Attributes:
-        returns (list[list[float]]): by environment, of its last episodes, the latest last.
-        lengths (list[list[int]]): by environment, of the same episodes.
-        ends (list): of all episodes that finished since :meth:`forget`, in the order in which they
-            did: the number of the step, the environment and the return.
-        max_return (float): the best return ever; NaN before the first.
     """
 
     def __init__(self, num_envs: int, window: int) -> None:
@@ -43,31 +32,18 @@ class EpisodeStatistics:
         self._window = window
         self._scores = np.zeros(num_envs)
         self._steps = 0
-        self._begun = [0] * num_envs  # which of the steps each environment's episode began after
+        self._episode_began = [
+            0
+        ] * num_envs  # which of the steps each environment's episode began after
 
     def add_step(self, rewards: NDArray[Any], first: int = 0) -> None:
-        """Counts one step of every environment, or of some in a row.
-
-        Args:
-            rewards: theirs.
-            first: index of the first of them. Environment 0 is the first that counts a step, and
-                the others follow before it counts the next.
-        """
+        """Counts one step of every environment, or of some in a row."""
         self._scores[first : first + len(rewards)] += rewards
         self._steps += not first
 
     def add_end(self, env: int, info: Mapping[Any, Any], truncated: bool) -> bool:
-        """Notes that an environment's episode ended with the step counted last.
-
-        Args:
-            env: the environment.
-            info: the info of that step.
-            truncated: whether the step was truncated.
-
-        Returns:
-            Whether it finished: not when a life was lost and the game goes on.
-        """
-        steps = self._steps - self._begun[env]
+        """Notes that an environment's episode ended with the step counted last."""
+        steps = self._steps - self._episode_began[env]
         recorded = info.get("episode")
         if type(recorded) is dict and "r" in recorded:
             score, length = recorded["r"], recorded.get("l", steps)
@@ -76,15 +52,15 @@ class EpisodeStatistics:
         else:
             score = info.get("episode_score", self._scores[env])
             length = info.get("episode_step", steps)
-        self._keep(env, float(_number(score)), int(_number(length)))
+        self._append_episode(env, float(_number(score)), int(_number(length)))
         self.restart(env)
         return True
 
     def restart(self, env: int | None = None) -> None:
         """Forgets the steps of an episode that was not played to its end; None is for all."""
-        for which in range(len(self._begun)) if env is None else (env,):
+        for which in range(len(self._episode_began)) if env is None else (env,):
             self._scores[which] = 0
-            self._begun[which] = self._steps
+            self._episode_began[which] = self._steps
 
     def state(self) -> dict[str, Any]:
         """All of it."""
@@ -95,7 +71,7 @@ class EpisodeStatistics:
             "max_return": self.max_return,
             "scores": self._scores.copy(),
             "steps": self._steps,
-            "begun": list(self._begun),
+            "begun": list(self._episode_began),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -104,13 +80,13 @@ class EpisodeStatistics:
         self.lengths = [list(each)[-self._window :] for each in state["lengths"]]
         self.ends, self.max_return = list(state["ends"]), state["max_return"]
         self._scores, self._steps = state["scores"].copy(), state["steps"]
-        self._begun = list(state["begun"])
+        self._episode_began = list(state["begun"])
 
-    def forget(self) -> None:
+    def clear_finished(self) -> None:
         """Begins a new list of what has finished."""
         self.ends = []
 
-    def _keep(self, env: int, score: float, length: int) -> None:
+    def _append_episode(self, env: int, score: float, length: int) -> None:
         returns, lengths = self.returns[env], self.lengths[env]
         returns.append(score)
         lengths.append(length)
@@ -145,7 +121,7 @@ class EpisodeStatistics:
         return _percentile(self.returns, percent)
 
 
-class EpisodeFigures:
+class EpisodeMetrics:
     """How good an agent is, by its episodes.
 
     Attributes:
@@ -205,13 +181,8 @@ class EpisodeFigures:
         return self.statistics.median_length
 
 
-def joined_statistics(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The state of statistics of all environments, of those of some each.
-
-    Args:
-        states: what :meth:`EpisodeStatistics.state` gave, in the order of the environments. They
-            have counted the same last step, though not necessarily the same number of them.
-    """
+def merge_statistics(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The state of statistics of all environments, of those of some each."""
     steps = max(state["steps"] for state in states)
     first = 0
     ends: list[tuple[int, int, float]] = []
@@ -224,7 +195,7 @@ def joined_statistics(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "returns": [each for state in states for each in state["returns"]],
         "lengths": [each for state in states for each in state["lengths"]],
-        "ends": sorted(ends, key=_when),
+        "ends": sorted(ends, key=_end_order),
         "max_return": float(np.fmax.reduce([state["max_return"] for state in states])),
         "scores": np.concatenate([state["scores"] for state in states]),
         "steps": steps,
@@ -232,20 +203,14 @@ def joined_statistics(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def part_of_statistics(state: Mapping[str, Any], lo: int, hi: int) -> dict[str, Any]:
-    """The state of statistics of the environments from one index up to another; all have the best.
-
-    Args:
-        state: what :meth:`EpisodeStatistics.state` gave.
-        lo: index of the first.
-        hi: index after the last.
-    """
+def slice_statistics(state: Mapping[str, Any], lo: int, hi: int) -> dict[str, Any]:
+    """The state of statistics of the environments from one index up to another; all have the best."""
     parts = {name: state[name][lo:hi] for name in ("returns", "lengths", "scores", "begun")}
     ends = [(step, env - lo, score) for step, env, score in state["ends"] if lo <= env < hi]
     return {**state, **parts, "ends": ends}
 
 
-def _when(end: tuple[int, int, float]) -> tuple[int, int]:
+def _end_order(end: tuple[int, int, float]) -> tuple[int, int]:
     return end[:2]
 
 
@@ -255,14 +220,14 @@ def _number(value: Any) -> Any:
 
 
 def _mean(kept: list[list[float]] | list[list[int]]) -> float:
-    values = _all(kept)
+    values = _flatten(kept)
     return float(values.mean()) if len(values) else math.nan
 
 
 def _percentile(kept: list[list[float]] | list[list[int]], percent: float) -> float:
-    values = _all(kept)
+    values = _flatten(kept)
     return float(np.percentile(values, percent)) if len(values) else math.nan
 
 
-def _all(kept: list[list[float]] | list[list[int]]) -> NDArray[np.float64]:
+def _flatten(kept: list[list[float]] | list[list[int]]) -> NDArray[np.float64]:
     return np.array([value for values in kept for value in values], np.float64)

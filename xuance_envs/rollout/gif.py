@@ -20,7 +20,7 @@ TICK = 10
 MIN_TICKS = 2
 """Viewers take less for a mistake, and show such a GIF slowly."""
 
-MOST_IN_MEMORY = 1 << 25
+MAX_IN_MEMORY = 1 << 25
 """Bytes; what a GIF has beyond goes to a file that nobody sees."""
 
 TRAILER = b";"
@@ -31,20 +31,13 @@ class GifWriter:
 
     It has every frame that it was given. Pillow's own ``save`` needs all of them at once, and makes
     one of those that look the same.
-
-    Args:
-        fps: frames per second, as well as a GIF can have them.
-
-    Attributes:
-        count (int): of the frames by now.
-        close: forgets them; what is forgotten itself closes as well.
     """
 
     def __init__(self, fps: float) -> None:
         self.count = 0
         self._duration = TICK * max(MIN_TICKS, round(1000 / fps / TICK))
         self._last: Image.Image | None = None
-        self._file = tempfile.SpooledTemporaryFile(MOST_IN_MEMORY)  # noqa: SIM115  # see close
+        self._file = tempfile.SpooledTemporaryFile(MAX_IN_MEMORY)  # noqa: SIM115  # see close
         self.close = weakref.finalize(self, self._file.close)
 
     def state(self) -> tuple[Any, ...]:
@@ -58,11 +51,11 @@ class GifWriter:
     @classmethod
     def restored(cls, state: tuple[Any, ...]) -> GifWriter:
         """One that goes on where another was."""
-        film = cls(1)
-        film.count, film._duration, last, written = state
-        film._last = None if last is None else Image.frombytes("RGB", *last)
-        film._file.write(written)
-        return film
+        writer = cls(1)
+        writer.count, writer._duration, last, written = state
+        writer._last = None if last is None else Image.frombytes("RGB", *last)
+        writer._file.write(written)
+        return writer
 
     def add(self, image: Image.Image) -> None:
         """Adds a frame, of the size of the first."""

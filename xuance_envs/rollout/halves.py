@@ -9,25 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
-from xuance_envs.rollout.environments import EnvsStep, EpisodeEnd
-from xuance_envs.rollout.states import StateLayout
+from xuance_envs.rollout.env_adapters import EpisodeEnd, LoopStep
+from xuance_envs.rollout.state_layout import StateLayout
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = ["Half", "HalvesTrial", "checked_halves", "halves_of"]
+__all__ = ["Half", "HalvesTrial", "half_bounds", "validate_halves"]
 
 logger = logging.getLogger("xuance_envs")
 
-TURN = 16
+STEPS_PER_TURN = 16
 """Steps that are timed together, with halves or without."""
 
-TURNS = 4
+TURNS_PER_MODE = 4
 """So many times of each kind; the first is not counted."""
 
-GAIN = 1.05
+MIN_SPEEDUP = 1.05
 """From so much on, halves are taken: below, the difference may be chance."""
 
 
-def halves_of(vec_env: VecEnv | MultiAgentVecEnv) -> list[tuple[int, int]]:
+def half_bounds(vec_env: VecEnv | MultiAgentVecEnv) -> list[tuple[int, int]]:
     """Index of the first environment and after the last, of each half of the workers.
 
     Where all environments step together, there are none.
@@ -42,25 +42,16 @@ def halves_of(vec_env: VecEnv | MultiAgentVecEnv) -> list[tuple[int, int]]:
     return [(0, middle), (middle, vec_env.num_envs)]
 
 
-def checked_halves(
+def validate_halves(
     halves: int | str, vec_env: VecEnv | MultiAgentVecEnv, records: bool
 ) -> int | str:
-    """How many halves there are to be: 1 or 2, or ``"auto"`` where both are possible.
-
-    Args:
-        halves: as given.
-        vec_env: the environments.
-        records: whether pictures of an environment are wanted between any two steps.
-
-    Raises:
-        ValueError: it is something else, or 2 where there is only 1.
-    """
+    """How many halves there are to be: 1 or 2, or ``"auto"`` where both are possible."""
     if halves not in (1, 2, "auto"):
         raise ValueError(f"halves: expected 1, 2 or 'auto', got {halves!r}")
     if halves == 1:
         return 1
     why = ""
-    if not halves_of(vec_env):
+    if not half_bounds(vec_env):
         why = f"environments in two workers or more, got {vec_env!r}, which steps as a whole"
     elif records:
         why = "no recorder, for pictures are taken while nothing steps"
@@ -70,57 +61,47 @@ def checked_halves(
 
 
 class Half:
-    """Some environments in a row, whose results come in whatever batches are ready first.
-
-    Args:
-        lo: index of the first.
-        hi: index after the last.
-        layout: of the states.
-
-    Attributes:
-        lo (int): as given.
-        hi (int): as given.
-        env_ids (numpy.ndarray): their indices.
-        missing (int): how many of them have not answered.
-    """
+    """Some environments in a row, whose results come in whatever batches are ready first."""
 
     def __init__(self, lo: int, hi: int, layout: StateLayout) -> None:
         self.lo = lo
         self.hi = hi
         self.env_ids = np.arange(lo, hi)
-        self.missing = hi - lo
+        self.outstanding = hi - lo
         self._layout = layout
-        self._came: list[tuple[NDArray[np.intp], EnvsStep, slice]] = []
+        self._batches: list[tuple[NDArray[np.intp], LoopStep, slice]] = []
 
-    def take(self, env_ids: NDArray[np.intp], step: EnvsStep) -> None:
+    def add(self, env_ids: NDArray[np.intp], step: LoopStep) -> None:
         """Keeps what is theirs of a step of some environments."""
         begin, end = np.searchsorted(env_ids, (self.lo, self.hi)).tolist()
         if begin < end:
-            self._came.append((env_ids - self.lo, step, slice(begin, end)))
-            self.missing -= end - begin
+            self._batches.append((env_ids - self.lo, step, slice(begin, end)))
+            self.outstanding -= end - begin
 
-    def step(self) -> EnvsStep:
+    def step(self) -> LoopStep:
         """The step of all of them, once nobody is missing; then another one begins."""
-        came, self._came, self.missing = self._came, [], self.hi - self.lo
+        batches, self._batches, self.outstanding = self._batches, [], self.hi - self.lo
         columns = [
-            [each[at] for each in (step.over, *step.results, *self._layout.parts(step.obs))]
-            for _, step, at in came
+            [each[at] for each in (step.ended, *step.results, *self._layout.parts(step.obs))]
+            for _, step, at in batches
         ]
-        if len(came) > 1:
-            order = np.argsort(np.concatenate([places[at] for places, _, at in came]))
+        if len(batches) > 1:
+            order = np.argsort(np.concatenate([places[at] for places, _, at in batches]))
             columns = [[np.concatenate(pieces)[order] for pieces in zip(*columns, strict=True)]]
-        (over, *others), count = columns[0], len(came[0][1].results)
-        cut: list[int] = []
+        (ended, *others), count = columns[0], len(batches[0][1].results)
+        segment_ends: list[int] = []
         ends: list[EpisodeEnd] = []
-        for places, step, at in came:
+        for places, step, at in batches:
             here = range(at.start, at.stop)
-            cut += [int(places[k]) for k in step.cut.tolist() if k in here]
+            segment_ends += [int(places[k]) for k in step.segment_ends.tolist() if k in here]
             ends += [
                 end._replace(place=int(places[end.place])) for end in step.ends if end.place in here
             ]
         ends.sort(key=attrgetter("place"))
         obs = self._layout.whole(others[count:])
-        return EnvsStep(obs, tuple(others[:count]), over, np.array(sorted(cut), np.intp), ends)
+        return LoopStep(
+            obs, tuple(others[:count]), ended, np.array(sorted(segment_ends), np.intp), ends
+        )
 
 
 class HalvesTrial:
@@ -134,17 +115,13 @@ class HalvesTrial:
         """With how many the next steps are made."""
         return 1 if len(self._seconds[1]) <= len(self._seconds[2]) else 2
 
-    def note(self, seconds: float, steps: int) -> int | str:
-        """Takes note of how long so many steps took.
-
-        Returns:
-            What is quicker, 1 or 2; ``"auto"`` as long as that is not known.
-        """
+    def record(self, seconds: float, steps: int) -> int | str:
+        """Takes note of how long so many steps took."""
         self._seconds[self.halves].append(seconds / steps)
-        if len(self._seconds[2]) < TURNS:
+        if len(self._seconds[2]) < TURNS_PER_MODE:
             return "auto"
         whole, halved = (float(np.median(self._seconds[kind][1:])) for kind in (1, 2))
-        found = 2 if whole > GAIN * halved else 1
+        found = 2 if whole > MIN_SPEEDUP * halved else 1
         logger.info(
             "halves=%d: a step takes %.0f µs with all environments at once, %.0f µs with halves",
             *(found, whole * 1e6, halved * 1e6),

@@ -16,7 +16,13 @@ from tqdm import tqdm
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.rollout.agent_loop import RENDER_MODE, AgentLoop
 from xuance_envs.rollout.agents import Agent, MultiAgent, checked_numbers
-from xuance_envs.rollout.halves import TURN, Half, HalvesTrial, checked_halves, halves_of
+from xuance_envs.rollout.halves import (
+    STEPS_PER_TURN,
+    Half,
+    HalvesTrial,
+    half_bounds,
+    validate_halves,
+)
 from xuance_envs.rollout.recorder import GifRecorder, image_of
 from xuance_envs.rollout.results import RolloutResults
 from xuance_envs.rollout.storage import Rollout, RolloutStorage, SegmentEnds
@@ -71,11 +77,11 @@ class RolloutLoop(RolloutResults, AgentLoop):
             window=window,
             seed=seed,
         )
-        self.halves = checked_halves(halves, vec_env, recorder is not None)
-        self._bounds = halves_of(vec_env) if self.halves != 1 else []
+        self.halves = validate_halves(halves, vec_env, recorder is not None)
+        self._bounds = half_bounds(vec_env) if self.halves != 1 else []
         self._trial = HalvesTrial()
         self.steps_per_env = steps_per_env
-        self._kept_masks: list[torch.Tensor] = []
+        self._stored_masks: list[torch.Tensor] = []
         self.progress = progress
         self._storage = RolloutStorage(
             steps_per_env,
@@ -97,22 +103,22 @@ class RolloutLoop(RolloutResults, AgentLoop):
             TypeError: it is not made of tensors.
             VecEnvError: as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step` raises them.
         """
-        self._settle()
-        self._let_go()
+        self._reset_if_interrupted()
+        self._release_results()
         rollout = self._storage.begin()
-        self.statistics.forget()
+        self.statistics.clear_finished()
         rows = rollout.state_rows
         rows[0].copy_from(self._layout.parts(self.t_states))
         self.t_states = rows[0].states
         ends = SegmentEnds(self._layout, self.num_envs)
-        self._kept_masks = []
+        self._stored_masks = []
         with torch.no_grad():
             self._play(rollout, ends)
         self._storage.send(rollout)
         self._check_numbers(rollout)
-        self._show(rollout, ends)
-        self.action_masks = torch.stack(self._kept_masks) if self._kept_masks else None
-        self._kept_masks = []
+        self._set_results(rollout, ends)
+        self.action_masks = torch.stack(self._stored_masks) if self._stored_masks else None
+        self._stored_masks = []
 
     def _play(self, rollout: Rollout, ends: SegmentEnds) -> None:
         steps = iter(self._progress_bar())
@@ -121,30 +127,30 @@ class RolloutLoop(RolloutResults, AgentLoop):
             # Where masks are given, the agent thinks of all at once.
             masks = self._envs.gives_masks
             tried = self.halves == "auto" and not masks
-            count = min(left, TURN) if tried else left
+            count = min(left, STEPS_PER_TURN) if tried else left
             start = perf_counter()
             if masks or (self._trial.halves if tried else self.halves) == 1:
-                self._play_at_once(rollout, islice(steps, count), ends)
+                self._play_whole(rollout, islice(steps, count), ends)
             else:
                 self._play_in_halves(rollout, islice(steps, count), done, done + count, ends)
             if tried:
-                self.halves = self._trial.note(perf_counter() - start, count)
+                self.halves = self._trial.record(perf_counter() - start, count)
             done += count
         for _ in steps:  # of which there are none: it ends the progress bar
             pass
 
-    def _play_at_once(self, rollout: Rollout, steps: Iterable[int], ends: SegmentEnds) -> None:
+    def _play_whole(self, rollout: Rollout, steps: Iterable[int], ends: SegmentEnds) -> None:
         rows = rollout.state_rows
         for t in steps:
-            actions, log_probs, values = self._ask_agent(self.t_states, self.num_envs)
+            actions, log_probs, values = self._query_agent(self.t_states, self.num_envs)
             self._start_step(self._transfer.receive(actions))
             # Subprocesses are at work meanwhile.
             if self._masks is not None:
-                self._kept_masks.append(self._masks)
-            rollout.put_answer(t, actions, log_probs, values)
+                self._stored_masks.append(self._masks)
+            rollout.store_outputs(t, actions, log_probs, values)
             parts, step = self._finish_step(rows[t + 1])
-            rollout.put_results(t, step.results)
-            self._put_ends(rollout, t, 0, step.cut, parts, ends)
+            rollout.store_results(t, step.results)
+            self._store_segment_ends(rollout, t, 0, step.segment_ends, parts, ends)
 
     def _play_in_halves(
         self, rollout: Rollout, steps: Iterable[int], start: int, stop: int, ends: SegmentEnds
@@ -161,16 +167,16 @@ class RolloutLoop(RolloutResults, AgentLoop):
         halves = [Half(lo, hi, self._layout) for lo, hi in self._bounds]
         parts = [self._storage.part(rollout, lo, hi) for lo, hi in self._bounds]
         turns = list(zip(halves, parts, strict=True))
-        self._fresh = np.zeros(self.num_envs, np.bool_)
+        self._just_reset = np.zeros(self.num_envs, np.bool_)
         self._must_reset = True
         for half, part in turns:
             self._send(half, part, start)
         for t in steps:
             for half, part in turns:
-                while half.missing:
-                    came = self._envs.recv(half.missing)
+                while half.outstanding:
+                    came = self._envs.recv(half.outstanding)
                     for each in halves:
-                        each.take(*came)
+                        each.add(*came)
                 self._finish_turn(half, part, t, ends)
                 if t + 1 < stop:
                     self._send(half, part, t + 1)
@@ -179,19 +185,19 @@ class RolloutLoop(RolloutResults, AgentLoop):
 
     def _send(self, half: Half, part: Rollout, t: int) -> None:
         states = part.state_rows[t].states
-        actions, log_probs, values = self._ask_agent(states, len(half.env_ids))
+        actions, log_probs, values = self._query_agent(states, len(half.env_ids))
         for_envs = self._action_layout.for_envs(self._transfer.receive(actions))
         self.vec_env.send(for_envs, half.env_ids)
-        part.put_answer(t, actions, log_probs, values)
+        part.store_outputs(t, actions, log_probs, values)
 
     def _finish_turn(self, half: Half, part: Rollout, t: int, ends: SegmentEnds) -> None:
         step = half.step()
-        self._fresh[half.lo : half.hi] = step.over
-        parts, _ = self._take_in(half.lo, part.state_rows[t + 1], step)
-        part.put_results(t, step.results)
-        self._put_ends(part, t, half.lo, step.cut, parts, ends)
+        self._just_reset[half.lo : half.hi] = step.ended
+        parts, _ = self._record_step(half.lo, part.state_rows[t + 1], step)
+        part.store_results(t, step.results)
+        self._store_segment_ends(part, t, half.lo, step.segment_ends, parts, ends)
 
-    def _put_ends(
+    def _store_segment_ends(
         self,
         rollout: Rollout,
         t: int,
@@ -202,12 +208,12 @@ class RolloutLoop(RolloutResults, AgentLoop):
     ) -> None:
         """Keeps the last observations of the segments that end with a step of some environments."""
         if t == self.steps_per_env - 1:
-            rollout.cut()
+            rollout.truncate_unfinished()
             places = np.arange(len(parts[0]))
         if len(places):
             ends.add(first, places, parts)
 
-    def _let_go(self) -> None:
+    def _release_results(self) -> None:
         """Holds on to nothing of the last rollout, so that its memory can be used again."""
         self.t_states = self._layout.whole([p.clone() for p in self._layout.parts(self.t_states)])
         self.drop_results()
@@ -216,12 +222,12 @@ class RolloutLoop(RolloutResults, AgentLoop):
         checked_numbers("values", rollout.values)
         checked_numbers("log_probs", rollout.log_probs)
 
-    def _to_learn_from(self, states: torch.Tensor) -> torch.Tensor:
+    def _as_leaf(self, states: torch.Tensor) -> torch.Tensor:
         return states.requires_grad_(states.is_floating_point())
 
-    def _show(self, rollout: Rollout, ends: SegmentEnds) -> None:
+    def _set_results(self, rollout: Rollout, ends: SegmentEnds) -> None:
         self.states = self._layout.whole(
-            [self._to_learn_from(part[:-1].detach()) for part in rollout.states]
+            [self._as_leaf(part[:-1].detach()) for part in rollout.states]
         )
         self.actions, self.log_probs = rollout.actions, rollout.log_probs
         self.values = rollout.values
@@ -266,7 +272,7 @@ class RolloutLoop(RolloutResults, AgentLoop):
                     frames = self.vec_env.render(RENDER_MODE)
                     for images, frame in zip(self.images, frames, strict=True):
                         images.append(image_of(frame))
-                self.vec_step(self._ask_agent(self.t_states, self.num_envs)[0])
+                self.vec_step(self._query_agent(self.t_states, self.num_envs)[0])
 
     def _progress_bar(self) -> Iterable[int]:
         steps = range(self.steps_per_env)

@@ -22,22 +22,22 @@ from xuance_envs.rollout.agents import (
     on_cpu,
     weight_shapes,
 )
-from xuance_envs.rollout.collecting import STACKED, CollectorPlan
+from xuance_envs.rollout.collector_actor import STACKED, CollectorPlan
+from xuance_envs.rollout.collector_pool import CollectorActorPool, max_cpus_per_collector
 from xuance_envs.rollout.episode_statistics import (
-    EpisodeFigures,
+    EpisodeMetrics,
     EpisodeStatistics,
-    joined_statistics,
+    merge_statistics,
 )
-from xuance_envs.rollout.ray_actors import CollectorActors, fair_share
+from xuance_envs.rollout.loop_state import LoopState, generators, set_generators
 from xuance_envs.rollout.results import RolloutResults
-from xuance_envs.rollout.saved import SavedLoop, generators, set_generators
-from xuance_envs.rollout.states import StateLayout
+from xuance_envs.rollout.state_layout import StateLayout
 from xuance_envs.rollout.transfer import Transfer
 from xuance_envs.vector_envs.arguments import (
     checked_positive,
     checked_recipe,
-    seeds_of,
-    shares,
+    seed_per_env,
+    split_envs,
 )
 
 __all__ = ["RayRolloutCollector"]
@@ -47,7 +47,7 @@ logger = logging.getLogger("xuance_envs")
 C = TypeVar("C", bound="RayRolloutCollector")
 
 
-class RayRolloutCollector(RolloutResults, EpisodeFigures):
+class RayRolloutCollector(RolloutResults, EpisodeMetrics):
     """Has copies of an agent play on the machines of a Ray cluster, and keeps what happens.
 
     Each collector is an actor with environments of its own and a copy of the agent; its
@@ -163,9 +163,9 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
         self.global_steps = 0
         self.statistics = EpisodeStatistics(self.num_envs, window)
         self._steps_before = 0  # this program's first turn
-        self._split = shares(self.num_envs, "auto", num_collectors)
+        self._split = split_envs(self.num_envs, "auto", num_collectors)
         self._shapes = weight_shapes(agent)
-        seeds = seeds_of(seed, range(self.num_envs))
+        seeds = seed_per_env(seed, range(self.num_envs))
         makers = [partial(f, **k) if k else f for f, k in zip(functions, keywords, strict=True)]
         options = {
             **{"state_dtype": state_dtype, "channels_first": channels_first},
@@ -176,7 +176,7 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
         cluster = RayCluster(address, runtime_env)
         try:
             if processes == "auto":
-                processes = fair_share(cluster, asked, num_collectors)
+                processes = max_cpus_per_collector(cluster, asked, num_collectors)
             size = min(hi - lo for lo, hi in self._split)
             count = max(1, min(int(processes), size))
             plans = [
@@ -200,13 +200,13 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
         except BaseException:
             cluster.release()
             raise
-        self._actors = CollectorActors(
+        self._actors = CollectorActorPool(
             cluster, replace(asked, num_cpus=count), plans, start_timeout, max_restarts
         )
-        self._end = self._actors.ends_with(self)
+        self._end = self._actors.register_finalizer(self)
         try:
             built = self._actors.start()
-            self.state_space, self.action_space = _common(built, self._split)
+            self.state_space, self.action_space = _common_spaces(built, self._split)
             self._layout = StateLayout(
                 self.state_space, state_dtype, channels_first, Transfer(self.device)
             )
@@ -239,11 +239,11 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
         self.collect_async()
         self.drop_results()
         try:
-            played = self._actors.played()
+            played = self._actors.wait_rollouts()
         except Exception:
             self.close()
             raise
-        self._show([found for found, _ in played], [version for _, version in played])
+        self._set_results([found for found, _ in played], [version for _, version in played])
         self._actors.next_turn()
 
     def collect_async(self) -> None:
@@ -299,7 +299,7 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
         by_part = zip(*by_collector, strict=True)
         return self._layout.whole([self._joined(parts, dim) for parts in by_part])
 
-    def _show(self, played: Sequence[Mapping[str, Any]], versions: Sequence[int]) -> None:
+    def _set_results(self, played: Sequence[Mapping[str, Any]], versions: Sequence[int]) -> None:
         """Shows what was played; done again after an interrupt, it comes to the same."""
         shown: dict[str, Any] = {
             name: self._joined((found[name] for found in played), 1) for name in STACKED
@@ -324,7 +324,7 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
         shown["policy_lag"] = lag.expand(self.steps_per_env, -1).to(self.device)
         turns = self._actors.turn + 1
         shown["global_steps"] = self._steps_before + turns * self.steps_per_env * self.num_envs
-        statistics = joined_statistics([found["statistics"] for found in played])
+        statistics = merge_statistics([found["statistics"] for found in played])
         best = np.fmax(self.statistics.max_return, statistics["max_return"])
         self.statistics.set_state({**statistics, "max_return": float(best)})
         self.__dict__.update(shown)
@@ -345,9 +345,9 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
             WorkerDiedError: a collector was lost, and there may be no more restarts.
         """
         self._check_open()
-        saved = SavedLoop.joined(self._asked("save", "state_dict"))
+        loop_state = LoopState.joined(self._call_all("save", "state_dict"))
         return replace(
-            saved,
+            loop_state,
             statistics=self.statistics.state(),
             global_steps=self.global_steps,
             generators=generators(self.device),
@@ -375,29 +375,29 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
         """
         self._check_open()
         shapes = [part.shape for part in self._layout.parts(self.t_states)]
-        saved = SavedLoop.from_dict(state, self.num_envs, shapes, trusted)
-        before = self._asked("save", "load_state_dict")
-        parts = [saved.part(lo, hi) for lo, hi in self._split]
-        if len(saved.noise) == len(parts):
+        loop_state = LoopState.from_dict(state, self.num_envs, shapes, trusted)
+        before = self._call_all("save", "load_state_dict")
+        parts = [loop_state.part(lo, hi) for lo, hi in self._split]
+        if len(loop_state.rng_states) == len(parts):
             parts = [
-                replace(part, noise=(noise,))
-                for part, noise in zip(parts, saved.noise, strict=True)
+                replace(part, rng_states=(rng_states,))
+                for part, rng_states in zip(parts, loop_state.rng_states, strict=True)
             ]
         try:
-            self._asked("load", "load_state_dict", parts)
+            self._call_all("load", "load_state_dict", parts)
         except Exception:
-            self._asked("load", "load_state_dict", before)
+            self._call_all("load", "load_state_dict", before)
             raise
         self.t_states = self._states([part.states for part in parts], 0)
-        self.statistics.set_state(saved.statistics)
-        self.global_steps = saved.global_steps
-        self._steps_before = saved.global_steps - self._actors.turn * (
+        self.statistics.set_state(loop_state.statistics)
+        self.global_steps = loop_state.global_steps
+        self._steps_before = loop_state.global_steps - self._actors.turn * (
             self.steps_per_env * self.num_envs
         )
-        set_generators(saved.generators, self.device)
+        set_generators(loop_state.generators, self.device)
 
-    def _asked(
-        self, name: str, command: str, given: Sequence[SavedLoop] | None = None
+    def _call_all(
+        self, name: str, command: str, given: Sequence[LoopState] | None = None
     ) -> list[Any]:
         """What all collectors answer between two rollouts.
 
@@ -411,16 +411,16 @@ class RayRolloutCollector(RolloutResults, EpisodeFigures):
                 "with rollout() first"
             )
         arguments = None if given is None else [(each,) for each in given]
-        answers = self._actors.ask(name, arguments)
-        for well, found in answers:
-            if not well:
+        answers = self._actors.call_all(name, arguments)
+        for ok, found in answers:
+            if not ok:
                 raise unpack_error(found)
         return [found for _, found in answers]
 
     # -- what else there is to ask ----------------------------------------------------
 
     def permute_state(self, state: Any) -> Any:
-        """See :meth:`~xuance_envs.rollout.agent_loop.AgentLoop.permute_state`."""
+        """Reorder the channels of a state; see :meth:`RolloutCollector.permute_state`."""
         return self._layout.permute(state)
 
     def close(self) -> None:
@@ -450,7 +450,7 @@ def _functions(
     return env_fns
 
 
-def _common(
+def _common_spaces(
     built: Sequence[tuple[Any, Any, Any]], split: Sequence[tuple[int, int]]
 ) -> tuple[Any, Any]:
     """The spaces of observations and actions, if they are the same in all collectors.

@@ -110,8 +110,8 @@ class GifRecorder:
         self.fps = fps
         self.paths: list[Path] = []
         self._folder = folder
-        self._due = 0.0
-        self._film: GifWriter | None = None
+        self._next_recording = 0.0
+        self._writer: GifWriter | None = None
         self._reward = 0.0
         Path(self.folder).mkdir(parents=True, exist_ok=True)
 
@@ -123,7 +123,7 @@ class GifRecorder:
     @property
     def is_recording(self) -> bool:
         """Whether this episode is recorded."""
-        return self._film is not None
+        return self._writer is not None
 
     @property
     def folder(self) -> str:
@@ -137,13 +137,13 @@ class GifRecorder:
             global_steps: environment steps so far.
         """
         self._reward = 0.0
-        wanted = global_steps >= self._due
+        wanted = global_steps >= self._next_recording
         if wanted:
-            self._due = (global_steps // self.render_every + 1) * self.render_every
-        if self._film is not None:
-            self._film.close()
+            self._next_recording = (global_steps // self.render_every + 1) * self.render_every
+        if self._writer is not None:
+            self._writer.close()
             wanted = True
-        self._film = GifWriter(self.fps) if wanted else None
+        self._writer = GifWriter(self.fps) if wanted else None
 
     def before_step(self, render: Callable[[], Any]) -> None:
         """Takes a picture, if a recording is on.
@@ -151,8 +151,8 @@ class GifRecorder:
         Args:
             render: renders environment 0.
         """
-        if self._film is not None:
-            self._film.add(self._frame(render()))
+        if self._writer is not None:
+            self._writer.add(self._frame(render()))
 
     def after_step(self, reward: float, finished: bool, global_steps: int) -> None:
         """Environment 0 has made a step.
@@ -164,18 +164,18 @@ class GifRecorder:
         """
         self._reward += reward
         if finished:
-            film, self._film = self._film, None
-            if film is not None and film.count:
-                self._save(film)
+            writer, self._writer = self._writer, None
+            if writer is not None and writer.count:
+                self._save(writer)
             self.begin(global_steps)
 
     def state(self) -> dict[str, Any]:
         """What it goes on from, an episode that is being recorded included."""
         return {
             "paths": [str(path) for path in self.paths],
-            "due": self._due,
+            "due": self._next_recording,
             "reward": float(self._reward),
-            "film": None if self._film is None else self._film.state(),
+            "film": None if self._writer is None else self._writer.state(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -184,11 +184,11 @@ class GifRecorder:
         Args:
             state: what :meth:`state` gave.
         """
-        if self._film is not None:
-            self._film.close()
+        if self._writer is not None:
+            self._writer.close()
         self.paths = [Path(path) for path in state["paths"]]
-        self._due, self._reward = state["due"], state["reward"]
-        self._film = None if state["film"] is None else GifWriter.restored(state["film"])
+        self._next_recording, self._reward = state["due"], state["reward"]
+        self._writer = None if state["film"] is None else GifWriter.restored(state["film"])
 
     def _frame(self, rendered: Any) -> Image.Image:
         image = image_of(rendered)
@@ -201,9 +201,9 @@ class GifRecorder:
         )
         return image
 
-    def _save(self, film: GifWriter) -> None:
+    def _save(self, writer: GifWriter) -> None:
         path = Path(self.folder) / f"render_{self.count}.gif"
         path.parent.mkdir(parents=True, exist_ok=True)
-        film.save(path)
+        writer.save(path)
         self.paths.append(path)
         logger.info("recorded an episode of total reward %g in %s", self._reward, path)

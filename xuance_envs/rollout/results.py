@@ -82,22 +82,14 @@ class RolloutResults:
             )
 
     def _count_of_ends(self) -> int:
-        """How many last states there are.
-
-        Raises:
-            RuntimeError: there has been no rollout yet.
-        """
+        """How many last states there are."""
         if "ep_counts" not in self.__dict__:
             raise RuntimeError("advantages are those of a rollout: call rollout first")
         return int(self.ep_counts.sum())
 
 
 def checked_ends(values: torch.Tensor) -> torch.Tensor:
-    """The values of last states, if they are numbers.
-
-    Raises:
-        ValueError: there is a NaN among them.
-    """
+    """The values of last states, if they are numbers."""
     if torch.isnan(values).any():
         raise ValueError(f"{ASKED}: values of end_states: got NaN")
     return values

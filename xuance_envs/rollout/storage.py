@@ -10,23 +10,14 @@ import torch
 from numpy.typing import NDArray
 
 from xuance_envs.rollout.agents import ActionLayout
-from xuance_envs.rollout.states import StateLayout, StateRow
+from xuance_envs.rollout.state_layout import StateLayout, StateSlot
 from xuance_envs.rollout.transfer import Transfer
 
 __all__ = ["Rollout", "RolloutStorage", "SegmentEnds"]
 
 
 class RolloutStorage:
-    """Makes room for one rollout after the other: ``steps`` steps of ``num_envs`` environments.
-
-    Args:
-        steps: per rollout.
-        num_envs: number of environments.
-        layout: of the states.
-        actions: of the actions.
-        transfer: the way to the device.
-        team: how many agents, where each has values of its own; these come with who acted.
-    """
+    """Makes room for one rollout after the other: ``steps`` steps of ``num_envs`` environments."""
 
     def __init__(
         self,
@@ -38,14 +29,14 @@ class RolloutStorage:
         team: tuple[int, ...] = (),
     ) -> None:
         shape = steps, num_envs, *team
-        answers = [((*shape, *actions.shape), actions.dtype), *[(shape, torch.float32)] * 2]
+        outputs = [((*shape, *actions.shape), actions.dtype), *[(shape, torch.float32)] * 2]
         results = [(shape, torch.float32), *[(shape, torch.int32)] * 2]
         results += [(shape, torch.bool)] * len(team)
         self._layout = layout
         self._transfer = transfer
         self._stages: dict[tuple[int, int], Any] = {}
         self._make_states = layout.makers(steps + 1, num_envs)
-        self._make_answers = [transfer.maker(*kind) for kind in answers]
+        self._make_outputs = [transfer.maker(*kind) for kind in outputs]
         self._make_results = [transfer.maker(*kind) for kind in results]
         self._hosts = [] if transfer.direct else [transfer.host_tensor(*kind) for kind in results]
         self._mark: torch.cuda.Event | None = None
@@ -63,30 +54,24 @@ class RolloutStorage:
         return Rollout(
             states,
             self._rows(states, 0, states[0].shape[1]),
-            [make() for make in self._make_answers],
+            [make() for make in self._make_outputs],
             results,
             [host.numpy() for host in self._hosts or results],
         )
 
     def part(self, rollout: Rollout, lo: int, hi: int) -> Rollout:
-        """What some environments have of a rollout: the same memory.
-
-        Args:
-            rollout: of all.
-            lo: index of the first of them.
-            hi: index after the last.
-        """
+        """What some environments have of a rollout: the same memory."""
         states = [part[:, lo:hi] for part in rollout.states]
-        answers = rollout.actions, rollout.log_probs, rollout.values
+        outputs = rollout.actions, rollout.log_probs, rollout.values
         return Rollout(
             states,
             self._rows(states, lo, hi),
-            [tensor[:, lo:hi] for tensor in answers],
+            [tensor[:, lo:hi] for tensor in outputs],
             [tensor[:, lo:hi] for tensor in rollout.results],
             [host[:, lo:hi] for host in rollout.hosts],
         )
 
-    def _rows(self, states: list[torch.Tensor], lo: int, hi: int) -> list[StateRow]:
+    def _rows(self, states: list[torch.Tensor], lo: int, hi: int) -> list[StateSlot]:
         if (lo, hi) not in self._stages:
             self._stages[lo, hi] = self._layout.stage(hi - lo)
         return self._layout.rows(states, self._stages[lo, hi])
@@ -103,71 +88,49 @@ class Rollout:
     """Everything that some steps of some environments leave behind.
 
     Where there are many agents, their axis comes after that of the environments.
-
-    Args:
-        states: by part, ``(steps + 1, num_envs, *state_shape)``.
-        state_rows: the same by step.
-        answers: actions, log_probs and values, ``(steps, num_envs, ...)`` on the device.
-        results: rewards, terminated, truncated, and of many agents who acted, likewise, once they
-            are sent.
-        hosts: the results in memory of this process.
-
-    Attributes:
-        states (list[torch.Tensor]): as given.
-        state_rows (list[StateRow]): as given.
-        actions (torch.Tensor): ``(steps, num_envs, *action_shape)``.
-        log_probs (torch.Tensor): ``(steps, num_envs)``.
-        values (torch.Tensor): ``(steps, num_envs)``.
-        results (list[torch.Tensor]): rewards float32, the flags int32, who acted bool.
-        hosts (list[numpy.ndarray]): as given.
     """
 
     def __init__(
         self,
         states: list[torch.Tensor],
-        state_rows: list[StateRow],
-        answers: Sequence[torch.Tensor],
+        state_rows: list[StateSlot],
+        outputs: Sequence[torch.Tensor],
         results: Sequence[torch.Tensor],
         hosts: Sequence[NDArray[Any]],
     ) -> None:
         self.states = states
         self.state_rows = state_rows
-        self.actions, self.log_probs, self.values = answers
+        self.actions, self.log_probs, self.values = outputs
         self.results = results
         self.hosts = hosts
-        self._answer_rows = list(zip(*(answer.unbind() for answer in answers), strict=True))
+        self._output_rows = list(zip(*(output.unbind() for output in outputs), strict=True))
         self._result_rows = list(zip(*hosts, strict=True))
 
-    def put_answer(
+    def store_outputs(
         self, t: int, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor
     ) -> None:
         """Stores an agent's answer at step t."""
-        action_row, log_prob_row, value_row = self._answer_rows[t]
+        action_row, log_prob_row, value_row = self._output_rows[t]
         action_row.copy_(actions)
         log_prob_row.copy_(log_probs)
         value_row.copy_(values)
 
-    def put_results(self, t: int, results: Sequence[NDArray[Any]]) -> None:
+    def store_results(self, t: int, results: Sequence[NDArray[Any]]) -> None:
         """Stores what came of step t."""
         for row, result in zip(self._result_rows[t], results, strict=True):
             row[...] = result
 
-    def cut(self) -> None:
+    def truncate_unfinished(self) -> None:
         """Marks what is not over after the last step as truncated."""
         _, terminated, truncated, *acted = (host[-1] for host in self.hosts)
         unfinished = (terminated | truncated) == 0
-        for lived in acted:
-            unfinished &= lived
+        for acted_step in acted:
+            unfinished &= acted_step
         truncated[unfinished] = 1
 
 
 class SegmentEnds:
-    """The last observations of a rollout's segments, collected as they come.
-
-    Args:
-        layout: of the states.
-        num_envs: number of environments.
-    """
+    """The last observations of a rollout's segments, collected as they come."""
 
     def __init__(self, layout: StateLayout, num_envs: int) -> None:
         self._layout = layout
@@ -176,13 +139,7 @@ class SegmentEnds:
         self._parts: list[list[NDArray[Any]]] = []
 
     def add(self, first: int, places: NDArray[np.intp], parts: Sequence[NDArray[Any]]) -> None:
-        """Takes a copy of some observations out of a batch.
-
-        Args:
-            first: index of the batch's first environment.
-            places: which of the batch.
-            parts: of the observations.
-        """
+        """Takes a copy of some observations out of a batch."""
         self._envs.append(first + places)
         self._parts.append([part.take(places, axis=0) for part in parts])
 

@@ -1,7 +1,7 @@
 """The way between this process's memory and the device of an agent.
 
 Environments write into memory of this process, agents read from their device. Where that is the
-CPU, both are the same memory and nothing is moved. Elsewhere arrays are *staged*: written into
+CPU, both are the same memory and nothing is moved. WrongProcessProxy arrays are *staged*: written into
 memory of fixed size that is allocated once, page-locked (pinned) where the device is CUDA, and
 copied from there without waiting for the copy.
 """
@@ -15,24 +15,16 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.recycling import maker_of
+from xuance_envs.engine.data.buffer_pool import make_allocator
 
 __all__ = ["Transfer"]
 
-_MOST_KEPT = 2
+_MAX_BUFFERS = 2
 """The last rollout, where somebody holds on to it until there is a next, and the one in making."""
 
 
 class Transfer:
-    """Moves tensors between this process's memory and a device.
-
-    Args:
-        device: the agent's device.
-
-    Attributes:
-        device (torch.device): the device.
-        direct (bool): whether the device's memory is this process's own, so that nothing is moved.
-    """
+    """Moves tensors between this process's memory and a device."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -48,7 +40,7 @@ class Transfer:
         """
         if not self.direct:
             return partial(torch.empty, shape, dtype=dtype, device=self.device)
-        make = maker_of(shape, torch.empty(0, dtype=dtype).numpy().dtype, _MOST_KEPT)
+        make = make_allocator(shape, torch.empty(0, dtype=dtype).numpy().dtype, _MAX_BUFFERS)
         return lambda: torch.from_numpy(make())
 
     def host_tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -23,17 +23,17 @@ import numpy as np
 from xuance_envs.state.faults import FaultError
 from xuance_envs.state.handlers import NATIVE, Handler
 
-__all__ = ["RECORDED", "REQUESTED", "RequestLog", "taken"]
+__all__ = ["ALE_ENV_CLASS", "REQUESTED_ATTRIBUTE", "ALEActionRecorder", "taken"]
 
-RECORDED = "ale_py.env.AtariEnv"
+ALE_ENV_CLASS = "ale_py.env.AtariEnv"
 """The class that does not take note of what its emulator was asked for."""
 
-REQUESTED = "_requested_actions"
+REQUESTED_ATTRIBUTE = "_requested_actions"
 """The attribute in which an environment has what its emulator was last asked for: a deque of
 actions, how strongly, and for how many frames, the latest last, the first one surely taken."""
 
-_STICKIEST = 0.9
-_MOST_REQUESTS = 512
+_MAX_STICKINESS = 0.9
+_MAX_REQUESTS = 512
 """With the stickiest, none of so many frames is one whose action was taken once in 10^23 times."""
 
 # Where a serialized state has the frames of this game, and what is before the generator that
@@ -51,14 +51,8 @@ _Value = tuple[bytes, int, float]
 
 
 def taken(state: bytes, requested: _Requested, stickiness: float) -> tuple[Any, float]:
-    """The action that an emulator took last, and how strongly.
-
-    Args:
-        state: of the emulator, with its generators.
-        requested: what it was asked for.
-        stickiness: with which probability it takes the one before instead.
-    """
-    draws = _drawn(state[_generator(state)].split())
+    """The action that an emulator took last, and how strongly."""
+    draws = _draws_newest_first(state[_generator(state)].split())
     for action, strength, frames in reversed(requested):
         for _ in range(frames):
             next(draws)  # the other player's
@@ -78,28 +72,28 @@ def _generator(state: bytes) -> slice:
     raise FaultError("", "this version of ale-py writes states in a way that is not known here")
 
 
-def _drawn(written: list[bytes]) -> Iterator[int]:
+def _draws_newest_first(written: list[bytes]) -> Iterator[int]:
     """What a Mersenne Twister drew, the latest first."""
     position = int(written[_WORDS])
     for word in reversed(written[:position]):
-        yield _tempered(int(word))
+        yield _temper(int(word))
     later = list(map(int, written[:_WORDS]))
     while True:
         both = [0] * _WORDS + later
         for k in reversed(range(_WORDS)):
-            upper = _untwisted(both[k + _WORDS] ^ both[k + _MIDDLE])
-            lower = _untwisted(both[k + _WORDS - 1] ^ both[k + _MIDDLE - 1])
+            upper = _untwist(both[k + _WORDS] ^ both[k + _MIDDLE])
+            lower = _untwist(both[k + _WORDS - 1] ^ both[k + _MIDDLE - 1])
             both[k] = (upper & 0x80000000) | (lower & 0x7FFFFFFF)
-            yield _tempered(both[k])
+            yield _temper(both[k])
         later = both[:_WORDS]
 
 
-def _untwisted(word: int) -> int:
+def _untwist(word: int) -> int:
     odd = word >> 31
     return (((word ^ 0x9908B0DF if odd else word) << 1) | odd) & _BITS
 
 
-def _tempered(word: int) -> int:
+def _temper(word: int) -> int:
     word ^= word >> 11
     word ^= (word << 7) & 0x9D2C5680
     word ^= (word << 15) & 0xEFC60000
@@ -107,7 +101,7 @@ def _tempered(word: int) -> int:
 
 
 @functools.cache
-def _drawn_as(drawn: int) -> int:
+def _untemper(drawn: int) -> int:
     """The word that a draw is made from."""
     word = drawn ^ (drawn >> 18)
     word ^= (word << 15) & 0xEFC60000
@@ -128,12 +122,8 @@ def _serialized(state: Any) -> bytes:
     return written
 
 
-class RequestLog:
-    """Takes note of what ale-py's environment asks its emulator for.
-
-    Args:
-        env: the environment; its steps and resets go through here from now on.
-    """
+class ALEActionRecorder:
+    """Takes note of what ale-py's environment asks its emulator for."""
 
     __env_state__ = None
 
@@ -142,14 +132,17 @@ class RequestLog:
         self._env = env
         actions = importlib.import_module("ale_py").Action
         self._actions = [getattr(actions, name) for name in env.get_action_meanings()]
-        self._requested: deque[tuple[Any, float, int]] = deque(maxlen=_MOST_REQUESTS)
-        setattr(env, REQUESTED, self._requested)
+        self._requested: deque[tuple[Any, float, int]] = deque(maxlen=_MAX_REQUESTS)
+        setattr(env, REQUESTED_ATTRIBUTE, self._requested)
         env.step, env.reset = self._step, self._reset
 
     @classmethod
-    def on(cls, env: Any) -> None:
+    def attach(cls, env: Any) -> None:
         """Begins one, unless there is one, or actions do not stick."""
-        if not hasattr(env, REQUESTED) and env.ale.getFloat("repeat_action_probability") > 0:
+        if (
+            not hasattr(env, REQUESTED_ATTRIBUTE)
+            and env.ale.getFloat("repeat_action_probability") > 0
+        ):
             cls(env)
 
     def _reset(self, **how: Any) -> Any:
@@ -184,20 +177,20 @@ class RequestLog:
         return result
 
 
-def _requested_of(owner: Any) -> Any:
-    return getattr(owner, "__dict__", {}).get(REQUESTED)
+def _requested_actions_of(owner: Any) -> Any:
+    return getattr(owner, "__dict__", {}).get(REQUESTED_ATTRIBUTE)
 
 
 def _save(ale: Any, owner: Any) -> _Value:
     state = _serialized(ale.cloneState(include_rng=True))
-    stickiness, requested = ale.getFloat("repeat_action_probability"), _requested_of(owner)
+    stickiness, requested = ale.getFloat("repeat_action_probability"), _requested_actions_of(owner)
     if stickiness == 0:
         return state, 0, 1.0
-    if requested is None or stickiness > _STICKIEST:
+    if requested is None or stickiness > _MAX_STICKINESS:
         raise FaultError(
             f"{type(owner).__qualname__}'s emulator",
             f"it repeats actions with a probability of {stickiness:g}, and which one it would "
-            f"repeat cannot be told: expected at most {_STICKIEST}, and an environment that was "
+            f"repeat cannot be told: expected at most {_MAX_STICKINESS}, and an environment that was "
             "made by a vector environment or by check_saving",
         )
     action, strength = taken(state, requested, stickiness)
@@ -225,23 +218,23 @@ def _load(ale: Any, value: _Value, owner: Any) -> None:
     state, number, strength = value
     action = library.Action(number)
     if ale.getFloat("repeat_action_probability") > 0:
-        ale.restoreState(library.ALEState(_in_which_actions_are_taken(state)))
+        ale.restoreState(library.ALEState(_without_sticky_actions(state)))
         ale.act(action, strength)
     ale.restoreState(library.ALEState(state))
-    requested = _requested_of(owner)
+    requested = _requested_actions_of(owner)
     if requested is not None:
         requested.clear()
         requested.append((action, strength, 0))
 
 
-def _in_which_actions_are_taken(state: bytes) -> bytes:
+def _without_sticky_actions(state: bytes) -> bytes:
     """The state, so that the next action is taken for certain.
 
     Where there is a limit of frames it is beyond that: then no frame is emulated for it.
     """
     place = _generator(state)
     rest = state[place].split(b" ", 2)[2]
-    words = b"%d " % _drawn_as(_BITS) * 2 + rest[: rest.rindex(b" ")] + b" 0"
+    words = b"%d " % _untemper(_BITS) * 2 + rest[: rest.rindex(b" ")] + b" 0"
     return b"".join(
         [
             state[: _EPISODE_FRAMES.start],
@@ -259,7 +252,7 @@ def _fork(ale: Any, fork: Any) -> None:
     state = _serialized(ale.cloneState(include_rng=True))
     pieces, end = [], 0
     for match in _GENERATOR.finditer(state):
-        words = fork.sequence(match.group().decode()).generate_state(_WORDS).tolist()
+        words = fork.seed_sequence(match.group().decode()).generate_state(_WORDS).tolist()
         text = b" ".join(b"%d" % word for word in [*words, _WORDS])
         start, size = match.start(), _LENGTH.size
         if _LENGTH.unpack_from(state, start - size)[0] != len(match.group()):

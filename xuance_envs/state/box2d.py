@@ -15,25 +15,21 @@ import numpy as np
 from xuance_envs.state.faults import FaultError
 from xuance_envs.state.handlers import NATIVE, Handler
 
-__all__ = ["REPLAYED", "Replay"]
+__all__ = ["REPLAYED_CLASS", "Box2DRecorder"]
 
 _LOG = "_replay"
 
-REPLAYED = "gymnasium.envs.box2d.lunar_lander.LunarLander"
+REPLAYED_CLASS = "gymnasium.envs.box2d.lunar_lander.LunarLander"
 """The class whose state is a replay."""
 
 
-class Replay:
-    """Takes note of what an environment's state follows from.
-
-    Args:
-        env: the environment; it is told to report here.
-    """
+class Box2DRecorder:
+    """Takes note of what an environment's state follows from."""
 
     __env_state__ = None
 
     def __init__(self, env: Any) -> None:
-        self.begin: Any = None
+        self.episode_start: Any = None
         self.actions: list[Any] = []
         self.reset, self.step = env.reset, env.step
         self._is_resetting = False
@@ -44,13 +40,13 @@ class Replay:
     def _reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         generator = self._env._np_random
         drawn = None if generator is None else generator.bit_generator.state
-        begin = generator, drawn, self._env._np_random_seed, seed, copy.deepcopy(options)
+        episode_start = generator, drawn, self._env._np_random_seed, seed, copy.deepcopy(options)
         self._is_resetting = True  # in which it may step itself
         try:
             result = self.reset(seed=seed, options=options)
         finally:
             self._is_resetting = False
-        self.begin, self.actions = begin, []
+        self.episode_start, self.actions = episode_start, []
         return result
 
     def _step(self, action: Any) -> Any:
@@ -62,62 +58,62 @@ class Replay:
         return result
 
 
-def _log_of(env: Any) -> Replay:
-    log = vars(env).get(_LOG)
-    if not isinstance(log, Replay):
+def _recorder_of(env: Any) -> Box2DRecorder:
+    recorder = vars(env).get(_LOG)
+    if not isinstance(recorder, Box2DRecorder):
         raise FaultError(
             type(env).__qualname__,
             "nothing of a Box2D world can be saved, and what it was made from has not been "
             "recorded: expected an environment that was made by a vector environment or by "
             "check_saving",
         )
-    return log
+    return recorder
 
 
 def _save(env: Any, _: Any) -> Any:
-    log = _log_of(env)
-    begin = log.begin
-    if begin is not None:
-        generator, drawn, *how = begin
+    recorder = _recorder_of(env)
+    episode_start = recorder.episode_start
+    if episode_start is not None:
+        generator, drawn, *how = episode_start
         if generator is not None:  # as it was
             generator = copy.deepcopy(generator)
             generator.bit_generator.state = drawn
-        begin = generator, *how
-    return begin, list(log.actions), env._np_random
+        episode_start = generator, *how
+    return episode_start, list(recorder.actions), env._np_random
 
 
 def _check(env: Any, value: Any) -> None:
-    _log_of(env)
-    begin, actions, _ = value
-    if not isinstance(actions, list) or not (begin is None or len(begin) == 4):
+    _recorder_of(env)
+    episode_start, actions, _ = value
+    if not isinstance(actions, list) or not (episode_start is None or len(episode_start) == 4):
         raise FaultError("", "expected a generator, a seed and the actions since")
 
 
 def _load(env: Any, value: Any, _: Any) -> None:
-    begin, actions, generator = value
-    log = _log_of(env)
-    if begin is None:
-        log.begin, log.actions = None, []
+    episode_start, actions, generator = value
+    recorder = _recorder_of(env)
+    if episode_start is None:
+        recorder.episode_start, recorder.actions = None, []
     else:
         # The public names make a generator where there is none, and forget the seed of one.
-        env._np_random, env._np_random_seed, seed, options = begin
+        env._np_random, env._np_random_seed, seed, options = episode_start
         env.reset(seed=seed, options=options)
         for action in actions:
             env.step(action)
     env._np_random = generator
 
 
-_REUSED = (
+_WORLD_REUSED = (
     "its world is used again over resets, and what that has kept cannot be read: "
     "no state of it is exact"
 )
 
 
 def _refuse(env: Any, _: Any) -> Any:
-    raise FaultError(type(env).__qualname__, _REUSED)
+    raise FaultError(type(env).__qualname__, _WORLD_REUSED)
 
 
-NATIVE[REPLAYED] = Handler(_save, _load, _check, replays=True)
+NATIVE[REPLAYED_CLASS] = Handler(_save, _load, _check, replays=True)
 for _name in ("bipedal_walker.BipedalWalker", "car_racing.CarRacing", "lunar_lander.LunarLander"):
     for _library in ("gymnasium", "gym"):
         NATIVE.setdefault(

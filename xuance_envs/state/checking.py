@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.errors import StateError
-from xuance_envs.state.faults import FaultError, as_error
-from xuance_envs.state.recording import record
-from xuance_envs.state.single import StateOfEnv
+from xuance_envs.state.checkpointer import EnvCheckpointer
+from xuance_envs.state.faults import FaultError, to_state_error
+from xuance_envs.state.recorders import record
 
-__all__ = ["check_saving", "difference"]
+__all__ = ["check_saving", "describe_difference"]
 
 
 def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) -> None:
@@ -55,69 +55,69 @@ def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) 
         actions = [space.sample() for _ in range(2 * steps)]
         env.reset(seed=seed)
         twin.reset(seed=seed + 1)
-        _stepped(env, actions[:steps])
-        _stepped(twin, actions[: steps // 2])
+        _run_steps(env, actions[:steps])
+        _run_steps(twin, actions[: steps // 2])
         try:
-            data = StateOfEnv(env).save()
-            expected = _stepped(env, actions[steps:])
-            StateOfEnv(twin).prepare(data, trusted=True).put_in()
+            data = EnvCheckpointer(env).save()
+            expected = _run_steps(env, actions[steps:])
+            EnvCheckpointer(twin).prepare(data, trusted=True).apply()
         except FaultError as fault:
-            raise as_error(0, fault, "check_saving") from None
-        found = _stepped(twin, actions[steps:])
+            raise to_state_error(0, fault, "check_saving") from None
+        found = _run_steps(twin, actions[steps:])
         _compare(expected, found)
     finally:
         for each in (env, twin):
             each.close()
 
 
-_Seen = list[tuple[str, int, Any]]
+_Transcript = list[tuple[str, int, Any]]
 
 
-def _stepped(env: Any, actions: list[Any]) -> _Seen:
+def _run_steps(env: Any, actions: list[Any]) -> _Transcript:
     """All that comes of some steps: what it is, after how many steps, and its value."""
-    seen: _Seen = []
+    seen: _Transcript = []
     names = "observation", "reward", "terminated", "truncated", "info"
     for number, action in enumerate(actions, 1):
         result = env.step(copy.deepcopy(action))
-        seen += [(f"the {n}", number, _kept(v)) for n, v in zip(names, result, strict=True)]
+        seen += [(f"the {n}", number, _detached(v)) for n, v in zip(names, result, strict=True)]
         if result[2] or result[3]:
             observation, info = env.reset()
-            seen.append(("the observation of a reset", number, _kept(observation)))
-            seen.append(("the info of a reset", number, _kept(info)))
+            seen.append(("the observation of a reset", number, _detached(observation)))
+            seen.append(("the info of a reset", number, _detached(info)))
     return seen
 
 
-def _kept(value: Any) -> Any:
+def _detached(value: Any) -> Any:
     return copy.deepcopy(np.asarray(value) if hasattr(value, "__array__") else value)
 
 
-def _compare(expected: _Seen, found: _Seen) -> None:
+def _compare(expected: _Transcript, found: _Transcript) -> None:
     for (what, number, one), (also, _, other) in zip(expected, found, strict=False):
-        if what != also or (where := difference(one, other)) is not None:
+        if what != also or (where := describe_difference(one, other)) is not None:
             where = where if what == also else ""
             raise StateError(
                 0,
                 "check_saving",
-                f"{number} steps after saving, {what} differs{where}: {_shown(one)} without "
-                f"saving, {_shown(other)} from the saved state. What it depends on is not among "
+                f"{number} steps after saving, {what} differs{where}: {_abbreviated(one)} without "
+                f"saving, {_abbreviated(other)} from the saved state. What it depends on is not among "
                 "the environment's attributes: such as the generators of random and numpy.random, "
                 "module variables, or files",
             )
 
 
-def _shown(value: Any) -> str:
+def _abbreviated(value: Any) -> str:
     text = repr(value).replace("\n", "")
     return text if len(text) < 200 else f"{text[:160]}... (crc {zlib.crc32(text.encode()):08x})"
 
 
-def difference(one: Any, other: Any) -> str | None:
+def describe_difference(one: Any, other: Any) -> str | None:
     """Where two values differ, in words that follow a name; None where they do not, bit for bit."""
     if type(one) is not type(other):
         return f" in its type ({type(one).__name__}, {type(other).__name__})"
     if isinstance(one, np.ndarray | np.generic):
         same = one.dtype == other.dtype and one.shape == other.shape
         if same and one.dtype.hasobject:
-            return difference(one.tolist(), other.tolist())
+            return describe_difference(one.tolist(), other.tolist())
         return None if same and one.tobytes() == other.tobytes() else ""
     if isinstance(one, dict):
         if list(one) != list(other):
@@ -132,7 +132,7 @@ def difference(one: Any, other: Any) -> str | None:
     else:
         return None if repr(one) == repr(other) or one == other else ""
     for key, a, b in pairs:
-        if (where := difference(a, b)) is not None:
+        if (where := describe_difference(a, b)) is not None:
             return (
                 f" at {key}{where.removeprefix(' at ')}"
                 if where.startswith(" at")

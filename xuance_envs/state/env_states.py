@@ -94,7 +94,7 @@ class EnvStates:
         return (self[i] for i in range(len(self)))
 
     @classmethod
-    def told(
+    def from_groups(
         cls, saved: Sequence[tuple[bytes, bytes, bool]], facts: Mapping[bytes, bytes]
     ) -> EnvStates:
         """Those that groups of environments have told.

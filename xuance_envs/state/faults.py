@@ -6,18 +6,13 @@ from typing import Any
 
 from xuance_envs.errors import StateError, StateMismatchError
 
-__all__ = ["FaultError", "MismatchError", "as_error", "kind_of"]
+__all__ = ["FaultError", "MismatchError", "to_state_error", "type_name"]
 
-_LONGEST = 300
+_MAX_VALUE_CHARS = 300
 
 
 class FaultError(Exception):
-    """Something in an environment cannot be saved, or a state cannot be read.
-
-    Args:
-        where: the layer and its attribute, ``"CartPoleEnv.state"``; empty where it is neither.
-        reason: what is wrong, and what to do about it.
-    """
+    """Something in an environment cannot be saved, or a state cannot be read."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(where, reason)
@@ -29,33 +24,27 @@ class FaultError(Exception):
 
 
 class MismatchError(FaultError):
-    """A state is of an environment that differs from the one it is to be put into.
-
-    Args:
-        what: what differs.
-        saved: how it is in the state.
-        here: how it is in the environment.
-    """
+    """A state is of an environment that differs from the one it is to be put into."""
 
     def __init__(self, what: str, saved: Any, here: Any) -> None:
         super().__init__(
             "",
             f"the state is of an environment with another {what}: "
-            f"{_short(saved)} when it was saved, {_short(here)} here",
+            f"{_abbreviated(saved)} when it was saved, {_abbreviated(here)} here",
         )
         self.what = what
         self.saved = saved
         self.here = here
 
 
-def as_error(env: int, fault: FaultError, command: str) -> StateError:
+def to_state_error(env: int, fault: FaultError, command: str) -> StateError:
     """What is raised for a fault, once it is known in which environment it was found."""
     if isinstance(fault, MismatchError):
         return StateMismatchError(env, command, str(fault), "", fault.what, fault.saved, fault.here)
     return StateError(env, command, str(fault))
 
 
-def kind_of(value: Any) -> str:
+def type_name(value: Any) -> str:
     """The type of a value as an error names it."""
     kind = type(value)
     return (
@@ -65,6 +54,6 @@ def kind_of(value: Any) -> str:
     )
 
 
-def _short(value: Any) -> str:
+def _abbreviated(value: Any) -> str:
     text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    return text if len(text) <= _MAX_VALUE_CHARS else text[: _MAX_VALUE_CHARS - 3] + "..."

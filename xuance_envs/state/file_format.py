@@ -29,7 +29,7 @@ from typing import Any
 from xuance_envs._version import __version__
 from xuance_envs.errors import StateError
 from xuance_envs.state.faults import FaultError
-from xuance_envs.state.pickling import check_harmless
+from xuance_envs.state.pickling import check_safe
 from xuance_envs.state.saved_env import Facts, SavedEnv
 
 __all__ = ["MAGIC", "VERSION", "header_of", "read", "write", "write_file"]
@@ -39,7 +39,7 @@ VERSION = 1
 
 _START = struct.Struct(">8sHI16s")
 _CHECKSUM = 16
-_MOST_BYTES = 1 << 36
+_MAX_BYTES = 1 << 36
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 1 << 20}]
 
 
@@ -50,14 +50,7 @@ Contents = tuple[Sequence[SavedEnv], Facts, Mapping[str, bytes]]
 def write(
     saved: Sequence[SavedEnv], facts: Facts, shared: Mapping[str, bytes], **notes: Any
 ) -> bytes:
-    """States as bytes.
-
-    Args:
-        saved: a state for each environment.
-        facts: what these are.
-        shared: by name, what is kept for all together.
-        **notes: what else the header is to have.
-    """
+    """States as bytes."""
     parts: list[bytes] = []
     envs = []
     for env in saved:
@@ -100,23 +93,15 @@ def write(
 
 
 def header_of(data: bytes) -> dict[str, Any]:
-    """What the header says; the whole file is checked for being whole.
-
-    Raises:
-        StateError: it is no file of states, of another version, or cut off.
-    """
-    return _checked(data)[0]
+    """What the header says; the whole file is checked for being whole."""
+    return _verify(data)[0]
 
 
 def read(data: bytes, trusted: bool) -> Contents:
-    """The states that were written.
-
-    Raises:
-        StateError: they cannot be read, or name what nobody vouches for.
-    """
-    header, packed = _checked(data)
+    """The states that were written."""
+    header, packed = _verify(data)
     try:
-        raw = _unpacked(packed, header["bytes"])
+        raw = _decompress(packed, header["bytes"])
         place = 0
 
         def take(length: int) -> bytes:
@@ -166,7 +151,7 @@ def write_file(path: Path, data: bytes) -> None:
         raise
 
 
-def _checked(data: bytes) -> tuple[dict[str, Any], bytes]:
+def _verify(data: bytes) -> tuple[dict[str, Any], bytes]:
     if len(data) < _START.size or not data.startswith(MAGIC):
         raise _unreadable(f"it begins with {bytes(data[:8])!r}, not with {MAGIC!r}")
     _, version, length, checksum = _START.unpack_from(data)
@@ -184,8 +169,8 @@ def _checked(data: bytes) -> tuple[dict[str, Any], bytes]:
     return header, rest[length:]
 
 
-def _unpacked(packed: bytes, length: Any) -> bytes:
-    if type(length) is not int or not 0 <= length <= _MOST_BYTES:
+def _decompress(packed: bytes, length: Any) -> bytes:
+    if type(length) is not int or not 0 <= length <= _MAX_BYTES:
         raise ValueError(f"a length of {length!r}")
     reader = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=1 << 26)
     raw = reader.decompress(packed, length + 1)
@@ -197,7 +182,7 @@ def _unpacked(packed: bytes, length: Any) -> bytes:
 def _check(env: int, *parts: bytes) -> None:
     for part in parts:
         try:
-            check_harmless(part)
+            check_safe(part)
         except FaultError as fault:
             raise StateError(env, "load_state", fault.reason) from None
 

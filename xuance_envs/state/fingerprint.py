@@ -13,9 +13,9 @@ import numpy as np
 from xuance_envs.state.faults import MismatchError
 from xuance_envs.state.layers import Layer
 
-__all__ = ["EXACT", "Fingerprint", "is_space", "parts_of_space"]
+__all__ = ["VERSION_BOUND_LIBRARIES", "Fingerprint", "is_space", "subspaces"]
 
-EXACT = frozenset({"mujoco", "ale_py", "Box2D"})
+VERSION_BOUND_LIBRARIES = frozenset({"mujoco", "ale_py", "Box2D"})
 """Libraries of which another version has states of another form."""
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -23,12 +23,7 @@ _DIGEST = 12
 
 
 class Fingerprint:
-    """What an environment is, in words that can be compared.
-
-    Args:
-        parts: what is compared, by its name.
-        versions: of the libraries its layers are from.
-    """
+    """What an environment is, in words that can be compared."""
 
     def __init__(self, parts: dict[str, Any], versions: dict[str, str]) -> None:
         self.parts = parts
@@ -39,51 +34,39 @@ class Fingerprint:
 
     @classmethod
     def of(cls, layers: Sequence[Layer], extra: dict[str, Any]) -> Fingerprint:
-        """That of an environment.
-
-        Args:
-            layers: its layers.
-            extra: what native libraries have to add.
-        """
+        """That of an environment."""
         spec = next((s for layer in reversed(layers) if (s := layer.get("spec")) is not None), None)
         parts: dict[str, Any] = {
             "wrappers": [_class_name(layer.obj) for layer in layers],
             "id": getattr(spec, "id", None),
-            "kwargs": _plain(getattr(spec, "kwargs", None)),
-            "observation space": _described(layers[0].obj.observation_space),
-            "action space": _described(layers[0].obj.action_space),
+            "kwargs": _repr_without_address(getattr(spec, "kwargs", None)),
+            "observation space": _space_digest(layers[0].obj.observation_space),
+            "action space": _space_digest(layers[0].obj.action_space),
             **extra,
         }
         libraries = {type(layer.obj).__module__.partition(".")[0] for layer in layers} - {
             "builtins"
         }
-        libraries |= {"numpy"} | (EXACT & set(extra.get("libraries", ())))
+        libraries |= {"numpy"} | (VERSION_BOUND_LIBRARIES & set(extra.get("libraries", ())))
         parts.pop("libraries", None)
         return cls(
             parts, {name: version for name in sorted(libraries) if (version := _version(name))}
         )
 
     def check(self, parts: dict[str, Any], versions: dict[str, str]) -> list[str]:
-        """Compares it with that of a state.
-
-        Returns:
-            What may make a difference and need not: other versions of libraries.
-
-        Raises:
-            MismatchError: something has to be the same, and is not.
-        """
+        """Compares it with that of a state."""
         for what in {**parts, **self.parts}:
             if parts.get(what) != self.parts.get(what):
                 raise MismatchError(what, parts.get(what), self.parts.get(what))
-        doubts = []
+        warnings = []
         for name in {**versions, **self.versions}:
             then, now = versions.get(name), self.versions.get(name)
             if then == now:
                 continue
-            if name in EXACT:
+            if name in VERSION_BOUND_LIBRARIES:
                 raise MismatchError(f"version of {name}", then, now)
-            doubts.append(f"it was saved with {name} {then}, and this is {now}")
-        return doubts
+            warnings.append(f"it was saved with {name} {then}, and this is {now}")
+        return warnings
 
 
 def _class_name(obj: Any) -> str:
@@ -91,7 +74,7 @@ def _class_name(obj: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _plain(value: Any) -> str:
+def _repr_without_address(value: Any) -> str:
     return _ADDRESS.sub("", repr(value))
 
 
@@ -115,7 +98,7 @@ def _is_space_class(kind: type) -> bool:
     return False
 
 
-def parts_of_space(space: Any) -> Iterator[Any]:
+def subspaces(space: Any) -> Iterator[Any]:
     """A space and those inside it, each once, in an order of their own."""
     seen: set[int] = set()
     waiting = [space]
@@ -133,11 +116,11 @@ def parts_of_space(space: Any) -> Iterator[Any]:
             waiting += [item for item in items if is_space(item)]
 
 
-def _described(space: Any) -> str:
+def _space_digest(space: Any) -> str:
     """A space in words, its bounds exactly."""
     bounds = hashlib.blake2b(digest_size=_DIGEST)
-    for part in parts_of_space(space):
+    for part in subspaces(space):
         for name, value in sorted(vars(part).items()):
             if isinstance(value, np.ndarray):
                 bounds.update(f"{name} {value.dtype} {value.shape}".encode() + value.tobytes())
-    return f"{_plain(space)} ({bounds.hexdigest()})"
+    return f"{_repr_without_address(space)} ({bounds.hexdigest()})"

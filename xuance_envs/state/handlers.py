@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["NATIVE", "Handler", "handler_of", "register_state", "registered", "take_registered"]
+__all__ = ["NATIVE", "Handler", "handler_of", "merge_registered", "register_state", "registered"]
 
 Save = Callable[[Any], Any]
 Load = Callable[[Any, Any], None]
@@ -48,14 +48,16 @@ class Handler:
         return cls(lambda obj, _: save(obj), lambda obj, value, _: load(obj, value))
 
 
-_NO_STATE = Handler.of(lambda obj: None, lambda obj, value: None)
-_OWN = Handler.of(lambda obj: obj.__env_state__(), lambda obj, value: obj.__set_env_state__(value))
+_STATELESS_HANDLER = Handler.of(lambda obj: None, lambda obj, value: None)
+_PROTOCOL_HANDLER = Handler.of(
+    lambda obj: obj.__env_state__(), lambda obj, value: obj.__set_env_state__(value)
+)
 
 NATIVE: dict[str, Handler] = {}
 """Handlers of objects of native libraries, by the full name of their class."""
 
 _registered: dict[type, tuple[Save, Load]] = {}
-_of_class: dict[type, Handler | None] = {}
+_handler_cache: dict[type, Handler | None] = {}
 
 
 def register_state(cls: type, save: Save, load: Load) -> None:
@@ -84,7 +86,7 @@ def register_state(cls: type, save: Save, load: Load) -> None:
         ... )
     """
     _registered[cls] = save, load
-    _of_class.clear()
+    _handler_cache.clear()
 
 
 def registered() -> dict[type, tuple[Save, Load]]:
@@ -92,18 +94,18 @@ def registered() -> dict[type, tuple[Save, Load]]:
     return _registered
 
 
-def take_registered(others: dict[type, tuple[Save, Load]]) -> None:
+def merge_registered(others: dict[type, tuple[Save, Load]]) -> None:
     """Registers what was registered in another process."""
     _registered.update(others)
-    _of_class.clear()
+    _handler_cache.clear()
 
 
 def handler_of(kind: type) -> Handler | None:
     """The handler of a class, if it has one."""
     try:
-        return _of_class[kind]
+        return _handler_cache[kind]
     except KeyError:
-        return _of_class.setdefault(kind, _find(kind))
+        return _handler_cache.setdefault(kind, _find(kind))
 
 
 def _find(kind: type) -> Handler | None:
@@ -111,7 +113,9 @@ def _find(kind: type) -> Handler | None:
         if each in _registered:
             return Handler.of(*_registered[each])
         if "__env_state__" in each.__dict__:
-            return _NO_STATE if each.__dict__["__env_state__"] is None else _OWN
+            return (
+                _STATELESS_HANDLER if each.__dict__["__env_state__"] is None else _PROTOCOL_HANDLER
+            )
         if (known := NATIVE.get(f"{each.__module__}.{each.__qualname__}")) is not None:
             return known
     return None

@@ -9,18 +9,14 @@ from collections.abc import Iterator, Mapping
 from itertools import islice, starmap
 from typing import Any
 
-__all__ = ["INNER", "Layer", "layers_of"]
+__all__ = ["WRAPPED_ENV_ATTRIBUTES", "Layer", "layers_of"]
 
-INNER = ("env", "legacy_env")
+WRAPPED_ENV_ATTRIBUTES = ("env", "legacy_env")
 """Where wrappers have what they wrap."""
 
 
 class Layer:
-    """One layer: its attributes, wherever its class keeps them.
-
-    Args:
-        obj: the environment or wrapper.
-    """
+    """One layer: its attributes, wherever its class keeps them."""
 
     __slots__ = ("attributes", "obj", "slots")
 
@@ -28,7 +24,7 @@ class Layer:
         self.obj = obj
         self.attributes: dict[str, Any] = getattr(obj, "__dict__", {})
         self.slots = _slots_of(type(obj))
-        _keep_quick(self.attributes)
+        _restore_inline_values(self.attributes)
 
     @property
     def name(self) -> str:
@@ -51,14 +47,7 @@ class Layer:
     def replace(
         self, values: Mapping[str, Any], kept: Mapping[str, Any], others: str | None
     ) -> None:
-        """Gives it these attributes, and leaves it no others but those that are kept.
-
-        Args:
-            values: the attributes.
-            kept: those that are no state here.
-            others: the names of those that are none where the values are from; None where they are
-                the same.
-        """
+        """Gives it these attributes, and leaves it no others but those that are kept."""
         mine = self.attributes
         if not self.slots:
             before = len(mine)
@@ -89,7 +78,10 @@ def layers_of(env: Any) -> list[Layer]:
             seen.add(id(obj))
             layer = Layer(obj)
             layers.append(layer)
-            obj = next((inner for name in INNER if _is_env(inner := layer.get(name))), None)
+            obj = next(
+                (inner for name in WRAPPED_ENV_ATTRIBUTES if _is_env(inner := layer.get(name))),
+                None,
+            )
         for layer in layers[begin:]:
             for _, value in sorted(layer.items()):
                 if _is_env(value) and id(value) not in seen:
@@ -119,7 +111,7 @@ def _slots_of(kind: type) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _keep_quick(attributes: dict[str, Any]) -> None:
+def _restore_inline_values(attributes: dict[str, Any]) -> None:
     """Keeps an object quick whose attributes have been asked for as a dict.
 
     Up to Python 3.12 that dict shares its keys with those of its class, and of such the interpreter

@@ -28,11 +28,7 @@ _Value = tuple[bytes, bytes, bytes]
 
 
 class _Simulation:
-    """What is needed of one simulation each time, looked up once.
-
-    Args:
-        data: the simulation.
-    """
+    """What is needed of one simulation each time, looked up once."""
 
     def __init__(self, data: Any) -> None:
         self.library = importlib.import_module("mujoco")

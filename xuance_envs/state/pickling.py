@@ -15,16 +15,23 @@ from typing import Any
 
 import numpy as np
 
+from xuance_envs._override import override
 from xuance_envs.state import rebuild
-from xuance_envs.state.faults import FaultError, MismatchError, kind_of
+from xuance_envs.state.faults import FaultError, MismatchError, type_name
 from xuance_envs.state.fingerprint import is_space
-from xuance_envs.state.plan import FUNCTION, Plan, is_kept, is_native, name_of
+from xuance_envs.state.state_plan import (
+    FUNCTION_KEY,
+    StatePlan,
+    is_native,
+    is_not_state,
+    qualified_name,
+)
 
-__all__ = ["StatePickler", "StateUnpickler", "check_harmless", "dumps_plain", "loads_plain"]
+__all__ = ["StatePickler", "StateUnpickler", "check_safe", "dumps_plain", "loads_plain"]
 
 _PROTOCOL = 5
 
-_HARMLESS_CLASSES = frozenset(
+_SAFE_CLASSES = frozenset(
     {
         ("collections", "deque"),
         ("collections", "OrderedDict"),
@@ -59,7 +66,7 @@ _HARMLESS_CLASSES = frozenset(
 """What may be named by a state that nobody vouches for: it holds data and does nothing."""
 
 _REBUILD = "xuance_envs.state.rebuild"
-_PLAIN = {
+_PLAIN_FUNCTIONS = {
     name: getattr(rebuild, name)
     for name in (
         "array",
@@ -71,7 +78,7 @@ _PLAIN = {
         "python_random",
     )
 }
-_IN_TARGET = (
+_TARGET_FUNCTIONS = (
     "there",
     "function",
     "native",
@@ -80,27 +87,24 @@ _IN_TARGET = (
     "with_attributes",
     "with_random",
 )
-_FUNCTIONS = frozenset(id(getattr(rebuild, name)) for name in (*_PLAIN, *_IN_TARGET))
+_FUNCTIONS = frozenset(
+    id(getattr(rebuild, name)) for name in (*_PLAIN_FUNCTIONS, *_TARGET_FUNCTIONS)
+)
 _REDUCERS = rebuild.REDUCERS
-_NEW: Any = object().__reduce_ex__(2)[0]
+_NEW_OBJECT: Any = object().__reduce_ex__(2)[0]
 """What makes an object of a class, by the name under which pickles know it."""
 
 
 class StatePickler(pickle.Pickler):
-    """Writes what an environment holds; what is no state is written as where it is.
+    """Writes what an environment holds; what is no state is written as where it is."""
 
-    Args:
-        file: to write to.
-        plan: of the environment.
-    """
-
-    def __init__(self, file: Any, plan: Plan) -> None:
+    def __init__(self, file: Any, plan: StatePlan) -> None:
         super().__init__(file, _PROTOCOL)
         self._known = plan.known
         self._plan = plan
 
+    @override
     def reducer_override(self, obj: Any) -> Any:
-        """See :class:`pickle.Pickler`."""
         path = self._known.get(id(obj))
         if path is not None:
             return rebuild.there, (path,)
@@ -108,54 +112,47 @@ class StatePickler(pickle.Pickler):
         reduce = _REDUCERS.get(kind)
         if reduce is None:
             return self._reduce_other(obj)
-        is_elsewhere = kind is np.ndarray and obj.base is not None and _is_elsewhere(obj)
-        if is_elsewhere and (path := self._plan.find(obj)) is not None:
+        is_foreign = kind is np.ndarray and obj.base is not None and _uses_foreign_memory(obj)
+        if is_foreign and (path := self._plan.path_of(obj)) is not None:
             return rebuild.native, (path, obj.tobytes())
         return reduce(obj)
 
     def _reduce_other(self, obj: Any) -> Any:
         kind: Any = type(obj)
         if kind is types.FunctionType or kind is types.BuiltinFunctionType:
-            if id(obj) in _FUNCTIONS or (path := self._plan.find(obj)) is None:
+            if id(obj) in _FUNCTIONS or (path := self._plan.path_of(obj)) is None:
                 return NotImplemented
-            return rebuild.function, (path, name_of(obj))
+            return rebuild.function, (path, qualified_name(obj))
         if kind is types.MethodType:
             return rebuild.method, (obj.__self__, obj.__name__)
         if isinstance(obj, type):
-            if (
-                obj.__module__ == "builtins"
-                or (obj.__module__, obj.__qualname__) in _HARMLESS_CLASSES
-            ):
+            if obj.__module__ == "builtins" or (obj.__module__, obj.__qualname__) in _SAFE_CLASSES:
                 return NotImplemented
             return rebuild.class_named, (obj.__module__, obj.__qualname__)
         if is_space(obj):
             return NotImplemented
         if is_native(kind):
-            raise FaultError("", f"a {kind_of(obj)} cannot be saved: its library keeps its state")
-        if is_kept(kind) and (path := self._plan.find(obj)) is not None:
+            raise FaultError("", f"a {type_name(obj)} cannot be saved: its library keeps its state")
+        if is_not_state(kind) and (path := self._plan.path_of(obj)) is not None:
             return rebuild.there, (path,)
-        return _whole(obj)
+        return _reduce_complete(obj)
 
 
-def _whole(obj: Any) -> Any:
-    """How an object is written whose class leaves something out of its pickles.
-
-    Raises:
-        FaultError: nothing else is known of it, either.
-    """
+def _reduce_complete(obj: Any) -> Any:
+    """How an object is written whose class leaves something out of its pickles."""
     kind = type(obj)
     if isinstance(obj, random.Random):
         state = random.Random.getstate(obj), vars(obj)
-        return _NEW, (kind,), state, None, None, rebuild.with_random
+        return _NEW_OBJECT, (kind,), state, None, None, rebuild.with_random
     if isinstance(obj, np.random.Generator):
         raise FaultError("", "NumPy's pickles forget of which class it is")
     pickles = getattr(kind, "__getstate__", None)
     if getattr(pickles, "__qualname__", "") == "EzPickle.__getstate__":  # which make another one
-        return _NEW, (kind,), vars(obj), None, None, rebuild.with_attributes
+        return _NEW_OBJECT, (kind,), vars(obj), None, None, rebuild.with_attributes
     return NotImplemented
 
 
-def _is_elsewhere(array: Any) -> bool:
+def _uses_foreign_memory(array: Any) -> bool:
     """Whether an array is on memory of another library, where it is to stay."""
     while type(array) is np.ndarray:
         array = array.base
@@ -163,59 +160,47 @@ def _is_elsewhere(array: Any) -> bool:
 
 
 class StateUnpickler(pickle.Unpickler):
-    """Reads what an environment held, for another one.
-
-    Args:
-        data: what was written.
-        plan: of the other one; None to only look whether reading it is harmless.
-        trusted: whether it may name classes of any module.
-        spawn: makes another generator of one in the state; None leaves generators as they are.
-    """
+    """Reads what an environment held, for another one."""
 
     def __init__(
         self,
         data: bytes,
-        plan: Plan | None,
+        plan: StatePlan | None,
         trusted: bool,
         spawn: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__(io.BytesIO(data))
         self._trusted = trusted
-        self._known = _PLAIN
+        self._known = _PLAIN_FUNCTIONS
         if spawn is not None:
             spawned = "generator", "random_state", "python_random"
-            self._known = {**_PLAIN, **{n: _spawning(_PLAIN[n], spawn) for n in spawned}}
+            self._known = {
+                **_PLAIN_FUNCTIONS,
+                **{n: _then_fork(_PLAIN_FUNCTIONS[n], spawn) for n in spawned},
+            }
         # Of another class, because what is found is kept by this object, which has the state: it
         # is gone as soon as that is read, unless it keeps itself.
-        self._target = _Nowhere(trusted) if plan is None else _Target(plan, trusted)
+        self._target = _InspectionTarget(trusted) if plan is None else _Target(plan, trusted)
 
     @property
-    def contents(self) -> Sequence[tuple[Any, bytes]]:
+    def foreign_arrays(self) -> Sequence[tuple[Any, bytes]]:
         """Arrays on memory that is not NumPy's, and what is to be in them."""
-        return self._target.contents
+        return self._target.foreign_arrays
 
+    @override
     def find_class(self, module: str, name: str) -> Any:
-        """See :class:`pickle.Unpickler`."""
         if module == _REBUILD:
             if name in self._known:
                 return self._known[name]
-            if name in _IN_TARGET:
+            if name in _TARGET_FUNCTIONS:
                 return getattr(self._target, name)
-        elif (module, name) in _HARMLESS_CLASSES or self._trusted:
+        elif (module, name) in _SAFE_CLASSES or self._trusted:
             return super().find_class(module, name)
-        raise _not_harmless(module, name)
+        raise _unsafe_class_error(module, name)
 
 
 class _Target:
-    """What a state finds in the environment that it is for.
-
-    Args:
-        plan: of the environment.
-        trusted: whether classes of any module may be named.
-
-    Attributes:
-        contents (list): arrays on memory that is not NumPy's, and what is to be in them.
-    """
+    """What a state finds in the environment that it is for."""
 
     method = staticmethod(getattr)
 
@@ -224,7 +209,7 @@ class _Target:
     def with_attributes(self, made: Any, attributes: dict[str, Any]) -> None:
         """Gives an object that was just made its attributes."""
         if not self._trusted:
-            raise _not_harmless(type(made).__module__, type(made).__qualname__)
+            raise _unsafe_class_error(type(made).__module__, type(made).__qualname__)
         vars(made).update(attributes)
 
     def with_random(self, made: Any, state: tuple[Any, dict[str, Any]]) -> None:
@@ -234,20 +219,18 @@ class _Target:
         random.Random.setstate(made, drawn)
 
     def function(self, path: tuple[Any, ...], name: str) -> Any:
-        """What the environment has at a place, if that is the function of this name.
-
-        Raises:
-            MismatchError: it is another one.
-        """
+        """What the environment has at a place, if that is the function of this name."""
         found = self.there(path)
-        if name_of(found) != name:
+        if qualified_name(found) != name:
             where = ".".join(map(str, path[1:]))
-            raise MismatchError(f"{FUNCTION}: {where}", name, name_of(found) or kind_of(found))
+            raise MismatchError(
+                f"{FUNCTION_KEY}: {where}", name, qualified_name(found) or type_name(found)
+            )
         return found
 
-    def __init__(self, plan: Plan, trusted: bool) -> None:
-        self.contents: list[tuple[Any, bytes]] = []
-        self.there = plan.at
+    def __init__(self, plan: StatePlan, trusted: bool) -> None:
+        self.foreign_arrays: list[tuple[Any, bytes]] = []
+        self.there = plan.resolve
         self._plan = plan
         self._trusted = trusted
         self._classes: dict[tuple[str, str], type] | None = None
@@ -255,13 +238,13 @@ class _Target:
     def native(self, path: tuple[Any, ...], content: bytes) -> Any:
         """An array on memory that is not NumPy's."""
         array = self.there(path)
-        self.contents.append((array, content))
+        self.foreign_arrays.append((array, content))
         return array
 
     def class_named(self, module: str, name: str) -> Any:
         """A class: the environment's own of that name, or else that of the module."""
-        if not self._trusted and (module, name) not in _HARMLESS_CLASSES:
-            raise _not_harmless(module, name)
+        if not self._trusted and (module, name) not in _SAFE_CLASSES:
+            raise _unsafe_class_error(module, name)
         if self._classes is None:
             self._classes = {(c.__module__, c.__qualname__): c for c in _classes_of(self._plan)}
         if (module, name) in self._classes:
@@ -269,37 +252,29 @@ class _Target:
         return _class_of(module, name)
 
 
-class _Nowhere:
-    """Stands for an environment where a state is only looked at.
+class _InspectionTarget:
+    """Stands for an environment where a state is only looked at."""
 
-    Args:
-        trusted: whether classes of any module may be named.
-    """
-
-    contents: tuple[Any, ...] = ()
+    foreign_arrays: tuple[Any, ...] = ()
 
     def __init__(self, trusted: bool) -> None:
         self._trusted = trusted
-        self.there = self.function = self.native = self.method = _nothing
-        self.with_attributes = self.with_random = _nothing
+        self.there = self.function = self.native = self.method = _placeholder
+        self.with_attributes = self.with_random = _placeholder
 
     def class_named(self, module: str, name: str) -> Any:
         """A class, if it is harmless."""
-        if not self._trusted and (module, name) not in _HARMLESS_CLASSES:
-            raise _not_harmless(module, name)
-        return _NOTHING if self._trusted else _class_of(module, name)
+        if not self._trusted and (module, name) not in _SAFE_CLASSES:
+            raise _unsafe_class_error(module, name)
+        return _PLACEHOLDER if self._trusted else _class_of(module, name)
 
 
 def _class_of(module: str, name: str) -> Any:
     return operator.attrgetter(name)(importlib.import_module(module))
 
 
-def check_harmless(data: bytes) -> None:
-    """Reads a state that nobody vouches for, without an environment.
-
-    Raises:
-        FaultError: it is cut off, or names what may do more than hold data.
-    """
+def check_safe(data: bytes) -> None:
+    """Reads a state that nobody vouches for, without an environment."""
     try:
         StateUnpickler(data, None, trusted=False).load()
     except FaultError:
@@ -316,15 +291,11 @@ class _NoPlan:
     known: dict[int, Any] = {}  # noqa: RUF012  # never written to
     layers: tuple[Any, ...] = ()
 
-    def find(self, obj: Any) -> None:
+    def path_of(self, obj: Any) -> None:
         """Nothing has a place."""
 
-    def at(self, path: Any) -> Any:
-        """Nothing is there.
-
-        Raises:
-            LookupError: always.
-        """
+    def resolve(self, path: Any) -> Any:
+        """Nothing is there."""
         raise LookupError(path)
 
 
@@ -339,13 +310,9 @@ def dumps_plain(value: Any) -> bytes:
 
 
 def loads_plain(data: bytes, trusted: bool) -> Any:
-    """Reads what :func:`dumps_plain` wrote.
-
-    Raises:
-        FaultError: it cannot be read, or names what nobody vouches for.
-    """
+    """Reads what :func:`dumps_plain` wrote."""
     if not trusted:
-        check_harmless(data)
+        check_safe(data)
     try:
         return StateUnpickler(data, _NO_PLAN, trusted).load()
     except FaultError:
@@ -354,7 +321,7 @@ def loads_plain(data: bytes, trusted: bool) -> Any:
         raise FaultError("", f"cannot read what was saved: {error}") from error
 
 
-class _Nothing:
+class _Placeholder:
     """Stands for what an environment has, where there is none; nothing can be done with it."""
 
     __slots__ = ()
@@ -363,14 +330,14 @@ class _Nothing:
         return 0
 
 
-_NOTHING = _Nothing()
+_PLACEHOLDER = _Placeholder()
 
 
-def _nothing(*_: Any) -> _Nothing:
-    return _NOTHING
+def _placeholder(*_: Any) -> _Placeholder:
+    return _PLACEHOLDER
 
 
-def _not_harmless(module: str, name: str) -> FaultError:
+def _unsafe_class_error(module: str, name: str) -> FaultError:
     return FaultError(
         "",
         f"the state has an object of {module}.{name}, which is not among those known to be "
@@ -378,11 +345,11 @@ def _not_harmless(module: str, name: str) -> FaultError:
     )
 
 
-def _spawning(make: Callable[..., Any], spawn: Callable[[Any], Any]) -> Callable[..., Any]:
+def _then_fork(make: Callable[..., Any], spawn: Callable[[Any], Any]) -> Callable[..., Any]:
     return lambda *given: spawn(make(*given))
 
 
-def _classes_of(plan: Plan) -> Iterator[type]:
+def _classes_of(plan: StatePlan) -> Iterator[type]:
     """The classes of what an environment holds, and those its methods can name."""
     for layer in plan.layers:
         for kind in type(layer.obj).__mro__:
@@ -395,7 +362,7 @@ def _classes_of(plan: Plan) -> Iterator[type]:
                     break
         waiting = collections.deque(value for _, value in layer.items())
         seen: set[int] = set()
-        while waiting and len(seen) < _MOST:
+        while waiting and len(seen) < _MAX_OBJECTS:
             value = waiting.popleft()
             if id(value) in seen:
                 continue
@@ -411,7 +378,7 @@ def _classes_of(plan: Plan) -> Iterator[type]:
                 waiting += vars(value).values()
 
 
-_MOST = 10_000
+_MAX_OBJECTS = 10_000
 
 
 def _cells(function: types.FunctionType) -> Iterator[Any]:

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence, ISpawnableSeedSequence
 from numpy.typing import NDArray
 
+from xuance_envs._override import override
+
 __all__ = [
     "REDUCERS",
     "array",
@@ -71,14 +73,7 @@ def method(owner: Any, name: str) -> Any:
 
 
 def array(data: bytes, dtype: str, shape: tuple[int, ...], form: int) -> NDArray[Any]:
-    """An array of its own memory.
-
-    Args:
-        data: its elements.
-        dtype: as ``dtype.str``.
-        shape: its shape.
-        form: 1 where its columns are contiguous, plus 2 where it is read-only.
-    """
+    """An array of its own memory."""
     order: Any = "F" if form & 1 else "C"
     made = np.frombuffer(data, dtype)
     if made.shape != shape:
@@ -105,53 +100,44 @@ _BIT_GENERATORS = {"MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"}
 
 
 def bit_generator(kind: str, state: dict[str, Any], seed: tuple[Any, ...] | None) -> Any:
-    """A source of random bits in a state.
-
-    Args:
-        kind: its class.
-        state: its state.
-        seed: of what its seed was made, and how many more have been spawned of that.
-    """
+    """A source of random bits in a state."""
     if kind not in _BIT_GENERATORS:
         raise ValueError(f"no random generator of NumPy's: {kind!r}")
     made = getattr(np.random, kind)(_UNSEEDED)
     if seed is None:
         made.state = state
     else:
-        made.__setstate__((state, _SeededLater(seed)))
+        made.__setstate__((state, _LazySeedSequence(seed)))
     return made
 
 
-class _SeededLater(ISpawnableSeedSequence):
+class _LazySeedSequence(ISpawnableSeedSequence):
     """A :class:`numpy.random.SeedSequence` that is made when somebody asks for it.
 
     Only spawning does, and it takes as long as all else of a generator.
-
-    Args:
-        how: its entropy, spawn key and pool size, and how many have been spawned of it.
     """
 
-    def __init__(self, how: tuple[Any, ...]) -> None:
-        self._how = how
+    def __init__(self, seed_parameters: tuple[Any, ...]) -> None:
+        self._seed_parameters = seed_parameters
 
     @cached_property
     def made(self) -> np.random.SeedSequence:
         """It."""
-        entropy, key, pool, spawned = self._how
+        entropy, key, pool, spawned = self._seed_parameters
         return np.random.SeedSequence(
             entropy, spawn_key=key, pool_size=pool, n_children_spawned=spawned
         )
 
-    def how(self) -> tuple[Any, ...]:
+    def seed_parameters(self) -> tuple[Any, ...]:
         """What it is made of, as it is now."""
-        return _how(self.made) if "made" in vars(self) else self._how
+        return _seed_parameters(self.made) if "made" in vars(self) else self._seed_parameters
 
+    @override
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
-        """See :class:`numpy.random.SeedSequence`."""
         return self.made.generate_state(n_words, dtype)
 
+    @override
     def spawn(self, n_children: int) -> list[Any]:
-        """See :class:`numpy.random.SeedSequence`."""
         return self.made.spawn(n_children)
 
     def __getattr__(self, name: str) -> Any:
@@ -164,15 +150,15 @@ class _SeededLater(ISpawnableSeedSequence):
         return repr(self.made)
 
 
-def _how(seed: np.random.SeedSequence) -> tuple[Any, ...]:
+def _seed_parameters(seed: np.random.SeedSequence) -> tuple[Any, ...]:
     return seed.entropy, seed.spawn_key, seed.pool_size, seed.n_children_spawned
 
 
-class _Unseeded(ISeedSequence):
+class _ZeroSeedSequence(ISeedSequence):
     """Seeds what is given its state next."""
 
+    @override
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
-        """See :class:`numpy.random.SeedSequence`."""
         return _zeros(n_words, dtype)
 
 
@@ -182,7 +168,7 @@ def _zeros(count: int, dtype: Any) -> NDArray[Any]:
     return np.zeros(count, dtype)
 
 
-_UNSEEDED = _Unseeded()
+_UNSEEDED = _ZeroSeedSequence()
 
 
 def generator(bits: Any) -> np.random.Generator:
@@ -230,12 +216,12 @@ def _reduce_generator(value: np.random.Generator) -> Any:
 
 def _reduce_bit_generator(value: Any) -> Any:
     seed = value.seed_seq
-    how = None
+    seed_parameters = None
     if isinstance(seed, np.random.SeedSequence):
-        how = _how(seed)
-    elif isinstance(seed, _SeededLater):
-        how = seed.how()
-    return bit_generator, (type(value).__name__, value.state, how)
+        seed_parameters = _seed_parameters(seed)
+    elif isinstance(seed, _LazySeedSequence):
+        seed_parameters = seed.seed_parameters()
+    return bit_generator, (type(value).__name__, value.state, seed_parameters)
 
 
 def _reduce_random_state(value: np.random.RandomState) -> Any:

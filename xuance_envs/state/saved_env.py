@@ -14,15 +14,7 @@ Facts = Mapping[bytes, tuple[dict[str, Any], dict[str, str]]]
 
 @dataclass(frozen=True)
 class SavedEnv:
-    """One environment's state.
-
-    Attributes:
-        env: the environment's own.
-        digest: of what it was saved from.
-        replays: whether it is put in by repeating what led to it.
-        extras: by name, what vector environments and what is around them keep of it.
-        elsewhere: why its bytes are not to be had here; empty where they are.
-    """
+    """One environment's state."""
 
     elsewhere: ClassVar[str] = ""
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
-from xuance_envs.transforms.leaves import of_one_agent
+from xuance_envs.transforms.leaves import check_single_agent
 from xuance_envs.transforms.transform import Transform
-from xuance_envs.vector_envs.actions import ActionIntake
+from xuance_envs.vector_envs.action_writer import ActionWriter
 from xuance_envs.vector_envs.arguments import env_indices
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -32,7 +32,7 @@ class ActionTransform(Transform):
     def __init__(self, vec_env: VecEnv, space: Space[Any], *, keep_raw: bool) -> None:
         super().__init__(vec_env, action_space=space, keep_raw=keep_raw)
         self._rows = SpaceRows.allocate(SpaceLayout(space), self.num_envs)
-        self._intake = ActionIntake(self._rows)
+        self._action_writer = ActionWriter(self._rows)
 
     def _acted(self, actions: NDArray[Any]) -> NDArray[Any]:
         """The environments' actions for those given, ``(k, *shape)``, an array of their own."""
@@ -42,7 +42,7 @@ class ActionTransform(Transform):
         self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]] | None
     ) -> Any:
         envs = None if env_ids is None else env_indices(env_ids, self.num_envs)
-        self._intake.put(actions, envs)
+        self._action_writer.put(actions, envs)
         (given,) = self._rows.parts
         return self._acted(given if envs is None else given[envs])
 
@@ -149,7 +149,7 @@ class ClipActions(ActionTransform):
 
 
 def _box(name: str, vec_env: VecEnv) -> Any:
-    space = of_one_agent(name, vec_env).action_space
+    space = check_single_agent(name, vec_env).action_space
     if not isinstance(space, spaces.Box) or space.dtype.kind not in "iuf":
         raise ValueError(f"{name}: expected actions in a Box of numbers, got {space}")
     return space

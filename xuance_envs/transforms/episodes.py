@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.transforms.batches import Batch
 from xuance_envs.transforms.transform import Transform
+from xuance_envs.transforms.transform_batch import Batch
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["EpisodeStatistics"]
 
 
-class _Episodes(NamedTuple):
+class _RunningEpisodes(NamedTuple):
     """The episodes that are under way, ``(num_envs,)`` each."""
 
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
-    begun: NDArray[np.float64]
+    started_at: NDArray[np.float64]
 
 
 class EpisodeStatistics(Transform):
@@ -49,59 +49,60 @@ class EpisodeStatistics(Transform):
         (8.0, 8)
     """
 
-    _state: _Episodes
+    _state: _RunningEpisodes
 
     def __init__(self, vec_env: VecEnv, *, keep_raw: bool = False) -> None:
         super().__init__(vec_env, keep_raw=keep_raw)
         count = self.num_envs
-        begun = np.full(count, perf_counter())
-        self._state = _Episodes(np.zeros(count), np.zeros(count, np.int64), begun)
+        started_at = np.full(count, perf_counter())
+        self._state = _RunningEpisodes(np.zeros(count), np.zeros(count, np.int64), started_at)
 
-    def _share(self, env: int) -> tuple[float, int, float]:
-        returns, lengths, begun = self._state
-        return float(returns[env]), int(lengths[env]), perf_counter() - float(begun[env])
+    def _env_state(self, env: int) -> tuple[float, int, float]:
+        returns, lengths, started_at = self._state
+        return float(returns[env]), int(lengths[env]), perf_counter() - float(started_at[env])
 
-    def _put_share(
+    def _restore_env_state(
         self, ids: Sequence[int], shares: Sequence[tuple[float, int, float]], obs: Any
     ) -> Any:
-        state = _Episodes(*(part.copy() for part in self._state))  # type: ignore[arg-type]
+        state = _RunningEpisodes(*(part.copy() for part in self._state))  # type: ignore[arg-type]
         for env, (score, length, seconds) in zip(ids, shares, strict=True):
             state.returns[env], state.lengths[env] = score, length
-            state.begun[env] = perf_counter() - seconds
+            state.started_at[env] = perf_counter() - seconds
         self._state = state
         return obs
 
-    def _transform(self, batch: Batch) -> _Episodes:
+    def _transform(self, batch: Batch) -> _RunningEpisodes:
         now = self._state
-        returns, lengths, begun = now.returns.copy(), now.lengths.copy(), now.begun.copy()
+        returns, lengths, started_at = now.returns.copy(), now.lengths.copy(), now.started_at.copy()
         at = batch.at
         if batch.began is None or not batch.began.all():
-            returns[at] += self.originals.exact_rewards
+            returns[at] += self.raw_results.exact_rewards
             lengths[at] += 1
         if len(batch.ended):
-            self._end(batch, returns, lengths, begun)
+            self._end(batch, returns, lengths, started_at)
         if batch.began is not None:
-            envs = batch.envs_at(batch.began.nonzero()[0])
-            returns[envs], lengths[envs], begun[envs] = 0, 0, perf_counter()
-        return _Episodes(returns, lengths, begun)
+            envs = batch.envs_of_rows(batch.began.nonzero()[0])
+            returns[envs], lengths[envs], started_at[envs] = 0, 0, perf_counter()
+        return _RunningEpisodes(returns, lengths, started_at)
 
     def _end(
         self,
         batch: Batch,
         returns: NDArray[np.float64],
         lengths: NDArray[np.int64],
-        begun: NDArray[np.float64],
+        started_at: NDArray[np.float64],
     ) -> None:
-        lengths[batch.envs_at(batch.lost)] -= 1
-        envs, now = batch.envs_at(batch.ended), perf_counter()
-        columns = returns[envs], lengths[envs], now - begun[envs]
+        lengths[batch.envs_of_rows(batch.lost_rows)] -= 1
+        envs, now = batch.envs_of_rows(batch.ended), perf_counter()
+        columns = returns[envs], lengths[envs], now - started_at[envs]
         told = zip(*(column.tolist() for column in columns), strict=True)
         rows = batch.ended.tolist()
         batch.add_to_infos(
-            "episode", {row: partial(_told, *each) for row, each in zip(rows, told, strict=True)}
+            "episode",
+            {row: partial(_episode_info, *each) for row, each in zip(rows, told, strict=True)},
         )
-        returns[envs], lengths[envs], begun[envs] = 0, 0, now
+        returns[envs], lengths[envs], started_at[envs] = 0, 0, now
 
 
-def _told(score: float, length: int, seconds: float) -> dict[str, Any]:
+def _episode_info(score: float, length: int, seconds: float) -> dict[str, Any]:
     return {"r": score, "l": length, "t": round(seconds, 6)}

@@ -11,29 +11,18 @@ from gymnasium import Space, spaces
 
 from xuance_envs.engine.data.space_layout import Leaf, SpaceLayout
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
-from xuance_envs.multi_agent.record import ObservationRecord
+from xuance_envs.multi_agent.record_layout import ObservationRecord
 from xuance_envs.vector_envs.vector_env import VecEnv
 from xuance_envs.vector_envs.wrapper import checked_vec_env
 
-__all__ = ["chosen_leaves", "name_of", "of_one_agent", "with_leaves"]
+__all__ = ["check_single_agent", "leaf_name", "replace_leaves", "select_leaves"]
 
 
-def chosen_leaves(
+def select_leaves(
     name: str, vec_env: VecEnv, keys: Iterable[str] | None, *, no_images: bool = False
 ) -> dict[int, Leaf]:
-    """The Boxes of numbers that a transform is about, by their place among the leaves.
-
-    Args:
-        name: the transform's, for errors.
-        vec_env: the vector environment that it is around.
-        keys: of a Dict space, those that are chosen; None for all.
-        no_images: whether images are refused.
-
-    Raises:
-        TypeError: it is around something else.
-        ValueError: something chosen is not there, or is no such Box.
-    """
-    space = of_one_agent(name, vec_env).observation_space
+    """The Boxes of numbers that a transform is about, by their place among the leaves."""
+    space = check_single_agent(name, vec_env).observation_space
     layout = SpaceLayout(space)
     if isinstance(space, spaces.Dict):
         wanted = list(space.spaces) if keys is None else list(keys)
@@ -51,7 +40,7 @@ def chosen_leaves(
         if layout.flat or any(leaf.path.startswith(f"[{key!r}]") for key in wanted)
     }
     for leaf in chosen.values():
-        where = f"of {name_of(leaf)!r} " if leaf.path else ""
+        where = f"of {leaf_name(leaf)!r} " if leaf.path else ""
         choose = "; choose others with keys=[...]" if leaf.path else ""
         if not isinstance(leaf.space, spaces.Box) or leaf.space.dtype.kind not in "iuf":
             raise ValueError(
@@ -66,41 +55,28 @@ def chosen_leaves(
     return chosen
 
 
-def name_of(leaf: Leaf) -> str:
+def leaf_name(leaf: Leaf) -> str:
     """The name of a leaf: its keys with dots between; empty for the one leaf of a flat space."""
     return ".".join(re.findall(r"""[^\[\]'"]+""", leaf.path))
 
 
-def with_leaves(space: Space[Any], others: Mapping[str, Space[Any]], path: str = "") -> Space[Any]:
-    """The space with other leaves in the places of some.
-
-    Args:
-        space: the space.
-        others: by path, as :class:`~xuance_envs.engine.data.space_layout.Leaf` has it.
-        path: of the space itself.
-    """
+def replace_leaves(
+    space: Space[Any], others: Mapping[str, Space[Any]], path: str = ""
+) -> Space[Any]:
+    """The space with other leaves in the places of some."""
     if path in others:
         return others[path]
     if isinstance(space, spaces.Dict):
         inner = space.spaces.items()
-        return spaces.Dict({k: with_leaves(s, others, f"{path}[{k!r}]") for k, s in inner})
+        return spaces.Dict({k: replace_leaves(s, others, f"{path}[{k!r}]") for k, s in inner})
     if isinstance(space, spaces.Tuple):
         below = enumerate(space.spaces)
-        return spaces.Tuple([with_leaves(s, others, f"{path}[{i!r}]") for i, s in below])
+        return spaces.Tuple([replace_leaves(s, others, f"{path}[{i!r}]") for i, s in below])
     return space
 
 
-def of_one_agent(name: str, vec_env: VecEnv) -> VecEnv:
-    """The vector environment, if its environments have one agent each.
-
-    Args:
-        name: of what is around it, for errors.
-        vec_env: the vector environment.
-
-    Raises:
-        TypeError: they have many, whose rewards are not those of steps, or it is no vector
-            environment.
-    """
+def check_single_agent(name: str, vec_env: VecEnv) -> VecEnv:
+    """The vector environment, if its environments have one agent each."""
     given: Any = vec_env
     within = given.vec_env if isinstance(given, MultiAgentVecEnv) else given
     if isinstance(within, VecEnv) and isinstance(within.observation_space, ObservationRecord):

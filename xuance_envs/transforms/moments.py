@@ -8,33 +8,45 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LARGEST", "NOT_FINITE", "Moments", "Room", "check_finite", "check_scale", "unusable"]
+__all__ = [
+    "MAX_MAGNITUDE",
+    "NOT_FINITE",
+    "MomentBuffers",
+    "Moments",
+    "check_finite",
+    "check_scale",
+    "find_unusable",
+]
 
-FEW = 4096
+ONES_DOT_LIMIT = 4096
 """Numbers of which a product with ones is the quicker sum; of more, BLAS would start threads."""
 
 NOT_FINITE = (FloatingPointError, RuntimeWarning)
 """What samples that cannot be counted raise; the latter where NumPy's warnings are made errors."""
 
-LARGEST = 1e150
+MAX_MAGNITUDE = 1e150
 """The largest magnitude of a number whose square is finite, and the sum of many such."""
 
 
-class Room:
-    """Room in which samples are summed and scaled, so many at most.
+class MomentBuffers:
+    """MomentBuffers in which samples are summed and scaled, so many at most.
 
     A call of NumPy's costs more than its arithmetic where there are a few samples. Calls that
     repeat one row for all the others, and reductions, cost two or three times as much as those
     over arrays of one shape; so a row is first written out for each sample, and sums are products
     with ones.
-
-    Args:
-        count: number of samples.
-        shape: of one.
-        clip: the largest magnitude of what is scaled.
     """
 
-    __slots__ = ("_arrays", "_count", "_every", "_least", "_mean", "_means", "_most", "_shape")
+    __slots__ = (
+        "_arrays",
+        "_clip_high",
+        "_clip_low",
+        "_count",
+        "_mean",
+        "_means",
+        "_row_ones",
+        "_shape",
+    )
 
     def __init__(self, count: int, shape: tuple[int, ...], clip: float = math.inf) -> None:
         self._count = count
@@ -44,25 +56,18 @@ class Room:
         self._means = np.empty(rows if shape else ())
         self._mean: Any = None  # which is written out
         self._arrays = np.ones(count), self._means, np.empty(rows), np.empty(rows)
-        is_vector = len(shape) == 1 and count * shape[0] <= FEW
-        self._every = np.ones(shape) if is_vector else None
-        self._least, self._most = np.array(-float(clip)), np.array(float(clip))
+        is_vector = len(shape) == 1 and count * shape[0] <= ONES_DOT_LIMIT
+        self._row_ones = np.ones(shape) if is_vector else None
+        self._clip_low, self._clip_high = np.array(-float(clip)), np.array(float(clip))
 
     def sums(self, samples: NDArray[Any], origin: Any) -> tuple[Any, Any]:
         """The sum of the deviations from an origin, and of their squares.
 
         Float64; Python's own numbers where samples are, whose arithmetic is the same and quicker.
-
-        Args:
-            samples: ``(k, *shape)`` numbers.
-            origin: of one's shape.
-
-        Raises:
-            FloatingPointError: one of them is NaN or infinite, or too large for its square.
         """
-        ones, means, deviations, squares = self._of(samples)
+        ones, means, deviations, squares = self._views_for(samples)
         if origin is not self._mean:
-            self._write_out(origin)
+            self._broadcast_mean(origin)
         np.subtract(samples, means, out=deviations)
         # Squares first: the other sum may be one of infinities of both signs.
         if not self._shape:
@@ -71,40 +76,34 @@ class Room:
                 return float(deviations.dot(ones)), squared
             raise FloatingPointError
         np.multiply(deviations, deviations, out=squares)
-        if self._every is None:
+        if self._row_ones is None:
             squared = np.add.reduce(squares, axis=0)
             if np.isfinite(squared).all():
                 return np.add.reduce(deviations, axis=0), squared
         else:
             squared = ones.dot(squares)
-            if math.isfinite(self._every.dot(squared)):
+            if math.isfinite(self._row_ones.dot(squared)):
                 return ones.dot(deviations), squared
         raise FloatingPointError
 
     def scale(self, samples: NDArray[Any], moments: Moments, out: NDArray[Any]) -> None:
-        """Gives the deviations from the mean, in standard deviations and within bounds.
-
-        Args:
-            samples: ``(k, *shape)`` numbers.
-            moments: whose mean and deviation.
-            out: ``(k, *shape)``: where they go.
-        """
-        _, means, rows, deviations = self._of(samples)
+        """Gives the deviations from the mean, in standard deviations and within bounds."""
+        _, means, rows, deviations = self._views_for(samples)
         if moments.mean is not self._mean:
-            self._write_out(moments.mean)
+            self._broadcast_mean(moments.mean)
         np.subtract(samples, means, out=rows)
         deviations[...] = moments.deviation
         np.divide(rows, deviations, out=rows)
-        out[...] = rows.clip(self._least, self._most, out=rows)
+        out[...] = rows.clip(self._clip_low, self._clip_high, out=rows)
 
-    def _of(self, samples: NDArray[Any]) -> tuple[NDArray[np.float64], ...]:
+    def _views_for(self, samples: NDArray[Any]) -> tuple[NDArray[np.float64], ...]:
         """As much room as there are samples: ones, a row written out, and room twice."""
         count = len(samples)
         if count == self._count:
             return self._arrays
         return tuple(array[:count] if array.ndim else array for array in self._arrays)
 
-    def _write_out(self, mean: Any) -> None:
+    def _broadcast_mean(self, mean: Any) -> None:
         # No call in between, so that an interrupt finds either mean.
         self._means[...] = mean
         self._mean = mean
@@ -126,17 +125,6 @@ class Moments:
 
     Welford 1962, https://doi.org/10.1080/00401706.1962.10490022; Chan, Golub and LeVeque 1983,
     https://doi.org/10.1080/00031305.1983.10483115.
-
-    Args:
-        count: number of samples.
-        mean: of each number of a sample, float64; 0 before the first. Of samples that are numbers
-            a number.
-        squares: by number of a sample, the sum of the squared deviations from the mean, likewise.
-        epsilon: added to the variance where numbers are divided by the deviation; an array of one
-            number where samples are arrays, which is quicker.
-
-    Attributes:
-        deviation: the square root of the variance and epsilon.
     """
 
     __slots__ = ("count", "deviation", "epsilon", "mean", "squares")
@@ -150,7 +138,7 @@ class Moments:
         self.deviation = root(self.variance + epsilon)
 
     @classmethod
-    def none(cls, shape: tuple[int, ...], epsilon: float) -> Moments:
+    def empty(cls, shape: tuple[int, ...], epsilon: float) -> Moments:
         """Those of no samples of a shape."""
         if not shape:
             return cls(0, 0.0, 0.0, float(epsilon))
@@ -162,27 +150,18 @@ class Moments:
         return self.squares / float(self.count) if self.count else self.squares + 1.0
 
     def with_samples(
-        self, room: Room, samples: NDArray[Any], more: NDArray[Any] | None = None
+        self, buffers: MomentBuffers, samples: NDArray[Any], more: NDArray[Any] | None = None
     ) -> Moments:
-        """Those of these samples, too.
-
-        Args:
-            room: for as many as there are in a batch.
-            samples: a batch, ``(k, *shape)``.
-            more: another one.
-
-        Raises:
-            FloatingPointError: one of them is NaN or infinite, or too large for its square.
-        """
+        """Those of these samples, too."""
         count, origin = self.count, self.mean
         if not count:
             if not len(samples):
-                return self if more is None else self.with_samples(room, more)
+                return self if more is None else self.with_samples(buffers, more)
             origin = _origin(samples[0])
-        total, squares = room.sums(samples, origin)
+        total, squares = buffers.sums(samples, origin)
         count += len(samples)
         if more is not None:
-            its_total, its_squares = room.sums(more, origin)
+            its_total, its_squares = buffers.sums(more, origin)
             total, squares, count = total + its_total, squares + its_squares, count + len(more)
         shift = total / float(count)
         squares = self.squares + (squares - total * shift)
@@ -198,11 +177,7 @@ def _origin(sample: Any) -> Any:
 
 
 def check_scale(name: str, epsilon: float, clip: float) -> None:
-    """Raises unless numbers can be divided and clipped so.
-
-    Raises:
-        ValueError: one of them is out of its range.
-    """
+    """Raises unless numbers can be divided and clipped so."""
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise ValueError(f"{name}: epsilon: expected a number above 0, got {epsilon!r}")
     if not clip > 0:
@@ -210,11 +185,7 @@ def check_scale(name: str, epsilon: float, clip: float) -> None:
 
 
 def check_finite(*samples: NDArray[Any] | None) -> None:
-    """Raises if there is NaN or infinity among the numbers of arrays.
-
-    Raises:
-        FloatingPointError: there is.
-    """
+    """Raises if there is NaN or infinity among the numbers of arrays."""
     for numbers in samples:
         # Of a few numbers a search takes half the time of a reduction.
         if (
@@ -225,6 +196,6 @@ def check_finite(*samples: NDArray[Any] | None) -> None:
             raise FloatingPointError
 
 
-def unusable(numbers: NDArray[Any]) -> NDArray[np.intp]:
+def find_unusable(numbers: NDArray[Any]) -> NDArray[np.intp]:
     """Where there is NaN, infinity, or what is too large for its square: ``(k, ndim)``."""
-    return np.argwhere(~(np.abs(numbers) <= LARGEST))
+    return np.argwhere(~(np.abs(numbers) <= MAX_MAGNITUDE))

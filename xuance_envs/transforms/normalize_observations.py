@@ -9,21 +9,22 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from xuance_envs._override import override
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.errors import EnvError
-from xuance_envs.transforms.batches import Batch
-from xuance_envs.transforms.learned import environment_of, moments_from, moments_of
-from xuance_envs.transforms.leaves import chosen_leaves, name_of, with_leaves
+from xuance_envs.transforms.leaves import leaf_name, replace_leaves, select_leaves
 from xuance_envs.transforms.moments import (
     NOT_FINITE,
+    MomentBuffers,
     Moments,
-    Room,
     check_finite,
     check_scale,
-    unusable,
+    find_unusable,
 )
-from xuance_envs.transforms.observations import ObservationState, ObservationTransform
+from xuance_envs.transforms.moments_io import env_id_of, moments_from_dict, moments_to_dict
+from xuance_envs.transforms.observations import ObservationTransform, ObservationTransformState
 from xuance_envs.transforms.transform import transforms_of
+from xuance_envs.transforms.transform_batch import Batch
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["NormalizeObservations"]
@@ -82,19 +83,23 @@ class NormalizeObservations(ObservationTransform):
     ) -> None:
         name = type(self).__name__
         check_scale(name, epsilon, clip)
-        leaves = chosen_leaves(name, vec_env, keys, no_images=True)
-        self._names = {i: name_of(leaf) for i, leaf in leaves.items()}
+        leaves = select_leaves(name, vec_env, keys, no_images=True)
+        self._names = {i: leaf_name(leaf) for i, leaf in leaves.items()}
         for inner in transforms_of(vec_env):
             if isinstance(inner, NormalizeObservations) and inner.parts & {*self._names.values()}:
                 raise ValueError(f"{name}: the observations of {inner!r} are normalized already")
-        self._rooms = {i: Room(vec_env.num_envs, leaves[i].shape, clip) for i in leaves}
-        self._room = self._rooms[0] if isinstance(vec_env.observation_space, spaces.Box) else None
-        none = {i: Moments.none(leaves[i].shape, float(epsilon)) for i in leaves}
+        self._moment_buffers = {
+            i: MomentBuffers(vec_env.num_envs, leaves[i].shape, clip) for i in leaves
+        }
+        self._buffers = (
+            self._moment_buffers[0] if isinstance(vec_env.observation_space, spaces.Box) else None
+        )
+        none = {i: Moments.empty(leaves[i].shape, float(epsilon)) for i in leaves}
         bound = np.float32(clip)
         boxes = {leaf.path: spaces.Box(-bound, bound, leaf.shape) for leaf in leaves.values()}
-        space = with_leaves(vec_env.observation_space, boxes)
+        space = replace_leaves(vec_env.observation_space, boxes)
         super().__init__(vec_env, space, none, keep_raw=keep_raw)
-        self._environment = environment_of(vec_env)
+        self._environment = env_id_of(vec_env)
 
     @property
     def parts(self) -> frozenset[str]:
@@ -121,28 +126,28 @@ class NormalizeObservations(ObservationTransform):
         return values.get("", values)
 
     def _moments(self) -> dict[str, Moments]:
-        moments = self._state.known
+        moments = self._state.memory
         return {name: moments[i] for i, name in self._names.items()}
 
+    @override
     def learned(self) -> dict[str, Any]:
-        """See :meth:`~xuance_envs.transforms.learning.Learner.learned`."""
-        return moments_of(self._environment, self._moments())
+        return moments_to_dict(self._environment, self._moments())
 
-    def relearning(self, learned: Mapping[str, Any]) -> Callable[[], None]:
-        """See :meth:`~xuance_envs.transforms.learning.Learner.relearning`."""
+    @override
+    def prepare_learned(self, learned: Mapping[str, Any]) -> Callable[[], None]:
         name = type(self).__name__
-        moments = moments_from(name, self._environment, self._moments(), learned)
+        moments = moments_from_dict(name, self._environment, self._moments(), learned)
         by_place = {i: moments[part] for i, part in self._names.items()}
 
         def learn() -> None:
-            self._state = self._state._replace(known=by_place)
+            self._state = self._state._replace(memory=by_place)
 
         return learn
 
-    def _transform(self, batch: Batch) -> ObservationState:
-        obs, room = batch.obs, self._room
+    def _transform(self, batch: Batch) -> ObservationTransformState:
+        obs, buffers = batch.obs, self._buffers
         if (
-            room is None
+            buffers is None
             or not self.training
             or batch.envs is not None
             or len(batch.ended)
@@ -150,34 +155,36 @@ class NormalizeObservations(ObservationTransform):
         ):
             return super()._transform(batch)
         # The same for what most steps bring, in fewer words, which take as long as the arithmetic.
-        rows, into, known = self._state
+        rows, into, memory = self._state
         try:
-            moments = known[0].with_samples(room, obs)
+            moments = memory[0].with_samples(buffers, obs)
         except NOT_FINITE:
             raise self._error(0, batch, obs) from None
-        room.scale(obs, moments, into.parts[0])
+        buffers.scale(obs, moments, into.parts[0])
         copy = into.copy_flat or into.copy
         batch.obs = copy()
-        return tuple.__new__(ObservationState, (into, rows, {0: moments}))
+        return tuple.__new__(ObservationTransformState, (into, rows, {0: moments}))
 
     def _learn(
         self,
-        known: dict[int, Moments],
+        memory: dict[int, Moments],
         batch: Batch,
         parts: Sequence[Any],
         firsts: Sequence[Any] | None,
     ) -> dict[int, Moments]:
         moments = {}
-        for i, its in known.items():
+        for i, its in memory.items():
             part, first = parts[i], None if firsts is None else firsts[i]
             try:
                 if not self.training:
                     check_finite(part, first)
                     moments[i] = its
                 elif first is None:
-                    moments[i] = its.with_samples(self._rooms[i], part)
+                    moments[i] = its.with_samples(self._moment_buffers[i], part)
                 else:
-                    moments[i] = its.with_samples(self._rooms[i], batch.without_lost(part), first)
+                    moments[i] = its.with_samples(
+                        self._moment_buffers[i], batch.drop_lost(part), first
+                    )
             except NOT_FINITE:
                 raise self._error(i, batch, part, first) from None
         return moments
@@ -186,29 +193,29 @@ class NormalizeObservations(ObservationTransform):
         self, i: int, batch: Batch, part: NDArray[Any], first: NDArray[Any] | None = None
     ) -> EnvError:
         """What names the first number that cannot be normalized."""
-        places = unusable(part)
+        places = find_unusable(part)
         is_first = not len(places)
         if is_first:
             assert first is not None
-            part, places = first, unusable(first)
+            part, places = first, find_unusable(first)
         at = tuple(places[0].tolist())
         row = int(batch.ended[at[0]]) if is_first else at[0]
         env = row if batch.envs is None else int(batch.envs[row])
         began = is_first or (batch.began is not None and bool(batch.began[row]))
-        number = batch.number_after(self._steps)
+        number = batch.call_number_after(self._steps)
         return EnvError(
             env,
             "reset" if began else "step",
             f"{type(self).__name__}: expected numbers to normalize, got {part[at]} at "
-            f"{self._given.leaves[i].path}{list(at[1:])} of the {'first ' if began else ''}"
+            f"{self._input_layout.leaves[i].path}{list(at[1:])} of the {'first ' if began else ''}"
             f"observation in step {number} since all were reset; nothing of that "
             "step has been counted",
         )
 
-    def _put(self, known: dict[int, Moments], parts: Sequence[Any], into: SpaceRows) -> None:
+    def _put(self, memory: dict[int, Moments], parts: Sequence[Any], into: SpaceRows) -> None:
         for i, (part, out) in enumerate(zip(parts, into.parts, strict=True)):
-            moments = known.get(i)
+            moments = memory.get(i)
             if moments is None:
                 out[:] = part
             else:
-                self._rooms[i].scale(part, moments, out)
+                self._moment_buffers[i].scale(part, moments, out)

@@ -8,12 +8,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs._override import override
 from xuance_envs.errors import EnvError
-from xuance_envs.transforms.batches import Batch
-from xuance_envs.transforms.learned import environment_of, moments_from, moments_of
-from xuance_envs.transforms.moments import NOT_FINITE, Moments, Room, check_scale, unusable
+from xuance_envs.transforms.moments import (
+    NOT_FINITE,
+    MomentBuffers,
+    Moments,
+    check_scale,
+    find_unusable,
+)
+from xuance_envs.transforms.moments_io import env_id_of, moments_from_dict, moments_to_dict
 from xuance_envs.transforms.rewards import RewardTransform
 from xuance_envs.transforms.transform import transforms_of
+from xuance_envs.transforms.transform_batch import Batch
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["NormalizeRewards"]
@@ -28,7 +35,7 @@ class _Returns(NamedTuple):
         moments: of all returns so far.
     """
 
-    now: NDArray[np.float64]
+    current: NDArray[np.float64]
     spare: NDArray[np.float64]
     moments: Moments
 
@@ -97,10 +104,10 @@ class NormalizeRewards(RewardTransform):
         self._gamma = np.array(float(gamma))
         self._clip = float(clip)
         self._bounds = np.array(-self._clip), np.array(self._clip)
-        self._room = Room(self.num_envs, ())
-        none = Moments.none((), float(epsilon))
+        self._buffers = MomentBuffers(self.num_envs, ())
+        none = Moments.empty((), float(epsilon))
         self._state = _Returns(np.zeros(self.num_envs), np.zeros(self.num_envs), none)
-        self._environment = environment_of(vec_env)
+        self._environment = env_id_of(vec_env)
 
     @property
     def count(self) -> int:
@@ -120,46 +127,46 @@ class NormalizeRewards(RewardTransform):
     @property
     def returns(self) -> NDArray[np.float64]:
         """The discounted return of each environment's episode so far, ``(num_envs,)``."""
-        return self._state.now.copy()
+        return self._state.current.copy()
 
+    @override
     def learned(self) -> dict[str, Any]:
-        """See :meth:`~xuance_envs.transforms.learning.Learner.learned`."""
-        return moments_of(self._environment, {"": self._state.moments})
+        return moments_to_dict(self._environment, {"": self._state.moments})
 
-    def relearning(self, learned: Mapping[str, Any]) -> Callable[[], None]:
-        """See :meth:`~xuance_envs.transforms.learning.Learner.relearning`."""
+    @override
+    def prepare_learned(self, learned: Mapping[str, Any]) -> Callable[[], None]:
         own = {"": self._state.moments}
-        moments = moments_from(type(self).__name__, self._environment, own, learned)
+        moments = moments_from_dict(type(self).__name__, self._environment, own, learned)
 
         def learn() -> None:
             self._state = self._state._replace(moments=moments[""])
 
         return learn
 
-    def _share(self, env: int) -> float:
-        return float(self._state.now[env])
+    def _env_state(self, env: int) -> float:
+        return float(self._state.current[env])
 
-    def _put_share(self, ids: Sequence[int], shares: Sequence[float], obs: Any) -> Any:
-        now = self._state.now.copy()
-        now[list(ids)] = shares
-        self._state = self._state._replace(now=now)
+    def _restore_env_state(self, ids: Sequence[int], shares: Sequence[float], obs: Any) -> Any:
+        current = self._state.current.copy()
+        current[list(ids)] = shares
+        self._state = self._state._replace(current=current)
         return obs
 
     def _rewarded(self, batch: Batch) -> tuple[NDArray[np.float64], _Returns]:
         rewards = batch.given_rewards
-        now, spare, moments = self._state
+        current, spare, moments = self._state
         is_plain = batch.envs is None and batch.began is None
         if is_plain:
-            after = returns = np.multiply(now, self._gamma, out=spare)
+            after = returns = np.multiply(current, self._gamma, out=spare)
             np.add(returns, rewards, out=returns)
         else:
-            after = now.copy()
-            returns = now[batch.at] * self._gamma + rewards
+            after = current.copy()
+            returns = current[batch.at] * self._gamma + rewards
         ended = batch.ended
         if self.training:
-            counted = returns if is_plain and not len(ended) else returns[_stepped(batch)]
+            counted = returns if is_plain and not len(ended) else returns[_stepped_rows(batch)]
             try:
-                moments = moments.with_samples(self._room, counted)
+                moments = moments.with_samples(self._buffers, counted)
             except NOT_FINITE:
                 raise self._error(returns, rewards, batch) from None
         if len(ended):
@@ -174,12 +181,12 @@ class NormalizeRewards(RewardTransform):
         # that none is beyond the limit.
         if not (self.training and is_plain and rewards.dot(rewards) <= limit * limit):
             exact.clip(*self._bounds, out=exact)
-        return exact, tuple.__new__(_Returns, (after, now, moments))  # as its own, and quicker
+        return exact, tuple.__new__(_Returns, (after, current, moments))  # as its own, and quicker
 
     def _error(self, returns: NDArray[np.float64], rewards: NDArray[Any], batch: Batch) -> EnvError:
-        row = int(unusable(returns)[0, 0])
+        row = int(find_unusable(returns)[0, 0])
         env = row if batch.envs is None else int(batch.envs[row])
-        number = batch.number_after(self._steps)
+        number = batch.call_number_after(self._steps)
         return EnvError(
             env,
             "step",
@@ -189,8 +196,8 @@ class NormalizeRewards(RewardTransform):
         )
 
 
-def _stepped(batch: Batch) -> NDArray[np.bool_]:
+def _stepped_rows(batch: Batch) -> NDArray[np.bool_]:
     """Which returns were made by steps, ``(k,)`` bool."""
     stepped = np.ones(len(batch.rewards), np.bool_) if batch.began is None else ~batch.began
-    stepped[batch.lost] = False
+    stepped[batch.lost_rows] = False
     return stepped

@@ -9,16 +9,16 @@ import numpy as np
 from gymnasium import Space
 
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout
-from xuance_envs.engine.data.space_rows import EVERY, SpaceRows
+from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.serialization import copy_of
-from xuance_envs.transforms.batches import Batch
 from xuance_envs.transforms.transform import Transform
+from xuance_envs.transforms.transform_batch import Batch
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = ["ObservationState", "ObservationTransform", "TransformObservations"]
+__all__ = ["ObservationTransform", "ObservationTransformState", "TransformObservations"]
 
 
-class ObservationState(NamedTuple):
+class ObservationTransformState(NamedTuple):
     """What a transform of observations remembers.
 
     Attributes:
@@ -28,8 +28,8 @@ class ObservationState(NamedTuple):
     """
 
     rows: SpaceRows
-    spare: SpaceRows
-    known: Any
+    spare_rows: SpaceRows
+    memory: Any
 
 
 class ObservationTransform(Transform):
@@ -44,31 +44,31 @@ class ObservationTransform(Transform):
         keep_raw: whether ``raw_observations`` are kept from the beginning.
     """
 
-    _state: ObservationState
+    _state: ObservationTransformState
 
     def __init__(
-        self, vec_env: VecEnv, space: Space[Any], known: Any = None, *, keep_raw: bool = False
+        self, vec_env: VecEnv, space: Space[Any], memory: Any = None, *, keep_raw: bool = False
     ) -> None:
         super().__init__(vec_env, observation_space=space, keep_raw=keep_raw)
-        self._given = SpaceLayout(vec_env.observation_space)
+        self._input_layout = SpaceLayout(vec_env.observation_space)
         self._layout = SpaceLayout(space)
-        self._state = ObservationState(
-            self._rows_of(self.num_envs), self._rows_of(self.num_envs), known
+        self._state = ObservationTransformState(
+            self._rows_of(self.num_envs), self._rows_of(self.num_envs), memory
         )
 
     @property
     def buf_obs(self) -> Any:
         """The last observations, in an array of their own that may be written to."""
-        if self._held is None:
-            self._held = self._state.rows.copy_writable()
-        return self._held
+        if self._buf_obs is None:
+            self._buf_obs = self._state.rows.copy_writable()
+        return self._buf_obs
 
     @buf_obs.setter
     def buf_obs(self, batch: Any) -> None:
-        self._held = batch
+        self._buf_obs = batch
 
     def _learn(
-        self, known: Any, batch: Batch, parts: Sequence[Any], firsts: Sequence[Any] | None
+        self, memory: Any, batch: Batch, parts: Sequence[Any], firsts: Sequence[Any] | None
     ) -> Any:
         """What it remembers after a call.
 
@@ -79,9 +79,9 @@ class ObservationTransform(Transform):
             firsts: those of the first observations of episodes after those that ended; None if none
                 did.
         """
-        return known
+        return memory
 
-    def _put(self, known: Any, parts: Sequence[Any], into: SpaceRows) -> None:
+    def _put(self, memory: Any, parts: Sequence[Any], into: SpaceRows) -> None:
         """Transforms observations, each by itself.
 
         Args:
@@ -91,12 +91,12 @@ class ObservationTransform(Transform):
         """
         raise NotImplementedError
 
-    def _put_last(
+    def _put_batch(
         self,
-        known: Any,
+        memory: Any,
         batch: Batch,
         parts: Sequence[Any],
-        before: ObservationState,
+        before: ObservationTransformState,
         into: SpaceRows,
     ) -> None:
         """Transforms the observations that a call brought.
@@ -108,41 +108,41 @@ class ObservationTransform(Transform):
             before: what it remembered before.
             into: where they go.
         """
-        self._put(known, parts, into)
+        self._put(memory, parts, into)
 
-    def _transform(self, batch: Batch) -> ObservationState:
+    def _transform(self, batch: Batch) -> ObservationTransformState:
         before = self._state
-        parts = self._given.flatten(batch.obs)
+        parts = self._input_layout.flatten(batch.obs)
         firsts = None
         if len(batch.ended):
-            firsts = self._given.flatten(batch.first(self._given))
-        known = self._learn(before.known, batch, parts, firsts)
+            firsts = self._input_layout.flatten(batch.first_observations(self._input_layout))
+        memory = self._learn(before.memory, batch, parts, firsts)
         is_whole = batch.envs is None
-        into = before.spare if is_whole else self._rows_of(len(batch.rewards))
-        self._put_last(known, batch, parts, before, into)
+        into = before.spare_rows if is_whole else self._rows_of(len(batch.rewards))
+        self._put_batch(memory, batch, parts, before, into)
         if firsts is not None:
             made = self._rows_of(len(batch.ended))
-            self._put(known, firsts, made)
-            batch.set_first([made.value(row) for row in range(len(made))])
+            self._put(memory, firsts, made)
+            batch.set_first_observations([made.value(row) for row in range(len(made))])
         if not is_whole:
             batch.obs = into.as_batch()
-            return before._replace(known=known)
+            return before._replace(memory=memory)
         copy = into.view if _are_views(parts) else into.copy_flat or into.copy
         batch.obs = copy()
-        return ObservationState(into, before.rows, known)
+        return ObservationTransformState(into, before.rows, memory)
 
-    def _share(self, env: int) -> Any:
+    def _env_state(self, env: int) -> Any:
         return [copy_of(part[env]) for part in self._layout.flatten(self.buf_obs)]
 
-    def _put_share(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
-        self._held = self._with_rows(self.buf_obs, ids, shares)
+    def _restore_env_state(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
+        self._buf_obs = self._with_rows(self.buf_obs, ids, shares)
         into = self._rows_of(len(ids))
         self._put_acting(ids, obs, into)
         return into.as_batch()
 
     def _put_acting(self, ids: Sequence[int], obs: Any, into: SpaceRows) -> None:
         """Transforms what the next actions of environments that were loaded are chosen from."""
-        self._put(self._state.known, self._given.flatten(obs), into)
+        self._put(self._state.memory, self._input_layout.flatten(obs), into)
 
     def _with_rows(self, batch: Any, ids: Sequence[int], values: Sequence[Any]) -> Any:
         """A copy of a batch of all with the leaves of others in the places of some."""
@@ -154,10 +154,10 @@ class ObservationTransform(Transform):
             parts.append(part)
         return self._layout.unflatten(parts)
 
-    def _hold(self, batch: Batch) -> None:
+    def _update_buf_obs(self, batch: Batch) -> None:
         parts = self._layout.flatten(batch.obs)
         values = [[part[row] for part in parts] for row in range(len(batch.env_ids))]
-        self._held = self._with_rows(self.buf_obs, batch.env_ids, values)
+        self._buf_obs = self._with_rows(self.buf_obs, batch.env_ids, values)
 
     def _rows_of(self, count: int) -> SpaceRows:
         return SpaceRows.allocate(self._layout, count)
@@ -207,10 +207,10 @@ class TransformObservations(ObservationTransform):
         super().__init__(vec_env, space, keep_raw=keep_raw)
         self._function = function
 
-    def _put(self, known: Any, parts: Sequence[Any], into: SpaceRows) -> None:
-        made = self._function(self._given.unflatten(parts))
+    def _put(self, memory: Any, parts: Sequence[Any], into: SpaceRows) -> None:
+        made = self._function(self._input_layout.unflatten(parts))
         try:
-            into.put(made, EVERY, len(into))
+            into.put(made, ALL_ENVS, len(into))
         except BadValueError as error:
             raise ValueError(
                 f"{type(self).__name__}: what the function made of the observations of "

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_rows import read_only
 from xuance_envs.engine.data.step_arrays import as_float32
-from xuance_envs.transforms.batches import Batch
 from xuance_envs.transforms.transform import Transform
+from xuance_envs.transforms.transform_batch import Batch
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["ClipRewards", "RewardTransform", "ScaleRewards", "TransformRewards"]

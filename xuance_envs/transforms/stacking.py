@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.space_layout import Leaf
 from xuance_envs.engine.data.space_rows import SpaceRows
-from xuance_envs.transforms.batches import Batch
-from xuance_envs.transforms.leaves import chosen_leaves, with_leaves
-from xuance_envs.transforms.observations import ObservationState, ObservationTransform
+from xuance_envs.transforms.leaves import replace_leaves, select_leaves
+from xuance_envs.transforms.observations import ObservationTransform, ObservationTransformState
+from xuance_envs.transforms.transform_batch import Batch
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["StackObservations"]
 
-First = dict[int, list[Any]]
+FirstObservations = dict[int, list[Any]]
 """By environment whose episode began within its last step, the parts of its first observation."""
 
 
@@ -62,48 +62,52 @@ class StackObservations(ObservationTransform):
         count = operator.index(n)
         if count < 1:
             raise ValueError(f"{name}: n: expected at least 1 observation, got {n}")
-        leaves = chosen_leaves(name, vec_env, keys)
+        leaves = select_leaves(name, vec_env, keys)
         for leaf in leaves.values():
             if not leaf.shape:
                 raise ValueError(f"{name}: expected observations with an axis, got {leaf.space}")
         self._widths = {i: leaf.shape[-1] for i, leaf in leaves.items()}
         boxes = {leaf.path: _stacked(leaf, count) for leaf in leaves.values()}
-        space = with_leaves(vec_env.observation_space, boxes)
+        space = replace_leaves(vec_env.observation_space, boxes)
         super().__init__(vec_env, space, {}, keep_raw=keep_raw)
 
     def _learn(
-        self, known: First, batch: Batch, parts: Sequence[Any], firsts: Sequence[Any] | None
-    ) -> First:
-        if not known and firsts is None:
-            return known
+        self,
+        memory: FirstObservations,
+        batch: Batch,
+        parts: Sequence[Any],
+        firsts: Sequence[Any] | None,
+    ) -> FirstObservations:
+        if not memory and firsts is None:
+            return memory
         envs = batch.env_ids
         stepped = set(envs)
-        kept = {env: parts for env, parts in known.items() if env not in stepped}
+        kept = {env: parts for env, parts in memory.items() if env not in stepped}
         if firsts is not None:
             for number, row in enumerate(batch.ended.tolist()):
                 kept[envs[row]] = [part[number] for part in firsts]
         return kept
 
-    def _put(self, known: First, parts: Sequence[Any], into: SpaceRows) -> None:
+    def _put(self, memory: FirstObservations, parts: Sequence[Any], into: SpaceRows) -> None:
         for i, (part, out) in enumerate(zip(parts, into.parts, strict=True)):
             if i in self._widths:
                 _fill(out, part)
             else:
                 out[:] = part
 
-    def _put_last(
+    def _put_batch(
         self,
-        known: First,
+        memory: FirstObservations,
         batch: Batch,
         parts: Sequence[Any],
-        before: ObservationState,
+        before: ObservationTransformState,
         into: SpaceRows,
     ) -> None:
         if batch.began is not None and batch.began.all():
-            self._put(known, parts, into)
+            self._put(memory, parts, into)
             return
         alone = [] if batch.began is None else batch.began.nonzero()[0].tolist()
-        lost = batch.lost.tolist()
+        lost = batch.lost_rows.tolist()
         for i, (part, out) in enumerate(zip(parts, into.parts, strict=True)):
             width = self._widths.get(i)
             if width is None:
@@ -114,45 +118,45 @@ class StackObservations(ObservationTransform):
                 old = old[batch.envs]
             out[..., :-width] = old[..., width:]
             out[..., -width:] = part
-            if before.known:
+            if before.memory:
                 for row, env in enumerate(batch.env_ids):
-                    if env in before.known:
-                        _fill(out[row, ..., :-width], before.known[env][i])
+                    if env in before.memory:
+                        _fill(out[row, ..., :-width], before.memory[env][i])
             for row in alone:
                 _fill(out[row], part[row])
             for row in lost:
-                first = before.known.get(batch.env_ids[row])
+                first = before.memory.get(batch.env_ids[row])
                 if first is None:
                     out[row] = old[row]
                 else:
                     _fill(out[row], first[i])
 
-    def _share(self, env: int) -> Any:
+    def _env_state(self, env: int) -> Any:
         stacks = [self._state.rows.parts[i][env].copy() for i in self._widths]
-        first = self._state.known.get(env)
-        return super()._share(env), stacks, None if first is None else list(first)
+        first = self._state.memory.get(env)
+        return super()._env_state(env), stacks, None if first is None else list(first)
 
-    def _put_share(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
+    def _restore_env_state(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
         held = self.buf_obs
-        rows, known = self._state.rows, dict(self._state.known)
+        rows, memory = self._state.rows, dict(self._state.memory)
         for env, (_, stacks, first) in zip(ids, shares, strict=True):
             for i, stack in zip(self._widths, stacks, strict=True):
                 rows.parts[i][env] = stack
-            known.pop(env, None)
+            memory.pop(env, None)
             if first is not None:
-                known[env] = first
-        self._held = held
-        self._state = self._state._replace(known=known)
-        return super()._put_share(ids, [share for share, _, _ in shares], obs)
+                memory[env] = first
+        self._buf_obs = held
+        self._state = self._state._replace(memory=memory)
+        return super()._restore_env_state(ids, [share for share, _, _ in shares], obs)
 
     def _put_acting(self, ids: Sequence[int], obs: Any, into: SpaceRows) -> None:
         super()._put_acting(ids, obs, into)
         for i in self._widths:
             for row, env in enumerate(ids):
-                if env not in self._state.known:
+                if env not in self._state.memory:
                     into.parts[i][row] = self._state.rows.parts[i][env]
 
-    def _settle(self, batch: Batch) -> None:
+    def _merge_partial(self, batch: Batch) -> None:
         _ = self.buf_obs  # which stays as it is
         parts = self._layout.flatten(batch.obs)
         for i in self._widths:

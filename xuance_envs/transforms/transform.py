@@ -9,22 +9,23 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
+from xuance_envs._override import override
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.errors import AlreadySteppingError, NotSteppingError
 from xuance_envs.state.env_states import EnvStates
-from xuance_envs.transforms.batches import Batch, Originals
-from xuance_envs.transforms.learning import Learner
-from xuance_envs.transforms.leaves import of_one_agent
-from xuance_envs.transforms.saved import Saved, saved_with
-from xuance_envs.vector_envs.arguments import checked_env_ids, seeds_of
-from xuance_envs.vector_envs.seen import checked_clones
+from xuance_envs.transforms.leaves import check_single_agent
+from xuance_envs.transforms.snapshots import TransformSnapshot, saved_by_transform
+from xuance_envs.transforms.stateful_transform import StatefulTransform
+from xuance_envs.transforms.transform_batch import Batch, RawResults
+from xuance_envs.vector_envs.arguments import checked_env_ids, seed_per_env
+from xuance_envs.vector_envs.last_results import checked_clones
 from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 from xuance_envs.vector_envs.wrapper import VecEnvWrapper
 
 __all__ = ["Transform", "transforms_of"]
 
 
-class Transform(Learner, VecEnvWrapper):
+class Transform(StatefulTransform, VecEnvWrapper):
     """A vector environment that changes what another one takes and gives.
 
     It steps at once, in halves, and with ``send`` and ``recv``, resets some environments or all,
@@ -47,7 +48,7 @@ class Transform(Learner, VecEnvWrapper):
     Attributes:
         vec_env (VecEnv): the vector environment.
         training (bool): whether it learns from what it sees, which ``freeze`` ends.
-        originals (Originals): what came before any transform.
+        raw_results (RawResults): what came before any transform.
     """
 
     def __init__(
@@ -58,41 +59,33 @@ class Transform(Learner, VecEnvWrapper):
         action_space: Space[Any] | None = None,
         keep_raw: bool = False,
     ) -> None:
-        vec_env = of_one_agent(type(self).__name__, vec_env)
+        vec_env = check_single_agent(type(self).__name__, vec_env)
         super().__init__(vec_env, observation_space=observation_space, action_space=action_space)
         below = transforms_of(vec_env)
         self.training = True
-        self.originals: Originals = below[0].originals if below else Originals(self.num_envs)
-        self.originals.keep |= keep_raw
+        self.raw_results: RawResults = below[0].raw_results if below else RawResults(self.num_envs)
+        self.raw_results.keep |= keep_raw
         self._is_innermost = not below
-        self._within: Callable[[], Batch] | None = None
+        self._inner_step_batch: Callable[[], Batch] | None = None
         if isinstance(vec_env, Transform) and type(vec_env).step_wait is Transform.step_wait:
-            self._within = vec_env.step_batch
+            self._inner_step_batch = vec_env.step_batch
         self._changes_actions = type(self)._forward is not Transform._forward
         self._state: Any = None
         self._steps = 0
-        self._held: Any = None  # the last observations, once somebody has read them
-        self._exact: NDArray[np.float64] | None = None
+        self._buf_obs: Any = None  # the last observations, once somebody has read them
+        self._exact_rewards: NDArray[np.float64] | None = None
         # Of calls that are not over: what they brought is not transformed yet.
         self._stepping = self._sending = False
         self._received: StepBatch | None = None
         self._transformed: tuple[Batch, NDArray[np.intp], Any] | None = None
-        self._began: NDArray[np.bool_] | None = None
+        self._awaiting_first_result: NDArray[np.bool_] | None = None
         self.buf_rews, self.buf_dones = vec_env.buf_rews, vec_env.buf_dones
         self.buf_truncations, self.buf_infos = vec_env.buf_truncations, vec_env.buf_infos
 
     # -- what a transform does --------------------------------------------------------
 
     def _transform(self, batch: Batch) -> Any:
-        """Changes what a call brought.
-
-        Args:
-            batch: its attributes may be replaced; what they refer to stays as it is, and so does
-                all that this transform remembers.
-
-        Returns:
-            The transform's ``_state`` after the call.
-        """
+        """Changes what a call brought."""
         return self._state
 
     def _forward(
@@ -101,13 +94,13 @@ class Transform(Learner, VecEnvWrapper):
         """The environments' own actions for those given to some of them, or to all."""
         return actions
 
-    def _settle(self, batch: Batch) -> None:
+    def _merge_partial(self, batch: Batch) -> None:
         """Puts what was made of some environments beside what is known of the others.
 
         It may be called twice with the same batch.
         """
 
-    def _hold(self, batch: Batch) -> None:
+    def _update_buf_obs(self, batch: Batch) -> None:
         """Has ``buf_obs`` show what some environments' reset brought."""
 
     # -- what it knows ----------------------------------------------------------------
@@ -120,7 +113,7 @@ class Transform(Learner, VecEnvWrapper):
     @property
     def raw_rewards(self) -> NDArray[np.float32]:
         """The last rewards before any transform, ``(k,)`` float32: of a step, or of a ``recv``."""
-        return self.originals.rewards.copy()
+        return self.raw_results.rewards.copy()
 
     @property
     def raw_observations(self) -> Any:
@@ -128,10 +121,10 @@ class Transform(Learner, VecEnvWrapper):
 
         They are kept from the first time they are read, or from the beginning with ``keep_raw``.
         """
-        if not self.originals.keep:
-            self.originals.keep = True
-            self.originals.take_observations(self.transforms[-1].vec_env.buf_obs)
-        return self.originals.observations
+        if not self.raw_results.keep:
+            self.raw_results.keep = True
+            self.raw_results.record_observations(self.transforms[-1].vec_env.buf_obs)
+        return self.raw_results.observations
 
     # -- all at a time ----------------------------------------------------------------
 
@@ -143,8 +136,13 @@ class Transform(Learner, VecEnvWrapper):
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
         """The last step's rewards before they were rounded, ``(num_envs,)`` float64."""
-        return self.vec_env.exact_rewards if self._exact is None else self._exact.copy()
+        return (
+            self.vec_env.exact_rewards
+            if self._exact_rewards is None
+            else self._exact_rewards.copy()
+        )
 
+    @override
     def reset(
         self,
         *,
@@ -152,15 +150,14 @@ class Transform(Learner, VecEnvWrapper):
         options: dict[str, Any] | None = None,
         env_ids: Sequence[int] | None = None,
     ) -> tuple[Any, StepInfos]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset`."""
         envs = None
         if not self.closed:
             ids = checked_env_ids(env_ids, self.num_envs)
-            seeds_of(seed, ids)
+            seed_per_env(seed, ids)
             if env_ids is None:
-                self._forget()
+                self._discard_pending()
             else:
-                self._catch_up()
+                self._drain_pending()
                 env_ids, envs = ids, np.array(ids, np.intp)
         obs, infos = self.vec_env.reset(seed=seed, options=options, env_ids=env_ids)
         count = len(infos)
@@ -169,26 +166,26 @@ class Transform(Learner, VecEnvWrapper):
             obs, np.zeros(count, np.float32), never, never, infos, envs=envs, began=~never
         )
         if self._is_innermost:
-            self.originals.take_observations(obs)
+            self.raw_results.record_observations(obs)
         state = self._transform(batch)
         if envs is None:
-            self._held = None
+            self._buf_obs = None
         else:
-            self._hold(batch)
-            self._settle(batch)
-        self._state, self._steps = state, batch.number_after(self._steps)
+            self._update_buf_obs(batch)
+            self._merge_partial(batch)
+        self._state, self._steps = state, batch.call_number_after(self._steps)
         return batch.obs, batch.infos
 
+    @override
     def step_async(self, actions: Any) -> None:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_async`."""
         if self._stepping:
             self._check_not_stepping("step_async")
         if self._changes_actions:
             actions = self._forward(actions, None)
         self.vec_env.step_async(actions)
 
+    @override
     def step_wait(self) -> StepResult:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_wait`."""
         batch = self.step_batch()
         return batch.obs, batch.rewards, batch.terminated, batch.truncated, batch.infos
 
@@ -198,21 +195,21 @@ class Transform(Learner, VecEnvWrapper):
         try:
             if self._stepping and not vec_env.waiting:
                 batch = Batch.of_last_step(vec_env)
-            elif self._within is None:
+            elif self._inner_step_batch is None:
                 self._stepping = True
                 batch = Batch(*vec_env.step_wait(), vec_env)
             else:
                 self._stepping = True
-                batch = self._within()
+                batch = self._inner_step_batch()
                 batch.source, batch.exact_rewards = vec_env, None
             if self._is_innermost:
-                self.originals.take(batch)
+                self.raw_results.record_step(batch)
             state = self._transform(batch)
         except Exception:
             self._stepping = False
             raise
         # No call in between, so that an interrupt finds either all of it or nothing.
-        self._state, self._held, self._exact = state, None, batch.exact_rewards
+        self._state, self._buf_obs, self._exact_rewards = state, None, batch.exact_rewards
         self._steps += 1
         self.buf_rews, self.buf_dones = batch.rewards, batch.terminated
         self.buf_truncations, self.buf_infos = batch.truncated, batch.infos
@@ -221,56 +218,56 @@ class Transform(Learner, VecEnvWrapper):
 
     # -- some at a time ---------------------------------------------------------------
 
+    @override
     def async_reset(
         self,
         *,
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.async_reset`."""
         self._check_not_stepping("async_reset")
         every = np.ones(self.num_envs, np.bool_)
         self.vec_env.async_reset(seed=seed, options=options)
         self._received = self._transformed = None
-        self._began, self._sending = every, True
+        self._awaiting_first_result, self._sending = every, True
 
+    @override
     def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.send`."""
         self._check_not_stepping("send")
         self.vec_env.send(self._forward(actions, env_ids), env_ids)
         self._sending = True
 
+    @override
     def recv(self, min_envs: int | None = None, timeout: float | None = None) -> StepBatch:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.recv`."""
         self._check_not_stepping("recv")
         if self._transformed is None:
             if self._received is None:
                 self._received = self.vec_env.recv(min_envs, timeout)
             try:
-                self._transformed = self._of(self._received)
+                self._transformed = self._transform_received(self._received)
             except Exception:
                 self._received = None
                 raise
         batch, envs, state = self._transformed
-        self._settle(batch)
-        began = None if self._began is None else self._began.copy()
+        self._merge_partial(batch)
+        began = None if self._awaiting_first_result is None else self._awaiting_first_result.copy()
         if began is not None:
             began[envs] = False
-        self._state, self._steps, self._began = state, self._steps + 1, began
+        self._state, self._steps, self._awaiting_first_result = state, self._steps + 1, began
         self._received = self._transformed = None
         return StepBatch(
             batch.obs, batch.rewards, batch.terminated, batch.truncated, batch.infos, envs
         )
 
-    def _of(self, received: StepBatch) -> tuple[Batch, NDArray[np.intp], Any]:
+    def _transform_received(self, received: StepBatch) -> tuple[Batch, NDArray[np.intp], Any]:
         """What is made of it, and of this transform."""
         envs = received.env_ids
-        began = None if self._began is None else self._began[envs]
+        began = None if self._awaiting_first_result is None else self._awaiting_first_result[envs]
         batch = Batch(
             *received[:5], envs=envs, began=began if began is not None and began.any() else None
         )
         if self._is_innermost:
-            self.originals.take(batch)
+            self.raw_results.record_step(batch)
         return batch, envs, self._transform(batch)
 
     # -- states -----------------------------------------------------------------------
@@ -284,8 +281,8 @@ class Transform(Learner, VecEnvWrapper):
         self._check_not_stepping("save_state")
         state = self.vec_env.save_state(env_ids)
         ids = checked_env_ids(env_ids, self.num_envs)
-        saved = [tuple(self._saved(env)) for env in ids]
-        return state.adding(self._key, saved, self.learned() or None)
+        saved = [tuple(self._snapshot(env)) for env in ids]
+        return state.adding(self._state_key, saved, self.learned() or None)
 
     def load_state(
         self, state: EnvStates, env_ids: Sequence[int] | None = None
@@ -295,16 +292,17 @@ class Transform(Learner, VecEnvWrapper):
         What was learned is loaded where all environments are. Nothing of it is counted.
         """
         self._check_not_stepping("load_state")
-        saved, learned = saved_with(state, self._key)
+        saved, learned = saved_by_transform(state, self._state_key)
         learn = None
         if env_ids is None and learned is not None:
-            learn = self.relearning(learned)
+            learn = self.prepare_learned(learned)
         obs, infos = self.vec_env.load_state(state, env_ids)
         if learn is not None:
             learn()
         ids = checked_env_ids(env_ids, self.num_envs)
-        return self._loaded(ids, saved, obs), infos
+        return self._restore(ids, saved, obs), infos
 
+    @override
     def clone_state(
         self,
         src_ids: int | Sequence[int],
@@ -312,58 +310,50 @@ class Transform(Learner, VecEnvWrapper):
         *,
         fork_rng: bool = False,
     ) -> tuple[Any, StepInfos]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state`."""
         self._check_not_stepping("clone_state")
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
-        saved = [self._saved(env) for env in sources]
+        saved = [self._snapshot(env) for env in sources]
         obs, infos = self.vec_env.clone_state(src_ids, dst_ids, fork_rng=fork_rng)
-        return self._loaded(targets, saved, obs), infos
+        return self._restore(targets, saved, obs), infos
 
     @property
-    def _key(self) -> str:
+    def _state_key(self) -> str:
         """Under which its own is kept with states of environments."""
         return f"{len(self.transforms) - 1} {type(self).__name__}"
 
-    def _saved(self, env: int) -> Saved:
+    def _snapshot(self, env: int) -> TransformSnapshot:
         """What it remembers of an environment."""
-        exact = None if self._exact is None else float(self._exact[env])
-        return Saved(float(self.buf_rews[env]), exact, dict(self.buf_infos[env]), self._share(env))
+        exact = None if self._exact_rewards is None else float(self._exact_rewards[env])
+        return TransformSnapshot(
+            float(self.buf_rews[env]), exact, dict(self.buf_infos[env]), self._env_state(env)
+        )
 
-    def _loaded(self, ids: Sequence[int], saved: Sequence[Saved], obs: Any) -> Any:
+    def _restore(self, ids: Sequence[int], saved: Sequence[TransformSnapshot], obs: Any) -> Any:
         """Remembers that of environments; what their next actions are chosen from."""
-        self._forget()
+        self._discard_pending()
         vec_env = self.vec_env
         rewards, infos = self.buf_rews.copy(), list(self.buf_infos)
         exact = self.exact_rewards
         for env, one in zip(ids, saved, strict=True):
             rewards[env], infos[env] = one.reward, dict(one.info)
             exact[env] = one.reward if one.exact_reward is None else one.exact_reward
-        if self._exact is not None or any(one.exact_reward is not None for one in saved):
-            self._exact = exact
+        if self._exact_rewards is not None or any(one.exact_reward is not None for one in saved):
+            self._exact_rewards = exact
         self.buf_rews, self.buf_infos = rewards, infos
         self.buf_dones, self.buf_truncations = vec_env.buf_dones, vec_env.buf_truncations
-        return self._put_share(ids, [one.share for one in saved], obs)
+        return self._restore_env_state(ids, [one.env_state for one in saved], obs)
 
-    def _share(self, env: int) -> Any:
+    def _env_state(self, env: int) -> Any:
         """What its ``_state`` has of an environment, as numbers, arrays and containers of them."""
         return None
 
-    def _put_share(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
-        """Puts that back.
-
-        Args:
-            ids: the environments.
-            shares: of each.
-            obs: what their next actions are chosen from, before this transform.
-
-        Returns:
-            The same after it.
-        """
+    def _restore_env_state(self, ids: Sequence[int], shares: Sequence[Any], obs: Any) -> Any:
+        """Puts that back."""
         return obs
 
     # -- what is on its way -----------------------------------------------------------
 
-    def _catch_up(self) -> None:
+    def _drain_pending(self) -> None:
         """Takes in what is on its way, of environments that are not to be reset."""
         if self.waiting:
             self.step_wait()
@@ -373,10 +363,10 @@ class Transform(Learner, VecEnvWrapper):
             except NotSteppingError:
                 self._sending = False
 
-    def _forget(self) -> None:
+    def _discard_pending(self) -> None:
         """Lets go of what is on its way: all environments are to be reset."""
         self._stepping = self._sending = False
-        self._received = self._transformed = self._began = None
+        self._received = self._transformed = self._awaiting_first_result = None
 
     def _check_not_stepping(self, what: str) -> None:
         if self._stepping and not self.vec_env.waiting:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.engine.group.recipe import Recipe
-from xuance_envs.engine.restarts import Restarts
+from xuance_envs.engine.restarts import RestartPolicy
 from xuance_envs.state.env_states import EnvStates
 
 __all__ = [
@@ -24,8 +24,8 @@ __all__ = [
     "checked_restarts",
     "checked_seed",
     "env_indices",
-    "seeds_of",
-    "shares",
+    "seed_per_env",
+    "split_envs",
 ]
 
 _BOOLS = frozenset({bool, np.bool_})  # neither has classes derived from it
@@ -36,17 +36,7 @@ def checked_recipe(
     env_seed: int | None,
     autoreset: Autoreset = Autoreset.SAME_STEP,
 ) -> Recipe:
-    """What environments are made from.
-
-    Args:
-        env_fns: any iterable of callables.
-        env_seed: if given, function i is called with ``env_seed=env_seed + i``.
-        autoreset: when an environment whose episode ended is reset.
-
-    Raises:
-        TypeError: it is no iterable, or something in it is not callable.
-        ValueError: it is empty, or ``env_seed`` is no seed.
-    """
+    """What environments are made from."""
     try:
         functions = list(env_fns)
     except TypeError:
@@ -71,11 +61,7 @@ def checked_recipe(
 def checked_env_ids(
     env_ids: Sequence[int] | NDArray[np.integer[Any]] | None, num_envs: int
 ) -> list[int]:
-    """The environments asked for, all for None.
-
-    Raises:
-        ValueError: one does not exist, or is there twice.
-    """
+    """The environments asked for, all for None."""
     if env_ids is None:
         return list(range(num_envs))
     try:
@@ -96,11 +82,7 @@ def checked_env_ids(
 def env_indices(
     env_ids: Sequence[int] | NDArray[np.integer[Any]], num_envs: int
 ) -> NDArray[np.intp]:
-    """The environments asked for, as an index of arrays; quick for an array of integers.
-
-    Raises:
-        ValueError: one does not exist, or is there twice.
-    """
+    """The environments asked for, as an index of arrays; quick for an array of integers."""
     if type(env_ids) is np.ndarray and env_ids.dtype.kind in "iu" and env_ids.ndim == 1:
         indices: NDArray[np.intp] = env_ids.astype(np.intp)
         ids = indices.tolist()  # quicker than NumPy's reductions, for as few as there are
@@ -109,12 +91,8 @@ def env_indices(
     return np.array(checked_env_ids(env_ids, num_envs), dtype=np.intp)
 
 
-def seeds_of(seed: int | Sequence[int | None] | None, ids: Sequence[int]) -> list[int | None]:
-    """The seed of each environment: an int is counted up by the environment's index.
-
-    Raises:
-        ValueError: there are not as many seeds as environments, or one is no seed.
-    """
+def seed_per_env(seed: int | Sequence[int | None] | None, ids: Sequence[int]) -> list[int | None]:
+    """The seed of each environment: an int is counted up by the environment's index."""
     if seed is None:
         return [None] * len(ids)
     if isinstance(seed, int | str | bytes) or not np.iterable(seed):
@@ -129,37 +107,15 @@ def seeds_of(seed: int | Sequence[int | None] | None, ids: Sequence[int]) -> lis
 
 
 def checked_seed(name: str, seed: Any, otherwise: str = "") -> int:
-    """A seed, as environments of Gymnasium take it: an int of any size that is not negative.
-
-    Args:
-        name: what it is called in the error.
-        seed: the seed.
-        otherwise: what else would be right, for the error.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """A seed, as environments of Gymnasium take it: an int of any size that is not negative."""
     with suppress(TypeError):
         if (number := operator.index(seed)) >= 0:
             return number
     raise ValueError(f"{name}: expected an int from 0 on{otherwise}, got {seed!r}")
 
 
-def shares(num_envs: int, in_series: int | str, cpus: int) -> list[tuple[int, int]]:
-    """Splits environments among processes.
-
-    Args:
-        num_envs: how many there are.
-        in_series: how many a process takes, or ``"auto"`` for one process per CPU.
-        cpus: how many CPUs there are.
-
-    Returns:
-        First index and index after the last of each share; sizes differ by at most one in
-        ``"auto"``, and only the last is smaller otherwise.
-
-    Raises:
-        ValueError: ``in_series`` is neither ``"auto"`` nor at least 1.
-    """
+def split_envs(num_envs: int, in_series: int | str, cpus: int) -> list[tuple[int, int]]:
+    """Splits environments among processes."""
     if in_series == "auto":
         count = min(num_envs, cpus)
         bounds = [num_envs * k // count for k in range(count + 1)]
@@ -172,41 +128,22 @@ def shares(num_envs: int, in_series: int | str, cpus: int) -> list[tuple[int, in
 
 def checked_restarts(
     on_worker_failure: str, max_restarts: int | None, on_exception: bool, *, resumes: bool = True
-) -> Restarts | None:
-    """How workers that fail are replaced; None if they are not.
-
-    Args:
-        on_worker_failure: ``"raise"``, ``"restart"`` or ``"resume"``.
-        max_restarts: how many there may be; None for any number.
-        on_exception: whether an exception in an environment is a failure, too.
-        resumes: whether there is ``"resume"``.
-
-    Raises:
-        ValueError: they are not these, or do not go together.
-    """
+) -> RestartPolicy | None:
+    """How workers that fail are replaced; None if they are not."""
     if on_worker_failure not in ("raise", "restart", *["resume"] * resumes):
         ways = "'raise', 'restart' or 'resume'" if resumes else "'raise' or 'restart'"
         raise ValueError(f"on_worker_failure: expected {ways}, got {on_worker_failure!r}")
     if max_restarts is not None and max_restarts < 0:
         raise ValueError(f"max_restarts: expected at least 0, or None, got {max_restarts!r}")
     if on_worker_failure != "raise":
-        return Restarts(max_restarts, on_exception, on_worker_failure == "resume")
+        return RestartPolicy(max_restarts, on_exception, on_worker_failure == "resume")
     if on_exception:
         raise ValueError("restart_on_exception=True needs on_worker_failure='restart', or 'resume'")
     return None
 
 
 def checked_states(state: Any, count: int | None = None) -> EnvStates:
-    """States, if they are some, of so many environments.
-
-    Args:
-        state: what was given.
-        count: how many; None for any number.
-
-    Raises:
-        TypeError: it is something else.
-        ValueError: they are of another number of environments.
-    """
+    """States, if they are some, of so many environments."""
     if not isinstance(state, EnvStates):
         raise TypeError(f"state: expected an EnvStates, got {type(state).__name__}")
     if count is not None and len(state) != count:
@@ -215,11 +152,7 @@ def checked_states(state: Any, count: int | None = None) -> EnvStates:
 
 
 def checked_info_bytes(info_bytes: int) -> int:
-    """How much room there is for the arrays in each environment's info.
-
-    Raises:
-        ValueError: it is no int from 0 on.
-    """
+    """How much room there is for the arrays in each environment's info."""
     room = -1
     with suppress(TypeError):
         room = operator.index(info_bytes)
@@ -229,11 +162,7 @@ def checked_info_bytes(info_bytes: int) -> int:
 
 
 def checked_positive(**values: float | None) -> None:
-    """Checks numbers that are more than 0, or None.
-
-    Raises:
-        ValueError: one is not.
-    """
+    """Checks numbers that are more than 0, or None."""
     for name, value in values.items():
         if value is not None and not value > 0:
             raise ValueError(f"{name}: expected more than 0, or None, got {value!r}")

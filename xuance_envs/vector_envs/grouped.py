@@ -8,18 +8,25 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs._override import override
 from xuance_envs.engine import saving
 from xuance_envs.engine.data.space_rows import read_only
 from xuance_envs.engine.data.step_arrays import as_float32
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.groups import Groups
-from xuance_envs.engine.ledger import ends_all
+from xuance_envs.engine.ledger import is_fatal
 from xuance_envs.errors import EnvError, NotSteppingError, StateError, WorkerTimeoutError
 from xuance_envs.state.env_states import EnvStates
-from xuance_envs.vector_envs.actions import ActionIntake
-from xuance_envs.vector_envs.arguments import checked_env_ids, env_indices, seeds_of
-from xuance_envs.vector_envs.last_observations import LastObservations
-from xuance_envs.vector_envs.seen import SEEN, Seen, checked_clones, checked_seen, put_in
+from xuance_envs.vector_envs.action_writer import ActionWriter
+from xuance_envs.vector_envs.arguments import checked_env_ids, env_indices, seed_per_env
+from xuance_envs.vector_envs.last_observations import LastObservationBuffer
+from xuance_envs.vector_envs.last_results import (
+    LAST_RESULT_KEY,
+    LastResult,
+    checked_clones,
+    checked_last_results,
+    restore_buffers,
+)
 from xuance_envs.vector_envs.statistics import WorkerStatistics
 from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 
@@ -28,7 +35,7 @@ __all__ = ["GroupedVecEnv"]
 _T = TypeVar("_T")
 
 
-class _Saving(Protocol):
+class _StateOperations(Protocol):
     def save(self, groups: Groups, ids: Sequence[int]) -> EnvStates: ...
 
     def load(self, groups: Groups, state: EnvStates, ids: Sequence[int]) -> StepInfos: ...
@@ -63,9 +70,9 @@ class GroupedVecEnv(VecEnv):
         self._ledger = groups.ledger
         self._arrays = arrays
         checked_by = groups.masks if check_actions else None
-        self._intake = ActionIntake(arrays.actions, groups.drivers, checked_by)
+        self._action_writer = ActionWriter(arrays.actions, groups.drivers, checked_by)
         self.checks_actions = check_actions
-        self._last = LastObservations(arrays.observations, copy)
+        self._last = LastObservationBuffer(arrays.observations, copy)
         self._copy = copy
         self._copy_observations = arrays.observations.copy_flat or arrays.observations.copy
         if not copy:
@@ -115,6 +122,7 @@ class GroupedVecEnv(VecEnv):
 
     # -- all at a time ----------------------------------------------------------------
 
+    @override
     def reset(
         self,
         *,
@@ -122,15 +130,14 @@ class GroupedVecEnv(VecEnv):
         options: dict[str, Any] | None = None,
         env_ids: Sequence[int] | None = None,
     ) -> tuple[Any, StepInfos]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset`."""
         self._groups.check_open()
         ids = checked_env_ids(env_ids, self.num_envs)
-        packed = self._groups.packed_resets(ids, seeds_of(seed, ids), [options] * len(ids))
+        packed = self._groups.pack_resets(ids, seed_per_env(seed, ids), [options] * len(ids))
         if self.waiting:
             self.step_wait()
         ledger, last = self._ledger, self._last
         before = None if env_ids is None else last.get()
-        last.are_in_arrays = False
+        last.arrays_are_current = False
         try:
             self._recall()
             ledger.start(packed)
@@ -139,27 +146,27 @@ class GroupedVecEnv(VecEnv):
             self.close()
             raise
         envs = None if env_ids is None else np.array(ids, dtype=np.intp)
-        infos = self._groups.results.infos(outcomes, envs)
-        ledger.take()
+        infos = self._groups.info_collector.infos(outcomes, envs)
+        ledger.clear_pending()
         observations = self._arrays.observations
         if envs is not None:
             last.update(before, envs)
             return observations.copy(envs), infos
         obs = observations.copy() if self._copy else observations.view()
-        last.renew(obs)
+        last.mark_all_new(obs)
         return obs, infos
 
+    @override
     def step_async(self, actions: Any) -> None:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_async`."""
         ledger = self._ledger
-        if ledger.stepping or ledger.owing or ledger.sending or self._groups.closed:
+        if ledger.stepping or ledger.pending or ledger.any_in_flight or self._groups.closed:
             self._groups.check_idle("step_async")
-        packed = self._intake.put(actions)
-        self._last.are_in_arrays = False
+        packed = self._action_writer.put(actions)
+        self._last.arrays_are_current = False
         ledger.start_step(packed)
 
+    @override
     def step_wait(self) -> StepResult:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_wait`."""
         infos, arrays = self._finish_step(), self._arrays
         if self._copy:
             obs = self._copy_observations()
@@ -169,7 +176,7 @@ class GroupedVecEnv(VecEnv):
             obs = arrays.observations.view()
             self._rewards[:] = as_float32(arrays.rewards)
             rewards, terminated, truncated = self._views
-        self._last.renew(obs)
+        self._last.mark_all_new(obs)
         self.buf_rews = rewards
         self.buf_dones = terminated
         self.buf_truncations = truncated
@@ -178,11 +185,7 @@ class GroupedVecEnv(VecEnv):
         return obs, rewards, terminated, truncated, infos
 
     def _finish_step(self) -> StepInfos:
-        """Waits for the step, whose results are in the arrays then; it stays pending.
-
-        Returns:
-            Its infos.
-        """
+        """Waits for the step, whose results are in the arrays then; it stays pending."""
         ledger = self._ledger
         if not ledger.stepping:
             self._groups.check_open()
@@ -192,46 +195,46 @@ class GroupedVecEnv(VecEnv):
         except Exception:
             self.close()
             raise
-        return self._groups.results.infos(outcomes)
+        return self._groups.info_collector.infos(outcomes)
 
     # -- some at a time ---------------------------------------------------------------
 
+    @override
     def async_reset(
         self,
         *,
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.async_reset`."""
         self._ledger.check_not_stepping("async_reset")
         self._groups.check_open()
         ids = range(self.num_envs)
-        packed = self._groups.packed_resets(ids, seeds_of(seed, ids), [options] * len(ids))
+        packed = self._groups.pack_resets(ids, seed_per_env(seed, ids), [options] * len(ids))
         try:
             self._recall()
         except Exception:
             self.close()
             raise
-        self._last.are_in_arrays = False
+        self._last.arrays_are_current = False
         self._ledger.send_commands(np.arange(self.num_envs), packed)
 
+    @override
     def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.send`."""
         ledger = self._ledger
         ledger.check_not_stepping("send")
         self._groups.check_open()
         envs = env_indices(env_ids, self.num_envs)
-        groups = ledger.completed_by(envs)
-        packed = self._intake.put(actions, envs, groups)
-        self._last.are_in_arrays = False
+        groups = ledger.groups_completed_by(envs)
+        packed = self._action_writer.put(actions, envs, groups)
+        self._last.arrays_are_current = False
         ledger.send_step(envs, groups, packed)
 
+    @override
     def recv(self, min_envs: int | None = None, timeout: float | None = None) -> StepBatch:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.recv`."""
         ledger, arrays = self._ledger, self._arrays
         ledger.check_not_stepping("recv")
         self._groups.check_open()
-        wanted = ledger.wanted(min_envs)
+        wanted = ledger.envs_to_wait_for(min_envs)
         try:
             ready = ledger.wait(wanted, timeout)
         except Exception:
@@ -239,10 +242,10 @@ class GroupedVecEnv(VecEnv):
             raise
         if not ready:
             assert timeout is not None
-            raise WorkerTimeoutError(ledger.started(), None, timeout, "recv")
+            raise WorkerTimeoutError(ledger.stepping_envs(), None, timeout, "recv")
         envs = ledger.envs_of(ready)
-        infos = self._groups.results.infos(ready.items(), envs)
-        infos.masks = self._groups.masks.later(envs)
+        infos = self._groups.info_collector.infos(ready.items(), envs)
+        infos.masks = self._groups.masks.deferred(envs)
         batch = StepBatch(
             arrays.observations.copy(envs),
             as_float32(arrays.rewards[envs]),
@@ -255,38 +258,40 @@ class GroupedVecEnv(VecEnv):
         return batch
 
     def _recall(self) -> None:
-        if self._ledger.sending:
-            outcomes = self._ledger.recall()
+        if self._ledger.any_in_flight:
+            outcomes = self._ledger.drain()
             if outcomes:  # not wanted, but for the masks of the states they led to
-                self._groups.results.infos(outcomes.items(), self._ledger.envs_of(outcomes))
+                self._groups.info_collector.infos(outcomes.items(), self._ledger.envs_of(outcomes))
 
+    @override
     def action_masks(self) -> Any:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.action_masks`."""
         self._groups.check_idle("action_masks")
-        return self._closing(ends_all, lambda: self._groups.masks.now(self._groups.each))
+        return self._close_on_error(
+            is_fatal, lambda: self._groups.masks.current(self._groups.run_command)
+        )
 
+    @override
     def statistics(self) -> tuple[WorkerStatistics, ...]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.statistics`."""
         if self.closed:
             self._groups.check_open()
         return tuple(map(WorkerStatistics.of, self._groups.drivers))
 
     # -- single environments ----------------------------------------------------------
 
+    @override
     def call(
         self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any
     ) -> tuple[Any, ...]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.call`."""
         self._groups.check_idle("call")
-        return tuple(self._each("call", env_ids, lambda _: (name, args, kwargs)))
+        return tuple(self._run_each("call", env_ids, lambda _: (name, args, kwargs)))
 
+    @override
     def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.get_attr`."""
         self._groups.check_idle("get_attr")
-        return tuple(self._each("get_attr", env_ids, lambda _: (name,)))
+        return tuple(self._run_each("get_attr", env_ids, lambda _: (name,)))
 
+    @override
     def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.set_attr`."""
         self._groups.check_idle("set_attr")
         ids = checked_env_ids(env_ids, self.num_envs)
         if not isinstance(values, list | tuple):
@@ -297,43 +302,50 @@ class GroupedVecEnv(VecEnv):
                 f"got {len(values)}"
             )
         value_of = dict(zip(ids, values, strict=True))
-        self._each("set_attr", ids, lambda envs: (name, [value_of[env] for env in envs]))
+        self._run_each("set_attr", ids, lambda envs: (name, [value_of[env] for env in envs]))
 
+    @override
     def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.render`."""
         self._groups.check_idle("render")
-        return self._each("render", env_ids, lambda _: (mode,))
+        return self._run_each("render", env_ids, lambda _: (mode,))
 
-    def _each(
+    def _run_each(
         self,
         command: str,
         env_ids: Sequence[int] | None,
         arguments: Callable[[Sequence[int]], Any],
     ) -> list[Any]:
         ids = checked_env_ids(env_ids, self.num_envs)
-        return self._closing(ends_all, lambda: self._groups.each(command, ids, arguments))
+        return self._close_on_error(
+            is_fatal, lambda: self._groups.run_command(command, ids, arguments)
+        )
 
     # -- states -----------------------------------------------------------------------
 
-    _saving: _Saving = saving
+    _state_operations: _StateOperations = saving
     """What saves and loads the groups."""
 
+    @override
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`."""
         self._groups.check_idle("save_state")
         ids = checked_env_ids(env_ids, self.num_envs)
-        state = self._closing(_loses, lambda: self._saving.save(self._groups, ids))
-        return state.adding(SEEN, [tuple(seen) for seen in self._seen(ids)])
+        state = self._close_on_error(
+            _state_unknown_after, lambda: self._state_operations.save(self._groups, ids)
+        )
+        return state.adding(LAST_RESULT_KEY, [tuple(seen) for seen in self._last_results(ids)])
 
+    @override
     def load_state(
         self, state: EnvStates, env_ids: Sequence[int] | None = None
     ) -> tuple[Any, StepInfos]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state`."""
         self._groups.check_idle("load_state")
         ids = checked_env_ids(env_ids, self.num_envs)
-        seen = checked_seen(state, len(ids), self._arrays.observations)
-        return self._loaded(ids, seen, lambda: self._saving.load(self._groups, state, ids))
+        seen = checked_last_results(state, len(ids), self._arrays.observations)
+        return self._load_and_restore(
+            ids, seen, lambda: self._state_operations.load(self._groups, state, ids)
+        )
 
+    @override
     def clone_state(
         self,
         src_ids: int | Sequence[int],
@@ -341,20 +353,21 @@ class GroupedVecEnv(VecEnv):
         *,
         fork_rng: bool = False,
     ) -> tuple[Any, StepInfos]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state`."""
         self._groups.check_idle("clone_state")
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
         needed = sorted(set(sources))
-        seen_of = dict(zip(needed, self._seen(needed), strict=True))
+        seen_of = dict(zip(needed, self._last_results(needed), strict=True))
         seen = [seen_of[source] for source in sources]
-        return self._loaded(
-            targets, seen, lambda: self._saving.clone(self._groups, sources, targets, fork_rng)
+        return self._load_and_restore(
+            targets,
+            seen,
+            lambda: self._state_operations.clone(self._groups, sources, targets, fork_rng),
         )
 
-    def _seen(self, ids: Sequence[int]) -> list[Seen]:
+    def _last_results(self, ids: Sequence[int]) -> list[LastResult]:
         rewards = self._arrays.rewards
         return [
-            Seen(
+            LastResult(
                 observation,
                 float(rewards[i]),
                 self.buf_rews[i],
@@ -365,24 +378,24 @@ class GroupedVecEnv(VecEnv):
             for i, observation in zip(ids, self._last.rows(ids), strict=True)
         ]
 
-    def _loaded(
-        self, ids: Sequence[int], seen: Sequence[Seen] | None, load: Callable[[], StepInfos]
+    def _load_and_restore(
+        self, ids: Sequence[int], seen: Sequence[LastResult] | None, load: Callable[[], StepInfos]
     ) -> tuple[Any, StepInfos]:
         """Has environments loaded, and takes in what was last seen of them."""
         before, arrays = self._last.get(), self._arrays
-        infos = self._closing(_loses, load)
+        infos = self._close_on_error(_state_unknown_after, load)
         envs = np.array(ids, dtype=np.intp)
-        self._last.are_in_arrays = False
+        self._last.arrays_are_current = False
         obs = arrays.observations.copy(envs)
         if seen is None:
             self._last.update(before, envs)
             return obs, infos
         self._last.put(before, ids, [one.observation for one in seen])
         arrays.rewards[envs] = [one.exact_reward for one in seen]
-        put_in(self, ids, seen)
+        restore_buffers(self, ids, seen)
         return obs, infos
 
-    def _closing(self, ends: Callable[[Exception], bool], do: Callable[[], _T]) -> _T:
+    def _close_on_error(self, ends: Callable[[Exception], bool], do: Callable[[], _T]) -> _T:
         """Does something; closes after an error that leaves nothing to go on with."""
         try:
             return do()
@@ -393,11 +406,11 @@ class GroupedVecEnv(VecEnv):
 
     # -- the end ----------------------------------------------------------------------
 
+    @override
     def close_extras(self) -> None:
-        """See :class:`~xuance_envs.vector_envs.vector_env.VecEnv`."""
         self._groups.close()
 
 
-def _loses(error: Exception) -> bool:
+def _state_unknown_after(error: Exception) -> bool:
     """Whether after an error with a state nobody knows what state environments are in."""
-    return ends_all(error) or (isinstance(error, EnvError) and not isinstance(error, StateError))
+    return is_fatal(error) or (isinstance(error, EnvError) and not isinstance(error, StateError))

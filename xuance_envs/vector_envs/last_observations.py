@@ -11,51 +11,39 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.engine.serialization import copy_of
 
-__all__ = ["LastObservations"]
+__all__ = ["LastObservationBuffer"]
 
 
-class LastObservations:
+class LastObservationBuffer:
     """Keeps a writable batch, a new one after each step.
 
     A big batch is copied only if somebody reads it. Until then it is known by what was returned,
     and by whether the arrays still hold the same.
-
-    Args:
-        rows: of the step's arrays.
-        copies: whether the caller is given copies, in which the last observations stay.
-
-    Attributes:
-        are_in_arrays (bool): whether the arrays hold the last observations, not those of a step
-            that is under way.
     """
 
-    def __init__(self, rows: SpaceRows, copies: bool) -> None:
-        self.are_in_arrays = False
+    def __init__(self, rows: SpaceRows, copy_results: bool) -> None:
+        self.arrays_are_current = False
         self._rows = rows
         self._copy = rows.copy_flat or rows.copy_writable
         self._batch: Any = self._copy()
-        self._defers = copies and rows.are_big_arrays
+        self._copies_lazily = copy_results and rows.is_large
         self._returned: Any = None
 
-    def renew(self, returned: Any) -> None:
-        """Takes note that all observations are new.
-
-        Args:
-            returned: the batch of them that the caller is given.
-        """
-        if self._defers:
-            self._batch, self._returned, self.are_in_arrays = None, returned, True
+    def mark_all_new(self, returned: Any) -> None:
+        """Takes note that all observations are new."""
+        if self._copies_lazily:
+            self._batch, self._returned, self.arrays_are_current = None, returned, True
         else:
             self._batch = self._copy()
 
     def get(self) -> Any:
         """The batch."""
         if self._batch is None:
-            if self.are_in_arrays:
+            if self.arrays_are_current:
                 self._batch = self._rows.copy_writable()
             else:  # in the middle of a step
                 self._batch = self._rows.copy_of_batch(self._returned)
-            self._defers = False  # who reads it once reads it again
+            self._copies_lazily = False  # who reads it once reads it again
             self._returned = None
         return self._batch
 
@@ -65,7 +53,7 @@ class LastObservations:
 
     def rows(self, envs: Sequence[int]) -> list[list[Any]]:
         """Those of some environments, each as a list of its leaves, without keeping the batch."""
-        in_arrays = self._batch is None and self.are_in_arrays
+        in_arrays = self._batch is None and self.arrays_are_current
         batch = self._returned if self._batch is None else self._batch
         parts = self._rows.parts if in_arrays else self._rows.layout.flatten(batch)
         return [

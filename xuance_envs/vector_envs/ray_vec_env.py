@@ -12,16 +12,20 @@ from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import common_description
 from xuance_envs.engine.groups import Describe, WorkerGroups
 from xuance_envs.engine.ray.actor import ActorPlan
-from xuance_envs.engine.ray.actors import Actors
+from xuance_envs.engine.ray.actor_assignment import (
+    ActorAssignment,
+    one_actor_per_node,
+    one_actor_per_worker,
+)
+from xuance_envs.engine.ray.actor_client import ActorSettings
 from xuance_envs.engine.ray.cluster import ActorOptions, RayCluster
-from xuance_envs.engine.ray.shares import ActorShare, shares_of_cores, shares_of_machines
-from xuance_envs.engine.ray.worker_actor import ActorSettings
+from xuance_envs.engine.ray.ray_backend import RayBackend
 from xuance_envs.vector_envs.arguments import (
     checked_info_bytes,
     checked_positive,
     checked_recipe,
     checked_restarts,
-    shares,
+    split_envs,
 )
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 
@@ -188,7 +192,7 @@ def start_actors(  # noqa: D417  # the class says what the others are
     if actors not in ("auto", "machine", "core"):
         raise ValueError(f"actors: expected 'auto', 'machine' or 'core', got {actors!r}")
     if in_series != "auto":
-        shares(len(recipe), in_series, 1)  # a wrong one is told before Ray is started
+        split_envs(len(recipe), in_series, 1)  # a wrong one is told before Ray is started
     options = ActorOptions(
         num_cpus_per_worker, dict(resources or {}), runtime_env, scheduling_strategy
     )
@@ -196,10 +200,10 @@ def start_actors(  # noqa: D417  # the class says what the others are
     try:
         by_core = actors == "core" or (actors == "auto" and not options.spreads)
         if in_series == "auto" or not by_core:
-            cluster.settle(options)
+            cluster.wait_until_idle(options)
         free = cluster.free_workers(options) if in_series == "auto" else 1
-        split = shares(len(recipe), in_series, free)
-        placed = None if by_core else _placed(cluster, options, len(split), actors)
+        split = split_envs(len(recipe), in_series, free)
+        placed = None if by_core else _actor_shares(cluster, options, len(split), actors)
     except BaseException:
         cluster.release()
         raise
@@ -213,17 +217,21 @@ def start_actors(  # noqa: D417  # the class says what the others are
         restarts=restarts is not None,
         info_bytes=info_bytes,
     )
-    backend = Actors(
+    backend = RayBackend(
         settings,
         plan,
-        placed or shares_of_cores(len(split)),
+        placed or one_actor_per_worker(len(split)),
         split,
         recipe,
         info_bytes,
     )
     groups = WorkerGroups(backend, None, describe, restarts)
     places = [actor.place for actor in backend.actors]
-    by_calls = "" if cluster.obstacle is None else f", asked by Ray's calls: {cluster.obstacle}"
+    by_calls = (
+        ""
+        if cluster.direct_connection_obstacle is None
+        else f", asked by Ray's calls: {cluster.direct_connection_obstacle}"
+    )
     logger.info(
         "%d environments in %d workers of %d Ray actors on %d nodes%s",
         len(recipe),
@@ -235,11 +243,11 @@ def start_actors(  # noqa: D417  # the class says what the others are
     return groups
 
 
-def _placed(
+def _actor_shares(
     cluster: RayCluster, options: ActorOptions, workers: int, actors: str
-) -> list[ActorShare] | None:
+) -> list[ActorAssignment] | None:
     """The actors of machines; None where each worker is to be an actor of its own."""
-    placed = shares_of_machines(workers, cluster.rooms(options))
+    placed = one_actor_per_node(workers, cluster.capacities(options))
     if actors == "auto" and len(placed) == workers:
         return None
     return placed if options.spreads else [replace(share, node=None) for share in placed]

@@ -12,27 +12,27 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from xuance_envs.engine.cpus import available_cpus, reachable_cpus
+from xuance_envs.engine.cpus import affinity_cpus, available_cpus
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.group.single_env import common_description
 from xuance_envs.engine.groups import Describe, WorkerGroups
-from xuance_envs.engine.library_threads import threads_beside_python
-from xuance_envs.engine.process.black_box import REGION
-from xuance_envs.engine.process.processes import Processes
+from xuance_envs.engine.library_threads import count_native_threads
+from xuance_envs.engine.process.process_backend import ProcessBackend
 from xuance_envs.engine.process.shared_memory import SharedMemory
+from xuance_envs.engine.process.worker_diagnostics import REGION_BYTES
 from xuance_envs.engine.process.worker_process import StartSettings
-from xuance_envs.errors import callers_level
+from xuance_envs.errors import caller_stacklevel
 from xuance_envs.vector_envs.arguments import (
     checked_info_bytes,
     checked_positive,
     checked_recipe,
     checked_restarts,
-    shares,
+    split_envs,
 )
 from xuance_envs.vector_envs.grouped import GroupedVecEnv
 
-__all__ = ["SubprocVecEnv", "danger_of_fork", "start_processes"]
+__all__ = ["SubprocVecEnv", "fork_hazard", "start_processes"]
 
 logger = logging.getLogger("xuance_envs")
 
@@ -42,7 +42,7 @@ SPIN = 500e-6
 A policy's forward pass takes about 100 µs; a worker that slept through it would be woken late.
 """
 
-FEW_CPUS = 4
+MIN_CPUS_TO_SHARE = 4
 """The fewest of which a caller that spins may share one with a worker."""
 
 
@@ -183,10 +183,10 @@ def start_processes(  # noqa: D417  # the class says what the others are
     info_bytes: int = INFO_BYTES,
     spin: float = SPIN,
     describe: Describe = common_description,
-    prepared: Callable[[Processes], None] | None = None,
+    on_backend_created: Callable[[ProcessBackend], None] | None = None,
     guarded: bool = False,
-    caller_works: bool = False,
-    caller_is_told: bool = False,
+    caller_busy: bool = False,
+    event_loop_waits: bool = False,
 ) -> WorkerGroups:
     """Starts worker processes, which make their environments.
 
@@ -198,8 +198,8 @@ def start_processes(  # noqa: D417  # the class says what the others are
         describe: makes one description of the environments'.
         prepared: is given the workers' backend before it starts them.
         guarded: whether all that the environments start ends with them, where the system can.
-        caller_works: whether this process is at work while they step, so that it needs a CPU, too.
-        caller_is_told: whether this process watches their descriptors by itself, and asks for what
+        caller_busy: whether this process is at work while they step, so that it needs a CPU, too.
+        event_loop_waits: whether this process watches their descriptors by itself, and asks for what
             has come.
     """
     if not hasattr(select, "poll"):
@@ -217,23 +217,23 @@ def start_processes(  # noqa: D417  # the class says what the others are
             "a daemonic process may not start processes: use DummyVecEnv in it, or make it "
             "with daemon=False"
         )
-    split = shares(len(recipe), in_series, available_cpus())
+    split = split_envs(len(recipe), in_series, available_cpus())
     own = split.pop() if caller_steps else None
     settings = StartSettings(
         multiprocessing.get_context(context),
-        SharedMemory(reserved=len(split) * REGION),
+        SharedMemory(reserved=len(split) * REGION_BYTES),
         threads=worker_threads,
         # More spinning processes than CPUs would keep each other from working.
-        spin=spin if len(split) + (caller_steps or caller_works) <= available_cpus() else 0.0,
-        own_spin=SPIN if _caller_may_spin(len(split)) and not caller_is_told else 0.0,
-        all_late=caller_steps or caller_is_told,
+        spin=spin if len(split) + (caller_steps or caller_busy) <= available_cpus() else 0.0,
+        main_spin=SPIN if _main_process_may_spin(len(split)) and not event_loop_waits else 0.0,
+        expect_first_ready=caller_steps or event_loop_waits,
         timeout=step_timeout,
         start_timeout=start_timeout,
         guarded=guarded,
     )
-    backend = Processes(settings, split, recipe, pin_workers, caller_steps, info_bytes)
-    if prepared is not None:
-        prepared(backend)
+    backend = ProcessBackend(settings, split, recipe, pin_workers, caller_steps, info_bytes)
+    if on_backend_created is not None:
+        on_backend_created(backend)
     groups = WorkerGroups(backend, own, describe, restarts, record_failures)
     where = " and in this process" if own else ""
     pids = [driver.worker.pid for driver in backend.workers]
@@ -248,7 +248,7 @@ def start_processes(  # noqa: D417  # the class says what the others are
     return groups
 
 
-def _caller_may_spin(workers: int) -> bool:
+def _main_process_may_spin(workers: int) -> bool:
     """Whether this process may spin while it waits for so many workers.
 
     Without a CPU of its own it takes the time between two yields from one of theirs. Of two that
@@ -256,17 +256,17 @@ def _caller_may_spin(workers: int) -> bool:
     quick step. Where time is limited, and not CPUs, it would use up that of all.
     """
     cpus = available_cpus()
-    return workers < cpus or workers == cpus == reachable_cpus() >= FEW_CPUS
+    return workers < cpus or workers == cpus == affinity_cpus() >= MIN_CPUS_TO_SHARE
 
 
-def danger_of_fork() -> str | None:
+def fork_hazard() -> str | None:
     """What may go wrong in a copy of this process, None if nothing is known to."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return "CUDA, which is initialised in it, does not work in a forked process"
     if threading.active_count() > 1:
         return "its other threads may hold locks that a forked process then waits for for ever"
-    if (threads := threads_beside_python()) > 0:
+    if (threads := count_native_threads()) > 0:
         return (
             f"threads of native libraries (OpenCV, OpenMP or the like: {threads}) do not come "
             "along, and a forked process that uses these libraries may wait for them for ever"
@@ -278,9 +278,9 @@ def _check_context(context: str) -> None:
     available = multiprocessing.get_all_start_methods()
     if context not in available:
         raise ValueError(f"context: expected one of {available}, got {context!r}")
-    if context == "fork" and (danger := danger_of_fork()) is not None:
+    if context == "fork" and (danger := fork_hazard()) is not None:
         warnings.warn(
             f"context='fork' copies this process, but {danger}; 'spawn' or 'forkserver' are safe",
             RuntimeWarning,
-            stacklevel=callers_level(),
+            stacklevel=caller_stacklevel(),
         )

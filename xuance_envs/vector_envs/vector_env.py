@@ -26,7 +26,7 @@ DEFAULT_MAX_EPISODE_STEPS = 1000
 """What ``max_episode_steps`` is where the environment states no limit, as in XuanCe."""
 
 
-def _also(name: str) -> property:
+def _alias(name: str) -> property:
     """Another name for an attribute."""
     return property(
         attrgetter(name),
@@ -115,12 +115,12 @@ class VecEnv(ABC):
         self.buf_infos: Sequence[dict[Any, Any]] = [{} for _ in range(num_envs)]
 
     buf_obs: Any
-    buf_truncated = _also("buf_truncations")
-    buf_trunctions = _also("buf_truncations")
-    buf_terminated = _also("buf_dones")
-    buf_rewards = _also("buf_rews")
-    buf_info = _also("buf_infos")
-    max_episode_length = _also("max_episode_steps")
+    buf_truncated = _alias("buf_truncations")
+    buf_trunctions = _alias("buf_truncations")
+    buf_terminated = _alias("buf_dones")
+    buf_rewards = _alias("buf_rews")
+    buf_info = _alias("buf_infos")
+    max_episode_length = _alias("max_episode_steps")
 
     @property
     def closed(self) -> bool:
@@ -229,7 +229,7 @@ class VecEnv(ABC):
             ClosedVecEnvError: it is closed.
             ValueError: a wrong number of seeds.
         """
-        self._lacks("async_reset")
+        self._not_supported("async_reset")
 
     def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
         """Gives some environments their actions; :meth:`recv` brings what comes of them.
@@ -248,7 +248,7 @@ class VecEnv(ABC):
                 ``step_async`` is pending.
             ClosedVecEnvError: it is closed.
         """
-        self._lacks("send")
+        self._not_supported("send")
 
     def recv(self, min_envs: int | None = None, timeout: float | None = None) -> StepBatch:
         """Receives the environments that have answered.
@@ -273,7 +273,7 @@ class VecEnv(ABC):
             AlreadySteppingError: a ``step_async`` is pending.
             ClosedVecEnvError: it is closed.
         """
-        self._lacks("recv")
+        self._not_supported("recv")
 
     def action_masks(self) -> Any:
         """Which actions are allowed in the states that the next ones are chosen in.
@@ -304,7 +304,7 @@ class VecEnv(ABC):
             >>> masks.shape, masks.dtype
             ((2, 6), dtype('bool'))
         """
-        self._lacks("action_masks")
+        self._not_supported("action_masks")
 
     def statistics(self) -> tuple[WorkerStatistics, ...]:
         """How long the steps of each worker's environments take; can be asked for at any time.
@@ -334,7 +334,7 @@ class VecEnv(ABC):
             AlreadySteppingError: a step is pending.
             ClosedVecEnvError: it is closed.
         """
-        self._lacks("call")
+        self._not_supported("call")
 
     def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
         """Reads an attribute of every environment, or of some; reaches through wrappers.
@@ -351,7 +351,7 @@ class VecEnv(ABC):
             AlreadySteppingError: a step is pending.
             ClosedVecEnvError: it is closed.
         """
-        self._lacks("get_attr")
+        self._not_supported("get_attr")
 
     def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
         """Sets an attribute of every environment, or of some.
@@ -368,7 +368,7 @@ class VecEnv(ABC):
             AlreadySteppingError: a step is pending.
             ClosedVecEnvError: it is closed.
         """
-        self._lacks("set_attr")
+        self._not_supported("set_attr")
 
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
         """The state of every environment, or of some: all that what comes next depends on.
@@ -384,7 +384,7 @@ class VecEnv(ABC):
             AlreadySteppingError: a step is pending.
             ClosedVecEnvError: it is closed.
         """
-        self._lacks("save_state")
+        self._not_supported("save_state")
 
     def load_state(
         self, state: EnvStates, env_ids: Sequence[int] | None = None
@@ -412,7 +412,7 @@ class VecEnv(ABC):
             AlreadySteppingError: a step is pending.
             ClosedVecEnvError: it is closed.
         """
-        self._lacks("load_state")
+        self._not_supported("load_state")
 
     def clone_state(
         self,
@@ -440,7 +440,7 @@ class VecEnv(ABC):
             AlreadySteppingError: a step is pending.
             ClosedVecEnvError: it is closed.
         """
-        self._lacks("clone_state")
+        self._not_supported("clone_state")
 
     def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
         """Renders every environment, or some.
@@ -457,7 +457,7 @@ class VecEnv(ABC):
             AlreadySteppingError: a step is pending.
             ClosedVecEnvError: it is closed.
         """
-        self._lacks("render")
+        self._not_supported("render")
 
     def close(self) -> None:
         """Closes every environment; again, it does nothing."""
@@ -469,7 +469,7 @@ class VecEnv(ABC):
     def close_extras(self) -> None:
         """Ends whatever it holds; called once, by :meth:`close`."""
 
-    def _lacks(self, what: str) -> NoReturn:
+    def _not_supported(self, what: str) -> NoReturn:
         raise NotImplementedError(f"{type(self).__name__} has no {what}")
 
     def __enter__(self) -> VecEnv:

@@ -9,15 +9,16 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
+from xuance_envs._override import override
 from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.statistics import WorkerStatistics
 from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 
-__all__ = ["AroundVecEnv", "VecEnvWrapper", "checked_vec_env"]
+__all__ = ["VecEnvDelegate", "VecEnvWrapper", "checked_vec_env"]
 
 
-class AroundVecEnv:
+class VecEnvDelegate:
     """What is the same of whatever has a vector environment inside: it is handed on as it is.
 
     Attributes:
@@ -42,37 +43,37 @@ class AroundVecEnv:
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.async_reset`."""
+        """Call the inner environment's ``async_reset``."""
         self.vec_env.async_reset(seed=seed, options=options)
 
     def statistics(self) -> tuple[WorkerStatistics, ...]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.statistics`."""
+        """Return the inner environment's ``statistics``."""
         return self.vec_env.statistics()
 
     def call(
         self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any
     ) -> tuple[Any, ...]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.call`."""
+        """Call the inner environment's ``call``."""
         return self.vec_env.call(name, *args, env_ids=env_ids, **kwargs)
 
     def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.get_attr`."""
+        """Call the inner environment's ``get_attr``."""
         return self.vec_env.get_attr(name, env_ids)
 
     def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.set_attr`."""
+        """Call the inner environment's ``set_attr``."""
         self.vec_env.set_attr(name, values, env_ids)
 
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`."""
+        """Call the inner environment's ``save_state``."""
         return self.vec_env.save_state(env_ids)
 
     def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.render`."""
+        """Call the inner environment's ``render``."""
         return self.vec_env.render(mode, env_ids)
 
 
-class VecEnvWrapper(AroundVecEnv, VecEnv):
+class VecEnvWrapper(VecEnvDelegate, VecEnv):
     """Another vector environment, as it is: to derive from.
 
     What the contract has is handed on to that one, and what it has besides is found on it. Closing
@@ -139,10 +140,11 @@ class VecEnvWrapper(AroundVecEnv, VecEnv):
         self.vec_env.buf_obs = batch
 
     @property
+    @override
     def exact_rewards(self) -> NDArray[np.float64]:
-        """See :attr:`~xuance_envs.vector_envs.vector_env.VecEnv.exact_rewards`."""
         return self.vec_env.exact_rewards
 
+    @override
     def reset(
         self,
         *,
@@ -150,35 +152,35 @@ class VecEnvWrapper(AroundVecEnv, VecEnv):
         options: dict[str, Any] | None = None,
         env_ids: Sequence[int] | None = None,
     ) -> tuple[Any, StepInfos]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset`."""
         return self.vec_env.reset(seed=seed, options=options, env_ids=env_ids)
 
+    @override
     def step_async(self, actions: Any) -> None:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_async`."""
         self.vec_env.step_async(actions)
 
+    @override
     def step_wait(self) -> StepResult:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step_wait`."""
         return self.vec_env.step_wait()
 
+    @override
     def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.send`."""
         self.vec_env.send(actions, env_ids)
 
+    @override
     def recv(self, min_envs: int | None = None, timeout: float | None = None) -> StepBatch:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.recv`."""
         return self.vec_env.recv(min_envs, timeout)
 
+    @override
     def action_masks(self) -> Any:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.action_masks`."""
         return self.vec_env.action_masks()
 
+    @override
     def load_state(
         self, state: EnvStates, env_ids: Sequence[int] | None = None
     ) -> tuple[Any, StepInfos]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state`."""
         return self.vec_env.load_state(state, env_ids)
 
+    @override
     def clone_state(
         self,
         src_ids: int | Sequence[int],
@@ -186,7 +188,6 @@ class VecEnvWrapper(AroundVecEnv, VecEnv):
         *,
         fork_rng: bool = False,
     ) -> tuple[Any, StepInfos]:
-        """See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state`."""
         return self.vec_env.clone_state(src_ids, dst_ids, fork_rng=fork_rng)
 
     def close_extras(self) -> None:

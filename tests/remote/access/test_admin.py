@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import API, Asking, ServerMaker
+from serving import API_PREFIX, Asking, ServerMaker
 
 from xuance_envs.remote.server import Server
 
@@ -59,7 +59,7 @@ def test_only_an_admin_may(course: Server) -> None:
     for token, status in (("one", 403), ("wrong", 401)):
         headers = {"Authorization": f"Bearer {token}"}
         for method, path in (("GET", "sessions"), ("DELETE", "sessions/1")):
-            answer = httpx.request(method, f"{course.url}{API}/{path}", headers=headers)
+            answer = httpx.request(method, f"{course.url}{API_PREFIX}/{path}", headers=headers)
             assert answer.status_code == status
     refused = run("--url", course.url, XUANCE_ENVS_TOKEN="one")
     assert refused.returncode == 2
@@ -73,7 +73,7 @@ def test_only_an_admin_may(course: Server) -> None:
 
 
 def test_without_tokens_there_is_no_admin(serve: ServerMaker) -> None:
-    assert httpx.get(f"{serve().url}{API}/sessions").status_code == 403
+    assert httpx.get(f"{serve().url}{API_PREFIX}/sessions").status_code == 403
 
 
 def test_names_are_in_the_log_and_steps_only_where_they_are_wanted(
@@ -120,6 +120,6 @@ def test_names_are_on_the_pages_for_admins_only(course: Server) -> None:
 
 
 def test_a_monitor_may_ask_for_heads(course: Server) -> None:
-    for path in ("/healthz", "/", "/metrics", "/status.json", f"{API}/version"):
+    for path in ("/healthz", "/", "/metrics", "/status.json", f"{API_PREFIX}/version"):
         answer = httpx.head(f"{course.url}{path}")
         assert (answer.status_code, answer.content) == (200, b"")

@@ -17,7 +17,7 @@ from xuance_envs.remote.client import create_student_gym_env_vectorized
 from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 
 
-class TellingEnv(CountingEnv):
+class InfoFilter(CountingEnv):
     """Tells in its infos what nobody should know, and what nobody can send."""
 
     def reset(self, **arguments: Any) -> Any:
@@ -33,7 +33,7 @@ class TellingEnv(CountingEnv):
 
 def told(serve: ServerMaker, **allow: Any) -> tuple[list[Any], list[Any]]:
     """The infos of a reset and a step, in the form of students and in that of RemoteVecEnv."""
-    server = serve({"Telling": TellingEnv}, allow=Permissions(**allow))
+    server = serve({"Telling": InfoFilter}, allow=Permissions(**allow))
     with create_student_gym_env_vectorized(1, 1, None, base_url=server.url) as env:
         student = [env.reset()[1][0], env.step([0])[4][0]]
     with RemoteVecEnv(server.url, None, 1) as envs:

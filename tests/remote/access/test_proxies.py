@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import API, ServerMaker
+from serving import API_PREFIX, ServerMaker
 
 from xuance_envs import errors
 from xuance_envs.remote.access.proxies import Proxies, network_of, root_path_of, unix_socket
@@ -70,7 +70,9 @@ def test_below_a_root_path_whether_the_proxy_takes_it_off_or_not(
             envs.step([0, 0])
         forwarded = {"X-Forwarded-For": "1.2.3.4", "X-Forwarded-Proto": "https"}
         assert httpx.get(f"{url}/healthz", headers=forwarded).json() == {"status": "ok"}
-        assert httpx.post(f"{url}{API}/session/create", json={}, headers=forwarded).is_success
+        assert httpx.post(
+            f"{url}{API_PREFIX}/session/create", json={}, headers=forwarded
+        ).is_success
         assert httpx.get(f"{url}/status.json").json()["sessions"] >= 1
         servers = httpx.get(f"{url}/openapi.json").json()["servers"]
         assert servers == [{"url": "/envs"}]
@@ -89,8 +91,8 @@ def test_on_a_unix_socket(serve: ServerMaker, tmp_path: Path) -> None:
     assert server.url == f"unix:{path}"
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://x") as client:
         assert client.get("/healthz").json() == {"status": "ok"}
-        session = client.post(f"{API}/session/create", json={}).json()["session_id"]
-        assert client.delete(f"{API}/session/{session}").status_code == 200
+        session = client.post(f"{API_PREFIX}/session/create", json={}).json()["session_id"]
+        assert client.delete(f"{API_PREFIX}/session/{session}").status_code == 200
     with pytest.raises(OSError, match="cannot listen on"):
         unix_socket(path)
     server.close()

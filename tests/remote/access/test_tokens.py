@@ -12,7 +12,7 @@ import pytest
 from serving import Asking, ServedProcess, ServerMaker, wait_until
 
 from xuance_envs.remote.access.tokens import Tokens
-from xuance_envs.remote.cli import OWN_LIMITS
+from xuance_envs.remote.cli import TOKEN_LIMITS
 from xuance_envs.remote.failures import RefusedError
 
 
@@ -33,7 +33,7 @@ def test_a_line_is_a_token_or_a_name_and_a_token(tmp_path: Path) -> None:
         "# a course\n\n  plain-token  # a guest\nalice one max-envs-per-session=3 max-memory=5\n"
         "alice two\nstaff three admin\nbob a#b\n#aa\n",
     )
-    tokens = Tokens.load(file, OWN_LIMITS)
+    tokens = Tokens.load(file, TOKEN_LIMITS)
     assert len(tokens) == 5
     alice = owner_of(tokens, "one")
     assert (alice.name, alice.is_admin) == ("alice", False)
@@ -67,7 +67,7 @@ def test_a_line_is_a_token_or_a_name_and_a_token(tmp_path: Path) -> None:
 )
 def test_a_file_that_is_not_of_its_form_is_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said) as caught:
-        Tokens.load(written(tmp_path, text), OWN_LIMITS)
+        Tokens.load(written(tmp_path, text), TOKEN_LIMITS)
     assert "secret" not in str(caught.value)
 
 

@@ -10,27 +10,19 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.column_table import ColumnTable
 from xuance_envs.engine.data.info_columns import (
-    NUMBERS,
+    NUMBER_KINDS,
     Frozen,
     InfoArrays,
     Kind,
 )
 
-__all__ = ["BulkInfoWriter", "RowRests"]
+__all__ = ["BulkInfoWriter", "LazyRowExtras"]
 
 _ALL = slice(None)
 
 
 class BulkInfoWriter:
-    """Writes one key of many environments' infos at a time.
-
-    Args:
-        arrays: of all environments.
-
-    Attributes:
-        table (ColumnTable): the columns.
-        rest (dict): nothing: what does not fit columns is not written.
-    """
+    """Writes one key of many environments' infos at a time."""
 
     def __init__(self, arrays: InfoArrays) -> None:
         self.rest: dict[int, Any] = {}
@@ -51,24 +43,13 @@ class BulkInfoWriter:
         at: Any = _ALL,
         mask: NDArray[np.bool_] | None = None,
     ) -> bool:
-        """Writes a key.
-
-        Args:
-            key: the key.
-            kind: what its values are in the dicts; None for what may not be in a column.
-            values: a value, or one for each environment.
-            at: the environments.
-            mask: which of them have the key; None for all.
-
-        Returns:
-            Whether there is a column for it.
-        """
+        """Writes a key."""
         table = self.table
         if kind is None or not table.fits(kind):
             return False
         code = table.code(key, kind)
         if not code:
-            table.learn({**dict.fromkeys(table.keys, NUMBERS[int]), key: kind})
+            table.add_columns({**dict.fromkeys(table.keys, NUMBER_KINDS[int]), key: kind})
             code = table.code(key, kind)
             if not code:
                 return False
@@ -84,13 +65,8 @@ class BulkInfoWriter:
         return True
 
 
-class RowRests(Mapping[int, Frozen]):
-    """By environment, what does not fit columns, as rows of arrays; made into a dict when asked.
-
-    Args:
-        parts: arrays by key, with a mask each or None.
-        envs: the environments of the rows, ascending.
-    """
+class LazyRowExtras(Mapping[int, Frozen]):
+    """By environment, what does not fit columns, as rows of arrays; made into a dict when asked."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from xuance_envs.engine.data.info_columns import (
     MAX_ARRAY_KINDS,
     MAX_COLUMNS,
     NO_COLUMNS,
-    NUMBERS,
+    NUMBER_KINDS,
     ArrayKind,
     ColumnLayout,
     InfoArrays,
@@ -26,7 +26,7 @@ __all__ = ["ColumnTable", "is_ascending"]
 MAX_REORDERINGS = 8
 """How often columns are put into another order; infos that differ from then on state theirs."""
 
-_FIRST_ARRAY = len(NUMBERS) + 1
+_FIRST_ARRAY = len(NUMBER_KINDS) + 1
 _ARRAY_CODES = range(_FIRST_ARRAY, _FIRST_ARRAY + MAX_ARRAY_KINDS)
 
 
@@ -36,15 +36,6 @@ class ColumnTable:
     A column has a key. Numbers of any type have a cell there. Arrays have bytes besides, as many as
     the largest kind of them takes; a kind that is in no cell makes room for others when there is
     too little.
-
-    Args:
-        arrays: the group's slice of them.
-        before_change: is called before columns are put elsewhere.
-
-    Attributes:
-        keys (list[str]): the key of each column in use, in order.
-        slots (dict[str, int]): the column of each key.
-        changes (int): how often any of this has changed.
     """
 
     def __init__(
@@ -52,14 +43,14 @@ class ColumnTable:
     ) -> None:
         self.keys: list[str] = []
         self.slots: dict[str, int] = {}
-        self.changes = 0
+        self.version = 0
         self._arrays = arrays
         self._before_change = before_change
         self._kinds: dict[ArrayKind, int] = {}
         self._sizes: dict[str, int] = {}
-        self._starts: dict[str, int] = {}
+        self._offsets: dict[str, int] = {}
         self._reorderings = 0
-        self._arranging: tuple[Any, ...] | None = None
+        self._pending_relayout: tuple[Any, ...] | None = None
 
     @property
     def layout(self) -> ColumnLayout:
@@ -71,13 +62,13 @@ class ColumnTable:
         )
         for kind, code in self._kinds.items():
             kinds[code - _FIRST_ARRAY] = kind
-        starts = tuple([self._starts.get(key, 0) for key in self.keys])
+        starts = tuple([self._offsets.get(key, 0) for key in self.keys])
         return ColumnLayout(tuple(self.keys), starts, tuple(kinds), self.extent[1])
 
     @property
     def extent(self) -> tuple[int, int]:
         """How many columns, and how many of each environment's bytes, are in use."""
-        ends = [self._starts[key] + size for key, size in self._sizes.items()]
+        ends = [self._offsets[key] + size for key, size in self._sizes.items()]
         return len(self.keys), max(ends, default=0)
 
     def code(self, key: Any, kind: Kind) -> int:
@@ -96,24 +87,20 @@ class ColumnTable:
 
     def start(self, key: str) -> int:
         """Where a column's arrays begin in an environment's bytes."""
-        return self._starts.get(key, 0)
+        return self._offsets.get(key, 0)
 
-    def learn(self, wanted: Mapping[Any, Kind], orders: Sequence[Sequence[str]] = ()) -> None:
+    def add_columns(self, wanted: Mapping[Any, Kind], orders: Sequence[Sequence[str]] = ()) -> None:
         """Makes columns for the values of an info, as long as there is room, in its order.
 
         Columns of another order are put into this one, a few times.
-
-        Args:
-            wanted: by key of the info, the kind of its value.
-            orders: the keys of infos that need the columns' order as it is.
         """
-        self.finish_arranging()
-        order = self._ordered(list(wanted), orders)
+        self.finish_relayout()
+        order = self._merge_order(list(wanted), orders)
         kinds, sizes = self._with_arrays(order, wanted)
         if order != self.keys or kinds is not self._kinds:
-            self._arrange(order, kinds, sizes)
+            self._relayout(order, kinds, sizes)
 
-    def _ordered(self, wanted: Sequence[Any], orders: Sequence[Sequence[str]]) -> list[str]:
+    def _merge_order(self, wanted: Sequence[Any], orders: Sequence[Sequence[str]]) -> list[str]:
         """The keys of the columns with those that are wanted, in their order."""
         slots = self.slots
         known = [slots[key] for key in wanted if key in slots]
@@ -154,15 +141,15 @@ class ColumnTable:
         if not new:
             return kinds, sizes
         for key, kind in new.items():
-            more = self._with_one(kinds, sizes, key, kind)
+            more = self._with_kind(kinds, sizes, key, kind)
             if more is None:
                 kinds_used, sizes_used = self._in_use(wanted, kinds, sizes)
-                more = self._with_one(kinds_used, sizes_used, key, kind)
+                more = self._with_kind(kinds_used, sizes_used, key, kind)
             if more is not None:
                 kinds, sizes = more
         return kinds, sizes
 
-    def _with_one(
+    def _with_kind(
         self, kinds: Mapping[ArrayKind, int], sizes: Mapping[str, int], key: str, kind: ArrayKind
     ) -> tuple[dict[ArrayKind, int], dict[str, int]] | None:
         """The same with one kind more in a column; None if there is no room for it."""
@@ -170,7 +157,7 @@ class ColumnTable:
         free = next((code for code in _ARRAY_CODES if code not in taken), None)
         code = kinds.get(kind, free)
         sizes = {**sizes, key: max(kind.nbytes, sizes.get(key, 0))}
-        if code is None or _laid_out(sizes)[1] > self._arrays.bytes.shape[1]:
+        if code is None or _pack_starts(sizes)[1] > self._arrays.bytes.shape[1]:
             return None
         return {**kinds, kind: code}, sizes
 
@@ -194,33 +181,35 @@ class ColumnTable:
             {key: max([kind.nbytes for kind in found]) for key, found in used.items()},
         )
 
-    def _arrange(
+    def _relayout(
         self, order: Sequence[str], kinds: dict[ArrayKind, int], sizes: dict[str, int]
     ) -> None:
         """Puts what is in the arrays where it is to be from now on."""
         unused = iter(range(len(self.keys), MAX_COLUMNS))
         sources = [self.slots[key] if key in self.slots else next(unused) for key in order]
-        starts, nbytes = _laid_out(sizes)
+        starts, nbytes = _pack_starts(sizes)
         moved = np.zeros((len(self._arrays.bytes), nbytes), np.uint8)
         for key, start in starts.items():
             kept = min(sizes[key], self._sizes.get(key, 0))
-            old = self._starts.get(key, 0)
+            old = self._offsets.get(key, 0)
             moved[:, start : start + kept] = self._arrays.bytes[:, old : old + kept]
-        arranged = InfoArrays(self._arrays.cells[sources], self._arrays.kinds[sources], moved)
+        relaid = InfoArrays(self._arrays.cells[sources], self._arrays.kinds[sources], moved)
         self._before_change()
-        self._arranging = order, kinds, sizes, starts, arranged, self.changes + 1
-        self.finish_arranging()
+        self._pending_relayout = order, kinds, sizes, starts, relaid, self.version + 1
+        self.finish_relayout()
 
-    def finish_arranging(self) -> None:
+    def finish_relayout(self) -> None:
         """Does so, or goes on where an interrupt came."""
-        if self._arranging is not None:
-            order, self._kinds, self._sizes, self._starts, arranged, self.changes = self._arranging
-            self._arrays.cells[: len(order)] = arranged.cells
-            self._arrays.kinds[: len(order)] = arranged.kinds
-            self._arrays.bytes[:, : arranged.bytes.shape[1]] = arranged.bytes
+        if self._pending_relayout is not None:
+            order, self._kinds, self._sizes, self._offsets, relaid, self.version = (
+                self._pending_relayout
+            )
+            self._arrays.cells[: len(order)] = relaid.cells
+            self._arrays.kinds[: len(order)] = relaid.kinds
+            self._arrays.bytes[:, : relaid.bytes.shape[1]] = relaid.bytes
             self.keys[:] = order
             self.slots = {key: slot for slot, key in enumerate(order)}
-            self._arranging = None
+            self._pending_relayout = None
 
 
 def is_ascending(slots: Iterable[int]) -> bool:
@@ -228,7 +217,7 @@ def is_ascending(slots: Iterable[int]) -> bool:
     return all([one <= other for one, other in pairwise(slots)])
 
 
-def _laid_out(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
+def _pack_starts(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
     """Where each column's bytes begin, and where the last ones end."""
     ends = list(accumulate([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes.values()]))
     return dict(zip(sizes, [0, *ends], strict=False)), ends[-1] if ends else 0

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_columns import (
     NO_COLUMNS,
-    NUMBERS,
+    NUMBER_KINDS,
     ArrayKind,
     ColumnLayout,
     Columns,
@@ -26,14 +26,7 @@ __all__ = ["InfoBatch", "InfoColumns"]
 
 
 class InfoBatch:
-    """Everything the infos of some environments are built from, taken out of the arrays for good.
-
-    Args:
-        arrays: a copy of the columns, one place per environment of the batch.
-        layouts: by group, its columns.
-        group_of: by environment of the vector environment, its group.
-        rest: by environment of the vector environment, how to thaw its rest, and the frozen rest.
-    """
+    """Everything the infos of some environments are built from, taken out of the arrays for good."""
 
     __slots__ = ("arrays", "group_of", "layouts", "rest")
 
@@ -67,30 +60,25 @@ class InfoBatch:
         return info
 
     def with_values(self, key: str, values: Mapping[int, Callable[[], Any]]) -> InfoBatch:
-        """The same infos, some of them with one key more, whatever they had under it.
-
-        Args:
-            key: the key.
-            values: by environment, what makes the value when its info is looked at.
-        """
+        """The same infos, some of them with one key more, whatever they had under it."""
         rest = dict(self.rest)
         for env, value in values.items():
-            rest[env] = partial(_thawed_with, key, value), rest.get(env)
+            rest[env] = partial(_thaw_with, key, value), rest.get(env)
         return InfoBatch(self.arrays, self.layouts, self.group_of, rest)
 
     def column(self, key: str, envs: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """One key of all infos; ``envs`` are the environments at the batch's positions."""
-        if (whole := self.whole_column(key)) is not None:
+        if (whole := self.uniform_column(key)) is not None:
             return whole, np.ones(len(envs), np.bool_)
-        parts = self._parts(key, envs)
-        others = self._others(key, envs)
+        parts = self._values_by_kind(key, envs)
+        others = self._extra_values(key, envs)
         mask = np.zeros(len(envs), np.bool_)
         for _, at, _ in parts:
             mask[at] = True
         kinds = {kind for kind, _, _ in parts}
         if not others and len(kinds) == 1:
             (kind,) = kinds
-            if kind is not NUMBERS[type(None)]:
+            if kind is not NUMBER_KINDS[type(None)]:
                 values = np.zeros((len(envs), *kind.shape), kind.dtype)
                 for _, at, stored in parts:
                     values[at] = stored
@@ -112,10 +100,10 @@ class InfoBatch:
         """Whether one of the infos may have a key."""
         return bool(self.rest) or any([key in layout.keys for layout in self.layouts])
 
-    def whole_column(self, key: str) -> NDArray[Any] | None:
+    def uniform_column(self, key: str) -> NDArray[Any] | None:
         """The quick way to a column that has a value of one kind in each info; None if not."""
         first = self.layouts[0]
-        if self.rest or key not in first.keys or not self._groups_are_alike():
+        if self.rest or key not in first.keys or not self._same_layouts():
             return None
         slot = first.keys.index(key)
         codes = self.arrays.kinds[slot]
@@ -123,30 +111,22 @@ class InfoBatch:
         if not code or not (codes == code).all():
             return None
         kind = first.kind(code)
-        if kind is NUMBERS[type(None)]:
+        if kind is NUMBER_KINDS[type(None)]:
             return None
         values = kind.values(kind.stored(self.arrays, slot, first.starts[slot]))
         return values.copy() if isinstance(kind, ArrayKind) else values
 
     def columns(self, envs: NDArray[np.intp]) -> Columns | None:
-        """Every key of all infos: what its values are, the values, and where there are any.
-
-        Args:
-            envs: the environments at the batch's positions.
-
-        Returns:
-            None if something is not in columns, or a key's values are not all of one kind: then it
-            takes the dicts. Values that are arrays may share memory with this batch.
-        """
+        """Every key of all infos: what its values are, the values, and where there are any."""
         if self.rest:
             return None
-        if self._groups_are_alike():
+        if self._same_layouts():
             found, _ = self._common_columns()
             return found
         columns: dict[str, tuple[Kind, NDArray[Any], NDArray[np.bool_] | None]] = {}
         for key in dict.fromkeys(key for layout in self.layouts for key in layout.keys):
-            kinds = {kind for kind, _, _ in self._parts(key, envs)}
-            if len(kinds) > 1 or NUMBERS[type(None)] in kinds:
+            kinds = {kind for kind, _, _ in self._values_by_kind(key, envs)}
+            if len(kinds) > 1 or NUMBER_KINDS[type(None)] in kinds:
                 return None
             for kind in kinds:
                 columns[key] = kind, *self.column(key, envs)
@@ -155,7 +135,7 @@ class InfoBatch:
     @property
     def common_layout(self) -> ColumnLayout | None:
         """The columns of all groups, where these have the same and have all there is."""
-        if self.rest or not self._groups_are_alike():
+        if self.rest or not self._same_layouts():
             return None
         return self.layouts[0]
 
@@ -176,7 +156,7 @@ class InfoBatch:
             if not code:
                 continue
             kind, mask = layout.kind(code), None
-            if kind is NUMBERS[type(None)]:
+            if kind is NUMBER_KINDS[type(None)]:
                 return None, False
             values = kind.stored(arrays, slot, layout.starts[slot])
             if not is_full:
@@ -188,20 +168,14 @@ class InfoBatch:
             columns[key] = kind, kind.values(values), mask
         return columns, all_full
 
-    def _groups_are_alike(self) -> bool:
+    def _same_layouts(self) -> bool:
         first = self.layouts[0]
         return len(self.layouts) == 1 or all([layout is first for layout in self.layouts])
 
     def dicts(
         self, envs: NDArray[np.intp], key: str | None = None, values: Sequence[Any] = ()
     ) -> list[dict[Any, Any]]:
-        """The info dicts of all environments of the batch.
-
-        Args:
-            envs: the environments at the batch's positions.
-            key: what they are to have besides; None for nothing.
-            values: of each under that key.
-        """
+        """The info dicts of all environments of the batch."""
         if not (self.rest or len(self.arrays.kinds)):
             return (
                 [{} for _ in range(len(envs))]
@@ -209,7 +183,7 @@ class InfoBatch:
                 else [{key: value} for value in values]
             )
         columns, all_full = None, False
-        if not self.rest and self._groups_are_alike():
+        if not self.rest and self._same_layouts():
             columns, all_full = self._common_columns()
         if columns and all_full:
             keys = [*columns]
@@ -222,7 +196,7 @@ class InfoBatch:
                 info[key] = value
         return dicts
 
-    def _parts(
+    def _values_by_kind(
         self, key: str, envs: NDArray[np.intp]
     ) -> list[tuple[Kind, NDArray[np.intp], NDArray[Any]]]:
         """The values of one key by kind: the kind, their positions, and they as they are stored.
@@ -231,7 +205,7 @@ class InfoBatch:
         """
         parts = []
         arrays, layouts = self.arrays, self.layouts
-        alike = self._groups_are_alike()
+        alike = self._same_layouts()
         for group, layout in enumerate(layouts[:1] if alike else layouts):
             if key not in layout.keys[: len(arrays.kinds)]:
                 continue
@@ -245,7 +219,7 @@ class InfoBatch:
                 parts.append((kind, at, kind.stored(arrays, slot, layout.starts[slot])[at]))
         return parts
 
-    def _others(self, key: str, envs: NDArray[np.intp]) -> dict[int, Any]:
+    def _extra_values(self, key: str, envs: NDArray[np.intp]) -> dict[int, Any]:
         """By position, the values of a key that did not fit its column."""
         others = {}
         for position, env in enumerate(envs.tolist() if self.rest else ()):
@@ -257,7 +231,7 @@ class InfoBatch:
         return others
 
 
-def _thawed_with(key: str, value: Callable[[], Any], frozen: Frozen | None) -> dict[Any, Any]:
+def _thaw_with(key: str, value: Callable[[], Any], frozen: Frozen | None) -> dict[Any, Any]:
     """A rest with one key more."""
     rest: dict[Any, Any] = {}
     if frozen is not None:
@@ -270,12 +244,7 @@ def _thawed_with(key: str, value: Callable[[], Any], frozen: Frozen | None) -> d
 
 
 class InfoColumns:
-    """The columns of infos that are in use, and whose they are.
-
-    Args:
-        arrays: all columns there are.
-        groups: number of groups.
-    """
+    """The columns of infos that are in use, and whose they are."""
 
     def __init__(self, arrays: InfoArrays, groups: int) -> None:
         self._arrays = arrays

@@ -21,7 +21,7 @@ __all__ = [
     "MAX_ARRAY_KINDS",
     "MAX_COLUMNS",
     "NO_COLUMNS",
-    "NUMBERS",
+    "NUMBER_KINDS",
     "ArrayKind",
     "ColumnLayout",
     "Columns",
@@ -53,16 +53,7 @@ def _exactly_none(_: Any) -> None:
 
 @dataclass(frozen=True, eq=False)
 class NumberKind:
-    """Numbers of one type.
-
-    Attributes:
-        type: their type.
-        storage: ``"q"`` if an int64 holds every value of it, ``"d"`` if a float64 does, and
-            nothing where the type says it all.
-        restore: makes such a number of what is stored.
-        code: marks a cell of this kind.
-        dtype: of an array of such numbers.
-    """
+    """Numbers of one type."""
 
     type: type
     storage: str
@@ -102,26 +93,20 @@ _TYPES: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     *((kind, "q", kind) for kind in (np.int64, np.int32, np.int16, np.int8)),
     *((kind, "q", kind) for kind in (np.uint64, np.uint32, np.uint16, np.uint8)),
 )
-NUMBERS = {
+NUMBER_KINDS = {
     kind: NumberKind(kind, storage, restore, code, np.dtype(np.int64 if kind is int else kind))
     for code, (kind, storage, restore) in enumerate(_TYPES, start=1)
 }
 """The kinds of numbers, by their types. In an array of codes, 0 is a cell without a value."""
 
-_NUMBER_OF = {kind.code: kind for kind in NUMBERS.values()}
-MAX_ARRAY_KINDS = 255 - len(NUMBERS)
+_NUMBER_OF = {kind.code: kind for kind in NUMBER_KINDS.values()}
+MAX_ARRAY_KINDS = 255 - len(NUMBER_KINDS)
 """Kinds of arrays that a group may have at the same time; their codes follow those of numbers."""
 
 
 @dataclass(frozen=True)
 class ArrayKind:
-    """Arrays of one dtype, shape and order.
-
-    Attributes:
-        dtype: of the arrays.
-        shape: of the arrays.
-        fortran: whether the first axis is the one that runs quickest, and not the last.
-    """
+    """Arrays of one dtype, shape and order."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -164,7 +149,7 @@ def kind_of(value: Any) -> Kind | None:
     Numbers may, Python's and NumPy's, and arrays whose bytes are all there is of them: not those of
     objects, and none of a class that derives from NumPy's.
     """
-    number = NUMBERS.get(type(value))
+    number = NUMBER_KINDS.get(type(value))
     if number is not None or type(value) is not np.ndarray:
         return number
     dtype = value.dtype
@@ -175,15 +160,7 @@ def kind_of(value: Any) -> Kind | None:
 
 @dataclass(frozen=True)
 class ColumnLayout:
-    """The columns of a group that are in use.
-
-    Attributes:
-        keys: of each column.
-        starts: of each column, where its arrays begin in each environment's bytes.
-        kinds: the kinds of arrays, by code from that after the numbers' on; None for one that is
-            not in use.
-        nbytes: how many of each environment's bytes are in use.
-    """
+    """The columns of a group that are in use."""
 
     keys: tuple[str, ...] = ()
     starts: tuple[int, ...] = ()
@@ -200,7 +177,7 @@ class ColumnLayout:
         number = _NUMBER_OF.get(code)
         if number is not None:
             return number
-        kind = self.kinds[code - len(NUMBERS) - 1]
+        kind = self.kinds[code - len(NUMBER_KINDS) - 1]
         assert kind is not None
         return kind
 
@@ -209,13 +186,7 @@ NO_COLUMNS = ColumnLayout()
 
 
 class InfoArrays:
-    """The columns of one step's infos.
-
-    Args:
-        cells: ``(MAX_COLUMNS, n)`` float64: numbers, integers as the same bits of an int64.
-        kinds: ``(MAX_COLUMNS, n)`` uint8: the code of each cell's kind, 0 where there is no value.
-        bytes: ``(n, info_bytes)`` uint8: of each environment the arrays, one after the other.
-    """
+    """The columns of one step's infos."""
 
     __slots__ = ("bytes", "cells", "kinds")
 

@@ -21,7 +21,7 @@ from xuance_envs.engine.data.info_columns import (
     kind_of,
 )
 from xuance_envs.engine.data.space_layout import BadValueError
-from xuance_envs.engine.data.space_rows import quick_view
+from xuance_envs.engine.data.space_rows import checked_memoryview
 
 __all__ = ["InfoWriter"]
 
@@ -31,12 +31,12 @@ _Layout = tuple[Any, Any, Any, Any]
 
 # A key that no info has: what comes after the last one, and instead of the first.
 _END: _Layout = KeyOrder, None, None, None
-_WRITE_ANEW: _Layout = KeyOrder, None, None, _END
+_REWRITE: _Layout = KeyOrder, None, None, _END
 
 _ALL = slice(None)
 
 # What tells that a column does not take a value.
-_NOT_TAKEN = (
+_STORE_ERRORS = (
     AttributeError,
     BufferError,
     LookupError,
@@ -46,7 +46,7 @@ _NOT_TAKEN = (
 )
 
 
-class _Vectors:
+class _VectorCells:
     """The cells of a column of vectors, ``cells[i] = vector``; they refuse any other kind."""
 
     __slots__ = ("_rows",)
@@ -58,7 +58,7 @@ class _Vectors:
         self._rows[i][_ALL] = value  # type: ignore[call-overload]  # NumPy's stubs lack Buffer
 
 
-class _Arrays:
+class _ArrayCells:
     """The cells of a column of arrays of a kind; they refuse any other."""
 
     __slots__ = ("_dtype", "_fortran", "_shape", "_stored")
@@ -87,28 +87,24 @@ def _layout_of(columns: Sequence[tuple[str, type, Any]]) -> _Layout:
     return layout
 
 
-class _Plan(NamedTuple):
-    """How infos with some keys, and numbers of some types, are written.
-
-    Attributes:
-        layout: theirs.
-        keys: theirs, in order.
-        codes: of the kinds of their values, for all columns there are.
-    """
+class _CachedForm(NamedTuple):
+    """How infos with some keys, and numbers of some types, are written."""
 
     layout: _Layout
     keys: Sequence[str]
     codes: NDArray[np.uint8]
 
 
-_MOST_PLANS = 64
+_MAX_CACHED_FORMS = 64
 
 
-def _forget(layouts: list[_Layout], array_columns: dict[Any, Any], plans: dict[Any, Any]) -> None:
+def _reset_layouts(
+    layouts: list[_Layout], array_columns: dict[Any, Any], cached_forms: dict[Any, Any]
+) -> None:
     """Lets go of where columns were."""
-    layouts[:] = [_WRITE_ANEW] * len(layouts)
+    layouts[:] = [_REWRITE] * len(layouts)
     array_columns.clear()
-    plans.clear()
+    cached_forms.clear()
 
 
 class InfoWriter:
@@ -120,15 +116,6 @@ class InfoWriter:
     An array gets a column the first time that its key has one. From then on one of another dtype,
     shape or order is left to the rest until it has come twice in a row, so that what changes all
     the time is not given one over and over again.
-
-    Args:
-        arrays: the group's slice of them.
-        freeze: makes a copy of what does not fit the arrays, such that the environment cannot
-            change it any more.
-
-    Attributes:
-        table (ColumnTable): the columns.
-        rest (dict[int, Any]): by environment, a frozen dict of what did not fit its columns.
     """
 
     def __init__(self, arrays: InfoArrays, freeze: Callable[[Any], Any]) -> None:
@@ -146,21 +133,17 @@ class InfoWriter:
         self._array_columns: dict[tuple[str, ArrayKind], Any] = {}
         self._layouts: list[_Layout] = [_END] * n
         # By keys and types of values: what kinds of infos there have been, which come again.
-        self._plans: dict[Any, _Plan] = {}
+        self._cached_forms: dict[Any, _CachedForm] = {}
         # Of nothing that has the table, which would then wait for the garbage collector.
-        places = self._layouts, self._array_columns, self._plans
-        self.table = ColumnTable(arrays, partial(_forget, *places))
+        places = self._layouts, self._array_columns, self._cached_forms
+        self.table = ColumnTable(arrays, partial(_reset_layouts, *places))
         # By environment, the keys of its info that are in columns and whose order these imply.
-        self._implied: list[Sequence[str]] = [()] * n
+        self._keys_in_order: list[Sequence[str]] = [()] * n
         # By environment and key, a kind of arrays without a column, and how often in a row it came.
-        self._unsettled: list[dict[Any, tuple[Kind, int]]] = [{}] * n
+        self._candidates: list[dict[Any, tuple[Kind, int]]] = [{}] * n
 
     def write(self, i: int, info: dict[str, Any]) -> None:
-        """Stores the info of the group's environment i.
-
-        Raises:
-            BadValueError: it is not a dict.
-        """
+        """Stores the info of the group's environment i."""
         layout = self._layouts[i]
         try:
             for key, value in info.items():
@@ -171,20 +154,20 @@ class InfoWriter:
             else:
                 if layout is _END and (type(info) is dict or isinstance(info, dict)):
                     return
-        except _NOT_TAKEN:
+        except _STORE_ERRORS:
             pass  # not laid out as this environment's last info was
-        self._write_anew(i, info)
+        self._rewrite(i, info)
 
-    def _write_anew(self, i: int, info: dict[str, Any]) -> None:
+    def _rewrite(self, i: int, info: dict[str, Any]) -> None:
         if not isinstance(info, dict):
             raise BadValueError(f"expected an info that is a dict, got a {type(info).__name__}")
         form = (*info, *map(type, info.values()))
-        if form in self._plans and self._write_planned(i, info, self._plans[form]):
+        if form in self._cached_forms and self._write_cached(i, info, self._cached_forms[form]):
             return
         table = self.table
-        self._implied[i] = ()
+        self._keys_in_order[i] = ()
         kinds = {key: kind for key, value in info.items() if (kind := kind_of(value)) is not None}
-        table.learn(self._wanted(i, kinds), self._implied)
+        table.add_columns(self._wanted(i, kinds), self._keys_in_order)
         columns: list[tuple[str, type, Any]] = []
         rest: dict[Any, Any] = {}
         last, in_order = -1, True
@@ -209,23 +192,27 @@ class InfoWriter:
             in_order = in_order and slot > last and not rest
             last = slot
         if in_order:
-            self._implied[i] = [key for key, _, _ in columns]
+            self._keys_in_order[i] = [key for key, _, _ in columns]
         else:
             rest[KeyOrder] = tuple(info)
-        self._layouts[i] = _WRITE_ANEW if rest else _layout_of(columns)
+        self._layouts[i] = _REWRITE if rest else _layout_of(columns)
         if rest:
             self.rest[i] = self._freeze(rest)
         elif all([isinstance(kind, NumberKind) for kind in kinds.values()]):
-            if len(self._plans) == _MOST_PLANS:
-                self._plans.clear()
+            if len(self._cached_forms) == _MAX_CACHED_FORMS:
+                self._cached_forms.clear()
             codes = self._arrays.kinds[:, i].copy()
-            self._plans[form] = _Plan(self._layouts[i], self._implied[i], codes)
+            self._cached_forms[form] = _CachedForm(self._layouts[i], self._keys_in_order[i], codes)
 
-    def _write_planned(self, i: int, info: Mapping[str, Any], plan: _Plan) -> bool:
+    def _write_cached(self, i: int, info: Mapping[str, Any], cached: _CachedForm) -> bool:
         """Stores an info for which there is a plan; False if one of its integers is too big."""
-        self._layouts[i], self._implied[i], self._unsettled[i] = plan.layout, plan.keys, {}
-        self._arrays.kinds[:, i] = plan.codes
-        layout = plan.layout
+        self._layouts[i], self._keys_in_order[i], self._candidates[i] = (
+            cached.layout,
+            cached.keys,
+            {},
+        )
+        self._arrays.kinds[:, i] = cached.codes
+        layout = cached.layout
         try:
             for value in info.values():
                 _, _, column, layout = layout
@@ -236,20 +223,20 @@ class InfoWriter:
 
     def _wanted(self, i: int, kinds: Mapping[Any, Kind]) -> dict[Any, Kind]:
         """What of an info has columns, or is to be given one."""
-        table, before = self.table, self._unsettled[i]
+        table, before = self.table, self._candidates[i]
         wanted: dict[Any, Kind] = {}
-        unsettled: dict[Any, tuple[Kind, int]] = {}
+        candidates: dict[Any, tuple[Kind, int]] = {}
         for key, kind in kinds.items():
             if isinstance(kind, NumberKind) or table.code(key, kind):
                 wanted[key] = kind
             elif table.fits(kind):
                 seen, count = before.get(key, (None, 0))
                 count = count + 1 if seen == kind else 1
-                unsettled[key] = kind, count
+                candidates[key] = kind, count
                 # Tried less and less often, because there may be no room for it.
                 if count & (count - 1) == 0 and (count > 1 or key not in table.slots):
                     wanted[key] = kind
-        self._unsettled[i] = unsettled
+        self._candidates[i] = candidates
         return wanted
 
     def _column(self, key: str, kind: Kind) -> Any:
@@ -259,31 +246,25 @@ class InfoWriter:
         column = self._array_columns.get((key, kind))
         if column is None:
             stored = kind.stored(self._arrays, self.table.slots[key], self.table.start(key))
-            rows = [quick_view(row) for row in stored] if stored.ndim == 2 else []
+            rows = [checked_memoryview(row) for row in stored] if stored.ndim == 2 else []
             vectors = [row for row in rows if row is not None]
-            column = _Vectors(vectors) if vectors else _Arrays(kind, stored)
+            column = _VectorCells(vectors) if vectors else _ArrayCells(kind, stored)
             self._array_columns[key, kind] = column
         return column
 
     def write_columns(self, places: Sequence[int], columns: Columns) -> None:
-        """Stores the infos of some environments, which are of one kind by key.
-
-        Args:
-            places: the environments; quickest where they are a range, as those of a whole step.
-            columns: as :class:`~xuance_envs.engine.data.info_batch.InfoBatch` gives them, in that
-                order.
-        """
+        """Stores the infos of some environments, which are of one kind by key."""
         table = self.table
         at: Any
         if isinstance(places, range):
             at = slice(places.start, places.stop, places.step)
-            self._layouts[at] = [_WRITE_ANEW] * len(places)
-            self._implied[at] = [()] * len(places)
+            self._layouts[at] = [_REWRITE] * len(places)
+            self._keys_in_order[at] = [()] * len(places)
         else:
             at = np.asarray(places)
             for i in places:
-                self._layouts[i], self._implied[i] = _WRITE_ANEW, ()
-        table.learn({key: kind for key, (kind, _, _) in columns.items()}, self._implied)
+                self._layouts[i], self._keys_in_order[i] = _REWRITE, ()
+        table.add_columns({key: kind for key, (kind, _, _) in columns.items()}, self._keys_in_order)
         self._arrays.kinds[:, at] = 0
         rests: dict[int, dict[Any, Any]] = {}
         codes = [table.code(key, kind) for key, (kind, _, _) in columns.items()]
@@ -294,10 +275,10 @@ class InfoWriter:
         if is_ascending(slots):
             keys = [key for key, code in zip(columns, codes, strict=True) if code]
             if isinstance(places, range):
-                self._implied[at] = [keys] * len(places)
+                self._keys_in_order[at] = [keys] * len(places)
             else:
                 for i in places:
-                    self._implied[i] = keys
+                    self._keys_in_order[i] = keys
         else:
             rests = {i: {KeyOrder: tuple(columns)} for i in places}
         for slot, code, (key, (kind, values, mask)) in zip(

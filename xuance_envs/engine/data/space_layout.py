@@ -26,14 +26,7 @@ class BadValueError(ValueError):
 
 @dataclass(frozen=True)
 class Leaf:
-    """One leaf of a space.
-
-    Attributes:
-        path: where it is below the root, as Python would index it: ``"['camera'][0]"``.
-        space: the leaf's own space.
-        shape: shape of one value; ``()`` for an object.
-        dtype: dtype of one value; None for an object.
-    """
+    """One leaf of a space."""
 
     path: str
     space: Space[Any]
@@ -42,16 +35,7 @@ class Leaf:
 
 
 class SpaceLayout:
-    """The leaves of a space, and the way between its values and values of the leaves.
-
-    Args:
-        space: any Gymnasium space.
-
-    Attributes:
-        space: the space.
-        leaves (tuple[Leaf, ...]): its leaves, in order.
-        flat (bool): whether the space is itself the one leaf.
-    """
+    """The leaves of a space, and the way between its values and values of the leaves."""
 
     def __init__(self, space: Space[Any]) -> None:
         leaves: list[Leaf] = []
@@ -61,11 +45,7 @@ class SpaceLayout:
         self.flat = not isinstance(space, (spaces.Dict, spaces.Tuple))
 
     def flatten(self, value: Any) -> list[Any]:
-        """The values of the leaves in ``value``, which may also be a batch of values.
-
-        Raises:
-            BadValueError: the value's structure is not the space's.
-        """
+        """The values of the leaves in ``value``, which may also be a batch of values."""
         if self.flat:
             return [value]
         parts: list[Any] = []
@@ -81,16 +61,16 @@ class _Node:
     """A space within a layout: a leaf, or a branch with nodes below it."""
 
     def __init__(self, space: Space[Any], path: str, leaves: list[Leaf]) -> None:
-        self.where = f"{path}: " if path else ""
+        self.prefix = f"{path}: " if path else ""
         self.keys: list[Any] | None = None
         self.is_dict = isinstance(space, spaces.Dict)
         self.leaf = len(leaves)
         if isinstance(space, spaces.Dict):
             self.keys = list(space.spaces)
-            below = list(space.spaces.values())
+            children = list(space.spaces.values())
         elif isinstance(space, spaces.Tuple):
             self.keys = list(range(len(space.spaces)))
-            below = list(space.spaces)
+            children = list(space.spaces)
         elif isinstance(space, _ARRAY_SPACES):
             assert space.shape is not None
             leaves.append(Leaf(path, space, tuple(space.shape), np.dtype(space.dtype)))
@@ -98,9 +78,9 @@ class _Node:
         else:
             leaves.append(Leaf(path, space, (), None))
             return
-        self.below = [
+        self.children = [
             _Node(inner, f"{path}[{key!r}]", leaves)
-            for key, inner in zip(self.keys, below, strict=True)
+            for key, inner in zip(self.keys, children, strict=True)
         ]
 
     def flatten(self, value: Any, parts: list[Any]) -> None:
@@ -110,18 +90,18 @@ class _Node:
         if self.is_dict:
             if not isinstance(value, Mapping) or value.keys() != set(self.keys):
                 got = f"the keys {list(value)}" if isinstance(value, Mapping) else describe(value)
-                raise BadValueError(f"{self.where}expected a dict with {self.keys}, got {got}")
+                raise BadValueError(f"{self.prefix}expected a dict with {self.keys}, got {got}")
         elif not isinstance(value, tuple | list) or len(value) != len(self.keys):
             raise BadValueError(
-                f"{self.where}expected a tuple of {len(self.keys)}, got {describe(value)}"
+                f"{self.prefix}expected a tuple of {len(self.keys)}, got {describe(value)}"
             )
-        for key, node in zip(self.keys, self.below, strict=True):
+        for key, node in zip(self.keys, self.children, strict=True):
             node.flatten(value[key], parts)
 
     def unflatten(self, parts: Sequence[Any]) -> Any:
         if self.keys is None:
             return parts[self.leaf]
-        values = [node.unflatten(parts) for node in self.below]
+        values = [node.unflatten(parts) for node in self.children]
         return dict(zip(self.keys, values, strict=True)) if self.is_dict else tuple(values)
 
 
@@ -130,17 +110,6 @@ def fit(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any
 
     Floats are rounded to a smaller float type; between kinds, nothing may be lost:
     300 or -1 into uint8, 0.5 or NaN into an integer, 1e300 into float32 are refused.
-
-    Args:
-        value: anything :func:`numpy.asarray` takes.
-        dtype: the dtype wanted.
-        shape: the shape wanted.
-
-    Returns:
-        An array, the value itself where it is one already.
-
-    Raises:
-        BadValueError: says what was expected and what came.
     """
     try:
         array = np.asarray(value)

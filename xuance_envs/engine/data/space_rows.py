@@ -9,16 +9,16 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from xuance_envs.engine.data.recycling import LEAST_BYTES, copiers_of
+from xuance_envs.engine.data.buffer_pool import MIN_POOLED_BYTES, make_copiers
 from xuance_envs.engine.data.space_layout import BadValueError, Leaf, SpaceLayout, fit
 from xuance_envs.engine.serialization import copy_of
 
-__all__ = ["EVERY", "Index", "Row", "SpaceRows", "quick_view", "read_only"]
+__all__ = ["ALL_ENVS", "Index", "Row", "SpaceRows", "checked_memoryview", "read_only"]
 
 Index = NDArray[np.intp] | slice
-"""Which environments: their indices, or :data:`EVERY`."""
+"""Which environments: their indices, or :data:`ALL_ENVS`."""
 
-EVERY = slice(None)
+ALL_ENVS = slice(None)
 """All environments."""
 
 # The formats in which a memoryview can check and copy a row by itself.
@@ -90,7 +90,7 @@ class _ObjectRow:
         self._values[self._index] = self._freeze(value)
 
 
-class _BranchRow:
+class _TreeRow:
     """The rows of a space's leaves as one."""
 
     __slots__ = ("_layout", "_rows")
@@ -114,24 +114,13 @@ def _fit(value: Any, leaf: Leaf, shape: tuple[int, ...] | None = None) -> NDArra
 
 
 class SpaceRows:
-    """One value of a space per environment: an array for each leaf of fixed shape, else a list.
-
-    Args:
-        layout: the space.
-        parts: one array of shape ``(n, *leaf.shape)``, or list of n objects, per leaf.
-        n: number of environments.
-
-    Attributes:
-        objects (list[list]): the parts that are lists.
-        copy_flat: what copies :attr:`flat`, the quick way; None where that is None.
-        take_flat: what copies some rows of it, likewise.
-    """
+    """One value of a space per environment: an array for each leaf of fixed shape, else a list."""
 
     def __init__(self, layout: SpaceLayout, parts: list[Any], n: int) -> None:
         self.layout = layout
         self.parts = parts
         self.objects = [part for part in parts if isinstance(part, list)]
-        self._copiers = [None if isinstance(part, list) else copiers_of(part) for part in parts]
+        self._copiers = [None if isinstance(part, list) else make_copiers(part) for part in parts]
         quick = self._copiers[0] if layout.flat else None
         self.copy_flat = None if quick is None else quick[0]
         self.take_flat = None if quick is None else quick[1]
@@ -156,12 +145,7 @@ class SpaceRows:
     # -- the side of the environments -------------------------------------------------
 
     def rows(self, n: int, freeze: Callable[[Any], Any]) -> list[Row]:
-        """A place for each environment's value.
-
-        Args:
-            n: number of environments.
-            freeze: makes a copy of a value held as an object.
-        """
+        """A place for each environment's value."""
         return [self.row(i, freeze) for i in range(n)]
 
     def row(self, i: int, freeze: Callable[[Any], Any], *, strict: bool = True) -> Row:
@@ -170,7 +154,7 @@ class SpaceRows:
             self._leaf_row(part, i, leaf, freeze, strict)
             for part, leaf in zip(self.parts, self.layout.leaves, strict=True)
         ]
-        return rows[0] if self.layout.flat else _BranchRow(self.layout, rows)
+        return rows[0] if self.layout.flat else _TreeRow(self.layout, rows)
 
     def _leaf_row(
         self, part: Any, i: int, leaf: Leaf, freeze: Callable[[Any], Any], strict: bool
@@ -180,7 +164,7 @@ class SpaceRows:
         if leaf.shape == () and leaf.dtype.char in _INTEGER_FORMATS and leaf.dtype.isnative:
             return _IntegerRow(part, i, leaf)
         if strict and self.layout.flat and len(leaf.shape) == 1:
-            quick = quick_view(part[i])
+            quick = checked_memoryview(part[i])
             if quick is not None:
                 return quick
         return _ArrayRow(part[i, ...], leaf)
@@ -209,9 +193,6 @@ class SpaceRows:
         """Stores a batch of values: an array, a list of values, or a dict or tuple of batches.
 
         Nothing is stored unless all of it fits.
-
-        Raises:
-            BadValueError: the batch is not ``count`` values of the space.
         """
         leaves = self.layout.leaves
         parts: list[Any]
@@ -254,7 +235,7 @@ class SpaceRows:
         for mine, given in zip(self.objects, objects, strict=True):
             mine[lo : lo + len(given)] = given
 
-    def copy(self, at: Index = EVERY) -> Any:
+    def copy(self, at: Index = ALL_ENVS) -> Any:
         """The values of some environments as one batch that shares no memory with these."""
         return self.layout.unflatten(self._copies(at, tuple))
 
@@ -309,9 +290,9 @@ class SpaceRows:
         return None if isinstance(part, list) else part
 
     @property
-    def are_big_arrays(self) -> bool:
+    def is_large(self) -> bool:
         """Whether all there is is arrays, and copying them takes a while."""
-        return not self.objects and sum(part.nbytes for part in self.parts) >= LEAST_BYTES
+        return not self.objects and sum(part.nbytes for part in self.parts) >= MIN_POOLED_BYTES
 
 
 def _leaf_reader(part: Any, leaf: Leaf) -> Callable[[], list[Any]]:
@@ -348,7 +329,7 @@ def _has_shape(value: Any, shape: tuple[int, ...]) -> bool:
         return False
 
 
-def quick_view(vector: NDArray[Any]) -> memoryview | None:
+def checked_memoryview(vector: NDArray[Any]) -> memoryview | None:
     """A view of a vector that refuses a wrong dtype or length by itself; None if it could not."""
     dtype = vector.dtype
     if dtype.char not in _MEMORYVIEW_FORMATS or not dtype.isnative:

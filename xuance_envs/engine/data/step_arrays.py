@@ -14,7 +14,7 @@ from gymnasium import Space
 from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_columns import INFO_BYTES, InfoArrays
-from xuance_envs.engine.data.masks import mask_layout
+from xuance_envs.engine.data.mask_layout import mask_layout
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
 
@@ -28,21 +28,7 @@ _FLOAT32 = np.dtype(np.float32)  # which NumPy need not look up at each step
 
 
 class StepArrays:
-    """All arrays of one vector step.
-
-    Args:
-        observations: one observation per environment.
-        reset_observations: the first observation of the next episode, where one ended.
-        actions: one action per environment.
-        rewards: ``(n,)`` float64.
-        terminated: ``(n,)`` bool.
-        truncated: ``(n,)`` bool.
-        pending: ``(n,)`` bool: where an episode ended and the environment has not been reset yet.
-        infos: the columns of the infos.
-        reset_infos: the columns of the infos of the resets, where an episode ended.
-        masks: those of actions that environments give by their method, once they are asked for
-            them; None where actions have no masks, or wider ones than an info has room for.
-    """
+    """All arrays of one vector step."""
 
     def __init__(
         self,
@@ -77,7 +63,7 @@ class StepArrays:
     ) -> int:
         """Bytes of memory the arrays for so many environments take."""
         layouts = SpaceLayout(observation_space), SpaceLayout(action_space)
-        ends = [end for *_, end in _places(*layouts, num_envs, info_bytes)]
+        ends = [end for *_, end in _array_specs(*layouts, num_envs, info_bytes)]
         return ends[-1]
 
     @classmethod
@@ -89,25 +75,16 @@ class StepArrays:
         memory: Any = None,
         info_bytes: int = INFO_BYTES,
     ) -> StepArrays:
-        """Lays the arrays out.
-
-        Args:
-            observation_space: of one environment.
-            action_space: of one environment.
-            num_envs: number of environments.
-            memory: a writable buffer of :meth:`nbytes` zeros that the arrays live on, the same
-                layout in every process; None for memory of their own.
-            info_bytes: room for the arrays in each environment's info.
-        """
+        """Lays the arrays out."""
         observations, actions = SpaceLayout(observation_space), SpaceLayout(action_space)
         masks = _masks(actions, info_bytes)
-        places = list(_places(observations, actions, num_envs, info_bytes))
+        specs = list(_array_specs(observations, actions, num_envs, info_bytes))
         if memory is None:
-            memory = bytearray(places[-1][-1])
+            memory = bytearray(specs[-1][-1])
         arrays = iter(
             [
                 np.frombuffer(memory, dtype, int(np.prod(shape)), start).reshape(shape)
-                for dtype, shape, start, _ in places
+                for dtype, shape, start, _ in specs
             ]
         )
 
@@ -168,12 +145,12 @@ def first_unstepped(rewards: NDArray[np.float64]) -> int | None:
     return int(unstepped[0]) if len(unstepped) else None
 
 
-_Place = tuple[np.dtype[Any], tuple[int, ...], int, int]
+_ArraySpec = tuple[np.dtype[Any], tuple[int, ...], int, int]
 
 
-def _places(
+def _array_specs(
     observations: SpaceLayout, actions: SpaceLayout, num_envs: int, info_bytes: int
-) -> Iterator[_Place]:
+) -> Iterator[_ArraySpec]:
     """Dtype, shape, first byte and end of every array, in the order they are laid out."""
     start = 0
     for dtype, shape in _shapes(observations, actions, num_envs, info_bytes):

@@ -11,18 +11,11 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_batch import InfoBatch
 
-__all__ = ["Ends", "LazyInfos", "StepInfos"]
+__all__ = ["EpisodeEnds", "LazyInfos", "StepInfos"]
 
 
-class Ends:
-    """The episodes that ended in a step: what their environments' infos have besides.
-
-    Args:
-        ended: ``(num_envs,)`` bool: where an episode ended.
-        observation: by place in the batch, the first observation of the next episode.
-        infos: the batch of the resets' infos.
-        envs: the environments in the batch, ascending; None for all.
-    """
+class EpisodeEnds:
+    """The episodes that ended in a step: what their environments' infos have besides."""
 
     __slots__ = ("_ended", "_envs", "_infos", "_observation")
 
@@ -38,7 +31,7 @@ class Ends:
         self._infos = infos
         self._envs = envs
 
-    def taken(self) -> tuple[NDArray[np.intp], InfoBatch]:
+    def resets(self) -> tuple[NDArray[np.intp], InfoBatch]:
         """The environments whose episode ended, and the batch of their resets' infos."""
         envs = self.envs
         if self._envs is not None and len(self._envs) == len(envs):
@@ -56,14 +49,10 @@ class Ends:
         """The environments whose episode ended, ascending."""
         return self._ended.nonzero()[0]
 
-    def with_observations(self, observations: Sequence[Any]) -> Ends:
-        """The same ends, with other first observations of the next episodes.
-
-        Args:
-            observations: one for each of :attr:`envs`.
-        """
+    def with_observations(self, observations: Sequence[Any]) -> EpisodeEnds:
+        """The same ends, with other first observations of the next episodes."""
         by_row = dict(zip(self._rows(self.envs).tolist(), observations, strict=True))
-        return Ends(self._ended, by_row.__getitem__, self._infos, self._envs)
+        return EpisodeEnds(self._ended, by_row.__getitem__, self._infos, self._envs)
 
     def _rows(self, envs: NDArray[np.intp]) -> NDArray[np.intp]:
         return envs if self._envs is None else self._envs.searchsorted(envs)
@@ -143,21 +132,14 @@ class StepInfos(LazyInfos):
 
     Looked at again, a dict is the same object. Looked at after later steps, it still shows its
     own step. ``infos[i] = {...}`` replaces one.
-
-    Args:
-        batch: what the dicts are built from.
-        envs: the environment of each dict.
-        ends: the episodes that ended in the step, None if none did.
-
-    Attributes:
-        masks (Callable): gives the masks of the actions that come next, of these infos; only where
-            they have been received.
     """
 
     masks: Callable[[StepInfos], Any]
     __slots__ = ("_batch", "_ends", "_envs", "masks")
 
-    def __init__(self, batch: InfoBatch, envs: NDArray[np.intp], ends: Ends | None = None) -> None:
+    def __init__(
+        self, batch: InfoBatch, envs: NDArray[np.intp], ends: EpisodeEnds | None = None
+    ) -> None:
         self._batch = batch
         self._envs = envs
         self._ends = ends
@@ -169,16 +151,12 @@ class StepInfos(LazyInfos):
         return self._envs
 
     @property
-    def parts(self) -> tuple[InfoBatch, Ends | None]:
+    def parts(self) -> tuple[InfoBatch, EpisodeEnds | None]:
         """What the dicts are built from."""
         return self._batch, self._ends
 
     def with_reset_observations(self, observations: Sequence[Any]) -> StepInfos:
-        """The same infos, with other ``reset_obs``.
-
-        Args:
-            observations: one for each environment whose episode ended, ascending.
-        """
+        """The same infos, with other ``reset_obs``."""
         assert self._ends is not None
         by_env = dict(zip(self._ends.envs.tolist(), observations, strict=True))
         changed = {env: {"reset_obs": value} for env, value in by_env.items()}
@@ -186,12 +164,7 @@ class StepInfos(LazyInfos):
         return self._with(self._batch, ends, changed)
 
     def with_values(self, key: str, values: Mapping[int, Callable[[], Any]]) -> StepInfos:
-        """The same infos, some of them with one key more.
-
-        Args:
-            key: the key.
-            values: by environment, what makes the value when its info is looked at.
-        """
+        """The same infos, some of them with one key more."""
         made = {env: {key: values[env]()} for env in self._built_envs() & values.keys()}
         return self._with(self._batch.with_values(key, values), self._ends, made)
 
@@ -199,7 +172,7 @@ class StepInfos(LazyInfos):
         return {int(self._envs[position]) for position in self._built}
 
     def _with(
-        self, batch: InfoBatch, ends: Ends | None, changed: Mapping[int, Mapping[Any, Any]]
+        self, batch: InfoBatch, ends: EpisodeEnds | None, changed: Mapping[int, Mapping[Any, Any]]
     ) -> StepInfos:
         """Other infos, in which those that are built are copies of these, but for what changed."""
         infos = StepInfos(batch, self._envs, ends)
@@ -208,18 +181,7 @@ class StepInfos(LazyInfos):
         return infos
 
     def column(self, key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """One key of every environment's info, without building any dict.
-
-        Args:
-            key: a key of the infos the environments gave; not ``reset_obs`` or ``reset_info``.
-
-        Returns:
-            ``(values, mask)``. ``mask``, of shape ``(len(infos),)``, says which infos have the key;
-            where they do not, the value is 0, or None in an array of objects. Numbers have the
-            shape ``(len(infos),)`` and their own dtype, float64 if they are of several types.
-            Arrays of one dtype and shape are one array of that dtype, ``(len(infos), *shape)``.
-            Whatever else there is makes an array of objects, ``(len(infos),)``.
-        """
+        """One key of every environment's info, without building any dict."""
         return self._batch.column(key, self._envs)
 
     def __len__(self) -> int:

@@ -15,64 +15,49 @@ from typing import Any
 import numpy as np
 
 from xuance_envs.engine.data.info_writer import InfoWriter
-from xuance_envs.engine.data.masks import MASK_METHOD
+from xuance_envs.engine.data.mask_layout import MASK_METHOD
 from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.data.space_rows import Row, SpaceRows
 from xuance_envs.engine.data.step_arrays import UNSTEPPED, StepArrays
-from xuance_envs.engine.group.envs import NOTHING, Envs, never
+from xuance_envs.engine.group.base_env_group import NO_RESULT, BaseEnvGroup, never
 from xuance_envs.engine.group.group_masks import GroupMasks
 from xuance_envs.engine.group.outcome import (
     Autoreset,
     Outcome,
-    OutcomeMaker,
+    OutcomeBuilder,
     Reset,
 )
+from xuance_envs.engine.group.progress_record import NO_ACTIVE_ENV, ProgressRecord
 from xuance_envs.engine.group.recipe import Recipe
-from xuance_envs.engine.group.recorder import NOWHERE, Recorder
-from xuance_envs.engine.group.single_env import ResetInstead, scalar_of
+from xuance_envs.engine.group.single_env import ResetOnStep, to_scalar
 from xuance_envs.engine.group.step_clock import StepClock
 from xuance_envs.engine.serialization import copy_of
 
 __all__ = ["EnvGroup"]
 
-_UNTOUCHED = 0, NOTHING
+_NOT_STARTED = 0, NO_RESULT
 _ALL = slice(None)
 
 # What tells that a quick way of storing a value does not take it; older NumPys warn of an array
 # that is taken for a number.
-_NOT_STORED = (TypeError, ValueError, NotImplementedError, DeprecationWarning)
+_STORE_ERRORS = (TypeError, ValueError, NotImplementedError, DeprecationWarning)
 _FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)
 
 
-class EnvGroup(Envs):
-    """Environments stepped in series into their slice of the step's arrays.
-
-    Args:
-        recipe: what they are made from, and when they are reset.
-        freeze: makes a copy of an object, such that its environment cannot change it any more.
-        recorder: where to say how long steps take and, outside a plain step, which environment
-            is at work. In a plain step the rewards tell.
-        is_interrupt: as for :class:`~xuance_envs.engine.group.envs.Envs`.
-        thaw: an object that was frozen, as it was.
-        freeze_info: the same as ``freeze`` for what does not fit the columns of an info; None for
-            that.
-
-    Raises:
-        EnvError: a function raised, or what it returned is no environment.
-        ValueError: two functions returned the same object.
-    """
+class EnvGroup(BaseEnvGroup):
+    """Environments stepped in series into their slice of the step's arrays."""
 
     def __init__(
         self,
         recipe: Recipe,
         freeze: Callable[[Any], Any],
-        recorder: Recorder | None = None,
+        recorder: ProgressRecord | None = None,
         is_interrupt: Callable[[BaseException], bool] = never,
         thaw: Callable[[Any], Any] = copy_of,
         freeze_info: Callable[[Any], Any] | None = None,
     ) -> None:
-        super().__init__(recipe, recorder or Recorder(), is_interrupt)
+        super().__init__(recipe, recorder or ProgressRecord(), is_interrupt)
         self._freeze = freeze
         self._freeze_info = freeze_info or freeze
         self._thaw = thaw
@@ -86,43 +71,43 @@ class EnvGroup(Envs):
         self._actions = arrays.actions
         self._rows: list[Row] = arrays.observations.rows(n, self._freeze)
         self._reset_rows: list[Row] = arrays.reset_observations.rows(n, self._freeze)
-        self._take_actions = arrays.actions.reader()
+        self._read_actions = arrays.actions.reader()
         self._given_actions: list[Any] | None = None
         self._rewards = memoryview(arrays.rewards)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
         self._terminated = arrays.terminated
         self._truncated = arrays.truncated
-        self._unstepped = memoryview(UNSTEPPED.repeat(n))  # type: ignore[arg-type]  # as above
+        self._unstepped_rewards = memoryview(UNSTEPPED.repeat(n))  # type: ignore[arg-type]  # as above
         arrays.clear()
         self._pending = arrays.pending
         self._infos = InfoWriter(arrays.infos, self._freeze_info)
         self._reset_infos = InfoWriter(arrays.reset_infos, self._freeze_info)
         self._masks = GroupMasks(arrays.masks, arrays.pending)
-        self._outcomes = OutcomeMaker(
+        self._outcomes = OutcomeBuilder(
             self._infos,
             self._reset_infos,
-            self._masks.watched,
+            self._masks.mask_methods,
             arrays.observations.objects,
             arrays.reset_observations.objects,
         )
-        self.clock = StepClock(n, self._recorder.times)
+        self.clock = StepClock(n, self._progress.times)
         # What each step calls: the environments, but for those that it resets instead.
-        self._stepped: list[Any] = list(self.envs)
+        self._step_targets: list[Any] = list(self.envs)
         self._reset_instead: list[int] = []
         self._ended = False
         self._last_reset = -1
         # Of the environments that were not in the last command: where what they show is.
-        self._others: dict[int, tuple[bool, Any]] = {}
+        self._sources_of_others: dict[int, tuple[bool, Any]] = {}
         # What resets returned, until the next command; the step that was last begun, and where an
         # interrupt left it: the environment, and what its step returned if that is known.
-        self._returned: defaultdict[int, Any] = defaultdict()
-        self._number: int | None = None
-        self._left = _UNTOUCHED
+        self._reset_results: defaultdict[int, Any] = defaultdict()
+        self._step_id: int | None = None
+        self._interrupted_at = _NOT_STARTED
 
     @property
     def extents(self) -> tuple[tuple[int, int], tuple[int, int], bool]:
         """How much of the arrays is in use: of infos, of the infos of resets, and any masks."""
         infos, resets = self._infos.table.extent, self._reset_infos.table.extent
-        return infos, resets, bool(self._masks.watched)
+        return infos, resets, bool(self._masks.mask_methods)
 
     def step(
         self,
@@ -134,76 +119,62 @@ class EnvGroup(Envs):
 
         After an interrupt, wherever it came, the same number again goes on with the step. Only the
         environment that was in its own ``step`` or ``reset`` is then asked for that again.
-
-        Args:
-            actions: the actions' leaves that are held as objects, None where there are none. Where
-                none are: one list of actions that environments are given as they are.
-            number: a number of this step's own; None where nothing can interrupt it.
-            places: the environments to step; None for all. What the others left in the arrays, but
-                for their observations, is lost.
-
-        Raises:
-            EnvError: an environment raised, or returned what its spaces do not allow.
         """
         rewards = self._rewards
         write_info = self._infos.write
         known_info = self._infos.table.keys
         began = perf_counter()
-        again = number is not None and number == self._number
-        i, result = self._left if again else _UNTOUCHED
+        resuming = number is not None and number == self._step_id
+        i, result = self._interrupted_at if resuming else _NOT_STARTED
         start = 0
         try:
-            if again:
+            if resuming:
                 start = self._resume(i, result)
             else:
                 if places is None:
                     self._begin(actions)
                 else:
-                    self._begin_with(places, actions)
-                rewards[_ALL] = self._unstepped
+                    self._begin_for(places, actions)
+                rewards[_ALL] = self._unstepped_rewards
                 # No call in between: an interrupt finds a step that was begun, or one that was not.
-                self._left, self._number = _UNTOUCHED, number
+                self._interrupted_at, self._step_id = _NOT_STARTED, number
             given = self._given_actions
-            taken = self._take_actions() if given is None else given
-            items: Iterator[Any] = enumerate(zip(self._stepped, taken, self._rows))  # noqa: B905  # costs, every step
+            actions_taken = self._read_actions() if given is None else given
+            items: Iterator[Any] = enumerate(zip(self._step_targets, actions_taken, self._rows))  # noqa: B905  # costs, every step
             if places is not None:
-                items = self._only(places, items, start)
+                items = self._select(places, items, start)
             elif start:
                 items = islice(items, start, None)
-            elif self.clock.times_each:
-                items = self.clock.timed(items)
+            elif self.clock.profiles_next_step:
+                items = self.clock.time_each_env(items)
             for i, (env, action, row) in items:
-                result = NOTHING
+                result = NO_RESULT
                 result = env.step(action)
                 observation, reward, terminated, truncated, info = result
                 try:
                     row[_ALL] = observation
                     rewards[i] = reward
-                except _NOT_STORED:
+                except _STORE_ERRORS:
                     self._store(i, observation, reward)
                 if known_info or type(info) is not dict or info:
                     write_info(i, info)
                 if terminated is not False or truncated is not False:
-                    self._mark(i, terminated, truncated)
+                    self._store_episode_end(i, terminated, truncated)
                 pass  # an interrupt where a loop ends with "if" finds no handler in Python 3.12
-            self._left = i, result
+            self._interrupted_at = i, result
         except BaseException as error:
-            self._left = i, result
+            self._interrupted_at = i, result
             raise self._failure(i, error, result) from error
         if self._reset_instead:
-            self._have_been_reset()
-        if self._masks.watched:
-            self._note_masks(self._masks.watched if places is None else places)
+            self._finish_pending_resets()
+        if self._masks.mask_methods:
+            self._update_masks(self._masks.mask_methods if places is None else places)
         self.clock.stop(began)
         return self._outcomes.outcome(self._last_reset >= 0)
 
     def reset(self, resets: Sequence[Reset]) -> Outcome:
-        """Resets some environments; their observations and infos go where a step's would.
-
-        Raises:
-            EnvError: an environment raised, or returned what its spaces do not allow.
-        """
-        self._begin_with([i for i, *_ in resets])
+        """Resets some environments; their observations and infos go where a step's would."""
+        self._begin_for([i for i, *_ in resets])
         for i, seed, options in resets:
             given: dict[str, Any] = {} if seed is None else {"seed": seed}
             if options is not None:
@@ -214,11 +185,11 @@ class EnvGroup(Envs):
             except BaseException as error:
                 raise self._failure(i, error) from error
             self._pending[i] = False
-            self._stepped[i] = self.envs[i]
-            self._note_masks([i])
+            self._step_targets[i] = self.envs[i]
+            self._update_masks([i])
         return self.outcome()
 
-    def revive(
+    def reset_after_restart(
         self,
         seeds: Sequence[int | None],
         infos: Sequence[dict[str, Any]],
@@ -227,16 +198,8 @@ class EnvGroup(Envs):
         """Stands in for a step that lost the environments; these are new ones in their place.
 
         The episodes of those that were to be stepped count as truncated, and the next ones begin.
-
-        Args:
-            seeds: of each environment's reset, None for none.
-            infos: the last known info of each environment.
-            places: the environments that were to be stepped.
-
-        Raises:
-            EnvError: an environment raised, or returned what its spaces do not allow.
         """
-        self._begin_with(places)
+        self._begin_for(places)
         for i in places:
             self._rewards[i] = 0
             self._infos.write(i, {**infos[i], "worker_restarted": True})
@@ -245,65 +208,54 @@ class EnvGroup(Envs):
             try:
                 if self._autoreset is Autoreset.DISABLED:
                     self._call_reset(i, given)  # the caller's own reset goes on from it
-                self._end(i, given)
+                self._end_episode(i, given)
             except BaseException as error:
                 raise self._failure(i, error) from error
-            self._note_masks([i])
+            self._update_masks([i])
         return self.outcome()
 
     def watch_masks(self, places: Sequence[int], note: bool = True) -> list[Any]:
-        """Asks some environments for the masks of their actions, now and in each new state.
-
-        Args:
-            places: the environments.
-            note: whether now, too.
-
-        Returns:
-            The parts of each one's mask; None for one that has no method for that.
-
-        Raises:
-            EnvError: one raised, or returned something else.
-        """
-        if not self._masks.watched:
-            self._outcomes.forget()  # which tell that there will be masks
-        watch = self._masks.watch if note else self._masks.expect
-        return self._each(MASK_METHOD, places, watch, None, places)
+        """Asks some environments for the masks of their actions, now and in each new state."""
+        if not self._masks.mask_methods:
+            self._outcomes.resend_columns()  # which tell that there will be masks
+        add_and_read = self._masks.add_and_read if note else self._masks.add
+        return self._each(MASK_METHOD, places, add_and_read, None, places)
 
     # -- what environments show -------------------------------------------------------
 
-    def _whereabouts(self, i: int) -> tuple[bool, Any]:
+    def _acting_source(self, i: int) -> tuple[bool, Any]:
         """Whether the reset rows have what an environment shows, and what did not fit there."""
-        if i in self._others:
-            return self._others[i]
+        if i in self._sources_of_others:
+            return self._sources_of_others[i]
         ended = self._ended and bool(self._terminated[i] or self._truncated[i])
         after_reset = ended and self._autoreset is Autoreset.SAME_STEP
         return after_reset, (self._reset_infos if after_reset else self._infos).rest.get(i)
 
-    def _begin_with(self, places: Collection[int], actions: list[list[Any]] | None = None) -> None:
+    def _begin_for(self, places: Collection[int], actions: list[list[Any]] | None = None) -> None:
         """Begins a command with some environments; the others go on showing what they do."""
-        others = {i: self._whereabouts(i) for i in range(len(self.envs)) if i not in places}
+        others = {i: self._acting_source(i) for i in range(len(self.envs)) if i not in places}
         self._begin(actions)
-        self._others = others
+        self._sources_of_others = others
 
     # -- a step's parts ---------------------------------------------------------------
 
     def _resume(self, i: int, result: Any) -> int:
         """Takes up what an interrupt hit; returns the environment to go on from."""
         if self._last_reset == i:
-            self._doing = "step"
-        elif self._doing == "reset" and self._autoreset is Autoreset.SAME_STEP:
+            self._command = "step"
+        elif self._command == "reset" and self._autoreset is Autoreset.SAME_STEP:
             self._auto_reset(i, {})
         else:
-            self._doing = "step"
-            if result is NOTHING:
+            self._command = "step"
+            if result is NO_RESULT:
                 return i
             observation, reward, terminated, truncated, info = result
             self._store(i, observation, reward)
             self._infos.write(i, info)
-            self._mark(i, terminated, truncated)
+            self._store_episode_end(i, terminated, truncated)
         return i + 1
 
-    def _only(self, places: Collection[int], items: Iterator[Any], start: int) -> Iterator[Any]:
+    def _select(self, places: Collection[int], items: Iterator[Any], start: int) -> Iterator[Any]:
         """Those of a step's items, from one on, that are at some places."""
         for i, item in items:
             if i not in places:
@@ -318,15 +270,15 @@ class EnvGroup(Envs):
         elif actions is not None or self._given_actions is not None:
             self._given_actions = None if actions is None else actions[0]
         self._outcomes.begin()
-        if self._returned:
-            self._returned = defaultdict()
+        if self._reset_results:
+            self._reset_results = defaultdict()
             self._reset_instead = []
-            self._others = {}
+            self._sources_of_others = {}
         if self._ended:
             self._terminated[:] = False
             self._truncated[:] = False
             self._ended, self._last_reset = False, -1
-        self._doing = "step"
+        self._command = "step"
 
     def _store(self, i: int, observation: Any, reward: Any) -> None:
         """Stores what the quick way did not take: of another dtype, or not an array."""
@@ -337,7 +289,7 @@ class EnvGroup(Envs):
                 return
             except (TypeError, ValueError):
                 pass  # for the reason below
-        self._rewards[i] = scalar_of("reward", reward, _FLOAT)
+        self._rewards[i] = to_scalar("reward", reward, _FLOAT)
 
     def _store_observation(
         self, i: int, storage: SpaceRows, rows: list[Row], observation: Any
@@ -349,19 +301,19 @@ class EnvGroup(Envs):
             raise BadValueError(f"its observation: {error}") from None
         rows[i] = row
 
-    def _mark(self, i: int, terminated: Any, truncated: Any) -> None:
+    def _store_episode_end(self, i: int, terminated: Any, truncated: Any) -> None:
         """Takes note of the flags, and resets the environment if its episode ended."""
         if type(terminated) is not bool:
-            terminated = scalar_of("terminated", terminated, _BOOL)
+            terminated = to_scalar("terminated", terminated, _BOOL)
         if type(truncated) is not bool:
-            truncated = scalar_of("truncated", truncated, _BOOL)
+            truncated = to_scalar("truncated", truncated, _BOOL)
         if terminated or truncated:
             self._terminated[i] = terminated
             self._truncated[i] = truncated
             self._ended = True
-            self._end(i, {})
+            self._end_episode(i, {})
 
-    def _end(self, i: int, arguments: Mapping[str, Any]) -> None:
+    def _end_episode(self, i: int, arguments: Mapping[str, Any]) -> None:
         """Resets an environment whose episode ended, or leaves that to its next step, or at all."""
         if self._autoreset is Autoreset.SAME_STEP:
             self._auto_reset(i, arguments)
@@ -371,21 +323,21 @@ class EnvGroup(Envs):
             self._reset_in_next_step(i, arguments)
 
     def _reset_in_next_step(self, i: int, arguments: Mapping[str, Any]) -> None:
-        self._stepped[i] = ResetInstead(partial(self._reset_pending, i, arguments), arguments)
+        self._step_targets[i] = ResetOnStep(partial(self._reset_pending, i, arguments), arguments)
 
     def _reset_pending(self, i: int, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
         """Resets the environment in place of its step."""
         result = self._call_reset(i, arguments)
-        self._at[0] = NOWHERE
-        self._doing = "step"
+        self._active_env[0] = NO_ACTIVE_ENV
+        self._command = "step"
         self._reset_instead.append(i)
         return result
 
     def _auto_reset(self, i: int, arguments: Mapping[str, Any]) -> None:
-        self._doing = "reset"
+        self._command = "reset"
         self._reset(i, self._reset_observations, self._reset_rows, self._reset_infos, arguments)
         self._last_reset = i
-        self._doing = "step"
+        self._command = "step"
 
     def _reset(
         self,
@@ -398,40 +350,40 @@ class EnvGroup(Envs):
         observation, info = self._call_reset(i, arguments)
         try:
             rows[i][:] = observation
-        except _NOT_STORED:
+        except _STORE_ERRORS:
             self._store_observation(i, storage, rows, observation)
         infos.write(i, info)
-        self._at[0] = NOWHERE
+        self._active_env[0] = NO_ACTIVE_ENV
 
     def _call_reset(self, i: int, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
-        self._doing = "reset"
-        self._at[0] = i + 1
+        self._command = "reset"
+        self._active_env[0] = i + 1
         # All in C: no interrupt can come between the return and taking note of what came.
-        self._returned.default_factory = partial(self.envs[i].reset, **arguments)
-        result = self._returned[i]
+        self._reset_results.default_factory = partial(self.envs[i].reset, **arguments)
+        result = self._reset_results[i]
         if not isinstance(result, tuple) or len(result) != 2:
             raise BadValueError(
                 f"reset: expected a tuple (observation, info), got {describe(result)}"
             )
         return result
 
-    def _have_been_reset(self) -> None:
+    def _finish_pending_resets(self) -> None:
         """Takes note of the environments that were reset in place of their step."""
         for i in self._reset_instead:
             self._pending[i] = False
-            self._stepped[i] = self.envs[i]
+            self._step_targets[i] = self.envs[i]
 
     def outcome(self) -> Outcome:
         """What goes back besides the arrays; the same again, if an interrupt comes."""
         return self._outcomes.outcome(self._last_reset >= 0)
 
-    def _note_masks(self, places: Iterable[int]) -> None:
+    def _update_masks(self, places: Iterable[int]) -> None:
         """Takes note of masks; to be called for environments that are in new states."""
-        doing, self._doing = self._doing, MASK_METHOD
+        previous, self._command = self._command, MASK_METHOD
         try:
-            self._masks.note(places, self._at)
+            self._masks.update(places, self._active_env)
         except BaseException as error:
-            raise self._failure(self._masks.asking, error) from error
+            raise self._failure(self._masks.current_env, error) from error
         finally:
-            self._doing = doing
-            self._at[0] = NOWHERE
+            self._command = previous
+            self._active_env[0] = NO_ACTIVE_ENV

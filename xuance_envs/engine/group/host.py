@@ -12,21 +12,21 @@ from typing import Any
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.outcome import Autoreset, Outcome
+from xuance_envs.engine.group.progress_record import ProgressRecord
+from xuance_envs.engine.group.protocol import ReplyType, RequestType, StateBuffer
 from xuance_envs.engine.group.recipe import Recipe
-from xuance_envs.engine.group.recorder import Recorder
-from xuance_envs.engine.group.requests import Lent, Reply, Request
 from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.single_env import EnvDescription
 from xuance_envs.engine.library_threads import limit_threads
-from xuance_envs.engine.serialization import dumps_for_caller, loads, pack_error
+from xuance_envs.engine.serialization import dumps_for_main, loads, pack_error
 from xuance_envs.errors import EnvError
 
-__all__ = ["GroupHost", "SparingFunction"]
+__all__ = ["DropUnpicklableInfos", "GroupHost"]
 
 logger = logging.getLogger("xuance_envs")
 
 
-class SparingFunction:
+class DropUnpicklableInfos:
     """Makes environments no step of which fails for an info that cannot be pickled.
 
     The info goes without what cannot be, and a warning says so once.
@@ -34,30 +34,20 @@ class SparingFunction:
 
 
 class GroupHost:
-    """Makes a group of environments, and does what it is asked to.
-
-    Args:
-        arrays: makes the group's slice of the step's arrays, of what ``attach`` was given.
-        threads: how many threads numeric libraries may use; None leaves them be.
-        recorder: where the group keeps its records.
-        inherited: what makes the environments, where it is here already.
-
-    Attributes:
-        group (RestorableGroup): the group, once there is one.
-    """
+    """Makes a group of environments, and does what it is asked to."""
 
     def __init__(
         self,
         arrays: Callable[..., StepArrays],
         threads: int | None,
-        recorder: Recorder | None = None,
+        recorder: ProgressRecord | None = None,
         inherited: Sequence[Callable[..., Any]] = (),
     ) -> None:
         self.group: RestorableGroup
-        self._ending = ExitStack()
+        self._exit_stack = ExitStack()
         self._arrays = arrays
         self._threads = threads
-        self._recorder = recorder
+        self._progress = recorder
         self._inherited = inherited
         self._commands: dict[str, Callable[..., Any]] = {
             "build": self._build,
@@ -67,36 +57,27 @@ class GroupHost:
         }
 
     def answer(
-        self, request: int, payload: bytes, lent: Sequence[Lent | bytes] = ()
-    ) -> tuple[Reply, bytes]:
-        """Does what it is asked to, and says what came of it.
-
-        Args:
-            request: a :class:`~xuance_envs.engine.group.requests.Request`.
-            payload: what belongs to it.
-            lent: the last of a command's arguments, where there is something.
-
-        Returns:
-            The reply, and its payload if it has one.
-        """
+        self, request: int, payload: bytes, lent: Sequence[StateBuffer | bytes] = ()
+    ) -> tuple[ReplyType, bytes]:
+        """Does what it is asked to, and says what came of it."""
         try:
-            if request == Request.STEP:
+            if request == RequestType.STEP:
                 result = self.group.step(None)
             else:
                 command, arguments = loads(payload)
                 result = self._execute(command, (*arguments, lent) if lent else arguments)
                 if not isinstance(result, Outcome):
-                    return Reply.VALUE, _pack_result(command, result)
+                    return ReplyType.VALUE, _pack_result(command, result)
             if result.rest is None:
-                return Reply.ENDED if result.ended else Reply.DONE, b""
-            return Reply.OUTCOME, dumps_for_caller(result)
+                return ReplyType.EPISODE_ENDED if result.ended else ReplyType.OK, b""
+            return ReplyType.OUTCOME, dumps_for_main(result)
         except BaseException as error:  # such as asyncio's CancelledError, or SystemExit
-            return Reply.FAILED, pack_error(error)
+            return ReplyType.FAILED, pack_error(error)
 
     def close(self) -> None:
         """Closes the environments; an error can only go to standard error by now."""
         try:
-            self._ending.close()
+            self._exit_stack.close()
         except EnvError as error:
             print(error, file=sys.stderr)
 
@@ -115,15 +96,15 @@ class GroupHost:
         """Makes the environments, from functions that come pickled, or are here already."""
         functions = self._inherited if env_fns is None else loads(env_fns)
         limit_threads(self._threads)
-        spares = all(isinstance(function, SparingFunction) for function in functions)
+        drop_unpicklable = all(isinstance(function, DropUnpicklableInfos) for function in functions)
         self.group = RestorableGroup(
             Recipe(functions, keywords, first, autoreset),
             _freeze,
-            self._recorder,
+            self._progress,
             thaw=loads,
-            freeze_info=_freeze_what_can_be if spares else _freeze,
+            freeze_info=_freeze_picklable if drop_unpicklable else _freeze,
         )
-        self._ending.callback(self.group.close)
+        self._exit_stack.callback(self.group.close)
         limit_threads(self._threads)
         return self.group.describe()
 
@@ -136,7 +117,7 @@ class GroupHost:
         attach: Sequence[Any],
         attributes: Mapping[tuple[int, str], Any],
         watched: Sequence[int],
-        then: tuple[str, Sequence[Any]],
+        next_command: tuple[str, Sequence[Any]],
     ) -> Any:
         """Does all that a host did whose place this one takes, and then a command."""
         self._build(*build)
@@ -144,7 +125,7 @@ class GroupHost:
         for (place, name), value in attributes.items():
             self.group.set_attr([place], name, [value])
         self.group.watch_masks(watched, False)
-        return self._execute(*then)
+        return self._execute(*next_command)
 
     def _ready(self, seeds: Sequence[int | None]) -> None:
         """Resets new environments for what is asked of them before a step resets them again."""
@@ -153,13 +134,9 @@ class GroupHost:
 
 
 def _pack_result(command: str, result: Any) -> bytes:
-    """Pickles what came of a command.
-
-    Raises:
-        TypeError: it cannot be pickled.
-    """
+    """Pickles what came of a command."""
     try:
-        return dumps_for_caller(result)
+        return dumps_for_main(result)
     except Exception as error:
         raise TypeError(
             f"the result of {command!r} cannot be sent to the calling process, because it "
@@ -169,7 +146,7 @@ def _pack_result(command: str, result: Any) -> bytes:
 
 def _freeze(value: Any) -> bytes:
     try:
-        return dumps_for_caller(value)
+        return dumps_for_main(value)
     except Exception as error:
         raise BadValueError(
             f"{value!r} cannot be sent to the calling process, because it cannot be pickled: "
@@ -177,20 +154,20 @@ def _freeze(value: Any) -> bytes:
         ) from None
 
 
-def _freeze_what_can_be(info: dict[Any, Any]) -> bytes:
+def _freeze_picklable(info: dict[Any, Any]) -> bytes:
     try:
         return _freeze(info)
     except BadValueError:
-        spared = {}
+        picklable = {}
         for key, value in info.items():
             try:
-                dumps_for_caller((key, value))
-                spared[key] = value
+                dumps_for_main((key, value))
+                picklable[key] = value
             except Exception as error:
-                _warn_of_key(f"{key!r}", f"{error}")
-        return _freeze(spared)
+                _warn_dropped_key(f"{key!r}", f"{error}")
+        return _freeze(picklable)
 
 
 @lru_cache(256)
-def _warn_of_key(key: str, why: str) -> None:
+def _warn_dropped_key(key: str, why: str) -> None:
     logger.warning("infos go without %s, which cannot be pickled: %s", key, why)

@@ -12,26 +12,26 @@ from xuance_envs.engine.data.column_table import ColumnTable
 from xuance_envs.engine.data.info_columns import ColumnLayout
 
 __all__ = [
-    "DONE",
-    "ENDED",
-    "OF_STATES",
+    "EPISODE_ENDED",
+    "OK",
+    "STATE_COMMANDS",
+    "ActingState",
     "Autoreset",
     "Outcome",
-    "OutcomeMaker",
+    "OutcomeBuilder",
     "Reset",
-    "Rest",
-    "Showing",
-    "WithStates",
+    "ResultWithStates",
+    "StepExtras",
 ]
 
-OF_STATES = frozenset(
+STATE_COMMANDS = frozenset(
     {
         "save_states",
-        "hand_over",
+        "copy_saved_states",
         "prepare_states",
         "load_states",
-        "forget_states",
-        "with_states",
+        "discard_states",
+        "run_and_save",
         "resume",
     }
 )
@@ -41,15 +41,8 @@ Reset = tuple[int, Any, Any]
 """One environment to reset: its place in the group, the seed and the options, or None."""
 
 
-class Showing(NamedTuple):
-    """What an environment's next action is chosen from.
-
-    Attributes:
-        leaves: its observation's, flattened.
-        info: its last info, which belongs to that observation.
-        pending: whether its episode has ended and it has not been reset.
-        arguments: what its pending reset is to be given.
-    """
+class ActingState(NamedTuple):
+    """What an environment's next action is chosen from."""
 
     leaves: Sequence[Any]
     info: dict[Any, Any]
@@ -71,18 +64,8 @@ class Autoreset(Enum):
 
 
 @dataclass
-class Rest:
-    """What one command left besides the group's arrays; everything in it is frozen.
-
-    Attributes:
-        layout: the columns of infos, if they have changed.
-        reset_layout: the same for the infos of the resets.
-        masks: where there are layouts, whether environments are asked for masks of actions.
-        infos: by place in the group, what does not fit the columns of an info.
-        reset_infos: the same for the infos of the resets.
-        observations: the lists of observations' leaves that are held as objects.
-        reset_observations: the same for the first observations of the next episodes.
-    """
+class StepExtras:
+    """What one command left besides the group's arrays; everything in it is frozen."""
 
     layout: ColumnLayout | None = None
     reset_layout: ColumnLayout | None = None
@@ -95,34 +78,23 @@ class Rest:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a command besides what is in the arrays.
-
-    Attributes:
-        ended: whether an episode ended, and the next one began in the same step.
-        rest: what does not fit the arrays, None if everything does.
-    """
+    """What came of a command besides what is in the arrays."""
 
     ended: bool = False
-    rest: Rest | None = None
+    rest: StepExtras | None = None
 
 
 @dataclass(frozen=True)
-class WithStates:
-    """What came of a command, and the states that it left.
-
-    Attributes:
-        result: what came of it.
-        states: of all environments of the group, as they are saved.
-        cost: seconds that saving took.
-    """
+class ResultWithStates:
+    """What came of a command, and the states that it left."""
 
     result: Any
     states: Any
     cost: float
 
 
-DONE = Outcome()
-ENDED = Outcome(ended=True)
+OK = Outcome()
+EPISODE_ENDED = Outcome(ended=True)
 
 
 class _Writer(Protocol):
@@ -132,16 +104,8 @@ class _Writer(Protocol):
     rest: dict[int, Any]
 
 
-class OutcomeMaker:
-    """Makes outcomes of what writers of infos have left, and tells of new columns once.
-
-    Args:
-        infos: writes the infos.
-        reset_infos: writes those of the resets.
-        watched: the environments that are asked for masks of actions.
-        observations: the lists of observations' leaves that are held as objects.
-        reset_observations: the same for the first observations of the next episodes.
-    """
+class OutcomeBuilder:
+    """Makes outcomes of what writers of infos have left, and tells of new columns once."""
 
     def __init__(
         self,
@@ -156,33 +120,37 @@ class OutcomeMaker:
         self._watched = watched
         self._observations = observations
         self._reset_observations = reset_observations
-        self._known = self._told = 0
+        self._version_at_begin = self._reported_version = 0
 
     def begin(self) -> None:
         """Begins a command: what the last one left has been told."""
-        self._infos.rest, self._reset_infos.rest, self._known = {}, {}, self._told
+        self._infos.rest, self._reset_infos.rest, self._version_at_begin = (
+            {},
+            {},
+            self._reported_version,
+        )
 
-    def forget(self) -> None:
+    def resend_columns(self) -> None:
         """Tells of all columns again with the next command, to whom did not hear of them."""
-        self._told = -1
+        self._reported_version = -1
 
     def outcome(self, ended: bool) -> Outcome:
-        """What came of the command; the same again, until the next one begins.
-
-        Args:
-            ended: whether an episode ended, and the next one began in the same step.
-        """
+        """What came of the command; the same again, until the next one begins."""
         infos, resets = self._infos, self._reset_infos
-        changes = infos.table.changes + resets.table.changes
-        if changes == self._known and not (infos.rest or resets.rest or self._observations):
-            return ENDED if ended else DONE
-        rest = Rest(infos=infos.rest, reset_infos=resets.rest)
+        version = infos.table.version + resets.table.version
+        if version == self._version_at_begin and not (
+            infos.rest or resets.rest or self._observations
+        ):
+            return EPISODE_ENDED if ended else OK
+        rest = StepExtras(infos=infos.rest, reset_infos=resets.rest)
         rest.observations = [list(values) for values in self._observations]
         if ended:
             rest.reset_observations = [list(values) for values in self._reset_observations]
-        if changes != self._known:
+        if version != self._version_at_begin:
             rest.layout, rest.reset_layout = infos.table.layout, resets.table.layout
             rest.masks = bool(self._watched)
         outcome = Outcome(ended, rest)
-        self._told = changes  # no call comes after, so no interrupt before it has been told
+        self._reported_version = (
+            version  # no call comes after, so no interrupt before it has been told
+        )
         return outcome

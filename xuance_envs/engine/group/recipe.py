@@ -13,14 +13,7 @@ __all__ = ["Recipe"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What environments are made from, and when they are reset.
-
-    Attributes:
-        env_fns: makes an environment each.
-        keywords: keyword arguments for each function.
-        first: the index in the vector environment of the first one.
-        autoreset: when an environment whose episode ended is reset.
-    """
+    """What environments are made from, and when they are reset."""
 
     env_fns: Sequence[Callable[..., Any]]
     keywords: Sequence[Mapping[str, Any]]

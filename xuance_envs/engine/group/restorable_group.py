@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from xuance_envs._override import override
 from xuance_envs.engine.data.info_batch import InfoColumns
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.env_group import EnvGroup
-from xuance_envs.engine.group.outcome import OF_STATES, Autoreset, Outcome, Showing
-from xuance_envs.engine.group.single_env import ResetInstead
+from xuance_envs.engine.group.outcome import STATE_COMMANDS, ActingState, Autoreset, Outcome
+from xuance_envs.engine.group.single_env import ResetOnStep
 
 if TYPE_CHECKING:
-    from xuance_envs.engine.group.states import GroupStates
+    from xuance_envs.engine.group.group_states import GroupStates
 
 __all__ = ["RestorableGroup"]
 
@@ -27,16 +28,16 @@ class RestorableGroup(EnvGroup):
     The arguments are those of :class:`~xuance_envs.engine.group.env_group.EnvGroup`.
     """
 
+    @override
     def attach(self, arrays: StepArrays) -> None:
-        """See :class:`~xuance_envs.engine.group.env_group.EnvGroup`."""
         super().attach(arrays)
         self._columns = InfoColumns(arrays.infos, 1), InfoColumns(arrays.reset_infos, 1)
-        self._laid_out = [-1, -1]  # the changes that these columns have heard of
+        self._layout_versions = [-1, -1]  # the changes that these columns have heard of
         self._group_of = np.zeros(len(self.envs), np.intp)
 
-    def showing(self, i: int) -> Showing:
+    def acting_state(self, i: int) -> ActingState:
         """What an environment's next action is chosen from."""
-        after_reset, rest = self._whereabouts(i)
+        after_reset, rest = self._acting_source(i)
         rests = {} if rest is None else {i: (self._thaw, rest)}
         leaves = [
             (None if part[i] is None else self._thaw(part[i]))
@@ -44,15 +45,15 @@ class RestorableGroup(EnvGroup):
             else part[i].copy()
             for part in (self._reset_observations if after_reset else self._observations).parts
         ]
-        stepped = self._stepped[i]
-        return Showing(
+        stepped = self._step_targets[i]
+        return ActingState(
             leaves,
-            self._read(after_reset).batch(self._group_of, rests, np.array([i])).build(0, i),
+            self._info_columns(after_reset).batch(self._group_of, rests, np.array([i])).build(0, i),
             bool(self._pending[i]),
-            stepped.arguments if type(stepped) is ResetInstead else {},
+            stepped.arguments if type(stepped) is ResetOnStep else {},
         )
 
-    def can_show(self, leaves: Sequence[Any]) -> bool:
+    def fits_observation_space(self, leaves: Sequence[Any]) -> bool:
         """Whether these may be an observation's."""
         parts = self._observations.parts
         return len(leaves) == len(parts) and all(
@@ -61,23 +62,23 @@ class RestorableGroup(EnvGroup):
             for part, leaf in zip(parts, leaves, strict=True)
         )
 
-    def show(self, showings: Mapping[int, Showing]) -> Outcome:
+    def set_acting_states(self, acting_states: Mapping[int, ActingState]) -> Outcome:
         """Has environments that were given other states show what belongs to these."""
-        self._begin_with(showings)
-        for i, showing in showings.items():
-            for part, leaf in zip(self._observations.parts, showing.leaves, strict=True):
+        self._begin_for(acting_states)
+        for i, acting_state in acting_states.items():
+            for part, leaf in zip(self._observations.parts, acting_state.leaves, strict=True):
                 is_object = isinstance(part, list) and leaf is not None
                 part[i] = self._freeze(leaf) if is_object else leaf
-            self._infos.write(i, showing.info)
-            self._returned[i] = showing
-            self._pending[i] = showing.pending
-            self._stepped[i] = self.envs[i]
-            if showing.pending and self._autoreset is Autoreset.NEXT_STEP:
-                self._reset_in_next_step(i, showing.arguments)
-        self._note_masks(list(showings))
+            self._infos.write(i, acting_state.info)
+            self._reset_results[i] = acting_state
+            self._pending[i] = acting_state.pending
+            self._step_targets[i] = self.envs[i]
+            if acting_state.pending and self._autoreset is Autoreset.NEXT_STEP:
+                self._reset_in_next_step(i, acting_state.arguments)
+        self._update_masks(list(acting_states))
         return self.outcome()
 
-    def step_with(self, actions: Sequence[NDArray[Any]]) -> Outcome:
+    def step_with_actions(self, actions: Sequence[NDArray[Any]]) -> Outcome:
         """Steps with these actions' leaves in place of those in the arrays, which stay there."""
         kept = [part.copy() for part in self._actions.parts]
         try:
@@ -88,36 +89,36 @@ class RestorableGroup(EnvGroup):
             for part, leaf in zip(self._actions.parts, kept, strict=True):
                 part[...] = leaf
 
-    def tell_of_columns(self) -> None:
+    def resend_columns_next(self) -> None:
         """Tells of all columns with the next command: nobody has heard of them yet."""
-        self._outcomes.forget()
+        self._outcomes.resend_columns()
 
-    def note_in_infos(self, key: str) -> None:
+    def flag_in_infos(self, key: str) -> None:
         """Adds a key, whose value is True, to the infos of what was done last."""
         rests = {i: (self._thaw, rest) for i, rest in self._infos.rest.items()}
-        batch = self._read(False).batch(self._group_of, rests)
+        batch = self._info_columns(False).batch(self._group_of, rests)
         for i in range(len(self.envs)):
             self._infos.write(i, {**batch.build(i, i), key: True})
 
-    def _read(self, of_resets: bool) -> InfoColumns:
+    def _info_columns(self, for_resets: bool) -> InfoColumns:
         """The columns of infos as they are now, for reading."""
-        table = (self._reset_infos if of_resets else self._infos).table
-        columns = self._columns[of_resets]
-        if self._laid_out[of_resets] != table.changes:
+        table = (self._reset_infos if for_resets else self._infos).table
+        columns = self._columns[for_resets]
+        if self._layout_versions[for_resets] != table.version:
             columns.set_layout(0, table.layout)
-            self._laid_out[of_resets] = table.changes
+            self._layout_versions[for_resets] = table.version
         return columns
 
     def command(self, name: str) -> Callable[..., Any]:
         """What does a command: a method of its own, or of what saves and loads."""
-        method: Callable[..., Any] = getattr(self.states if name in OF_STATES else self, name)
+        method: Callable[..., Any] = getattr(self.states if name in STATE_COMMANDS else self, name)
         return method
 
     @cached_property
     def states(self) -> GroupStates:
         """Saves and loads the environments."""
         # Here, because every worker imports this module, and few save anything.
-        from xuance_envs.engine.group.states import GroupStates
+        from xuance_envs.engine.group.group_states import GroupStates
 
         return GroupStates(self, self._first, self._autoreset)
 

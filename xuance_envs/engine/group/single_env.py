@@ -16,16 +16,16 @@ from xuance_envs.engine.data.space_layout import BadValueError, describe, fit
 
 __all__ = [
     "EnvDescription",
-    "ResetInstead",
-    "attribute_of",
+    "ResetOnStep",
     "check_distinct",
-    "checked_env",
+    "check_env_api",
     "close",
     "common_description",
-    "owner_of",
+    "find_layer",
+    "find_setattr_layer",
+    "get_attribute",
     "render",
-    "scalar_of",
-    "setting_owner_of",
+    "to_scalar",
 ]
 
 
@@ -42,16 +42,16 @@ class EnvDescription:
     @classmethod
     def of(cls, env: Any) -> EnvDescription:
         """Describes an environment."""
-        metadata = getattr(owner_of(env, "metadata"), "metadata", None) or {}
+        metadata = getattr(find_layer(env, "metadata"), "metadata", None) or {}
         return cls(
             env.observation_space,
             env.action_space,
-            {k: v for k, v in metadata.items() if _can_travel(v)},
-            getattr(owner_of(env, "render_mode"), "render_mode", None),
+            {k: v for k, v in metadata.items() if _is_picklable(v)},
+            getattr(find_layer(env, "render_mode"), "render_mode", None),
             _step_limit(env),
         )
 
-    def differs_in(self, other: Any) -> str | None:
+    def differing_space(self, other: Any) -> str | None:
         """The name of the first space that another environment has otherwise, if there is one."""
         for name in ("observation_space", "action_space"):
             if getattr(self, name) != getattr(other, name):
@@ -60,17 +60,10 @@ class EnvDescription:
 
 
 def common_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
-    """The description of environment 0, if the others' spaces are the same.
-
-    Args:
-        described: the index and the description of some environments, environment 0 first.
-
-    Raises:
-        RuntimeError: one has another space.
-    """
+    """The description of environment 0, if the others' spaces are the same."""
     (_, first), *others = described
     for index, other in others:
-        if (name := first.differs_in(other)) is not None:
+        if (name := first.differing_space(other)) is not None:
             raise RuntimeError(
                 f"environment {index} has another {name} than environment 0: "
                 f"expected {getattr(first, name)}, got {getattr(other, name)}"
@@ -78,13 +71,8 @@ def common_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDe
     return first
 
 
-class ResetInstead:
-    """What is stepped in place of an environment, for one step that resets it.
-
-    Args:
-        reset: resets it; returns the observation and the info.
-        arguments: what it gives the environment's reset.
-    """
+class ResetOnStep:
+    """What is stepped in place of an environment, for one step that resets it."""
 
     def __init__(self, reset: Callable[[], tuple[Any, Any]], arguments: Mapping[str, Any]) -> None:
         self._reset = reset
@@ -96,7 +84,7 @@ class ResetInstead:
         return observation, 0.0, False, False, info
 
 
-def checked_env(env: Any) -> Any:
+def check_env_api(env: Any) -> Any:
     """The object, if it can be stepped as an environment."""
     for name in ("reset", "step"):
         if not callable(getattr(env, name, None)):
@@ -114,11 +102,11 @@ def checked_env(env: Any) -> Any:
 
 def _step_limit(env: Any) -> Any:
     """The outermost limit of an episode's steps that an environment or one that it wraps states."""
-    layers = list(_chain(env))
+    layers = list(_layers(env))
     for layer, inner in zip_longest(layers, layers[1:]):
         for name in ("max_episode_steps", "_max_episode_steps"):  # the latter is a TimeLimit's
             # A wrapper may give the attributes of what it wraps for its own.
-            if inner is None or _has(layer, name):
+            if inner is None or _has_itself(layer, name):
                 limit = getattr(layer, name, None)
                 if limit is not None:
                     return limit
@@ -133,15 +121,7 @@ def _specified_limit(layer: Any) -> Any:
 
 
 def check_distinct(envs: Sequence[Any], first: int) -> None:
-    """Raises unless environments are objects of their own.
-
-    Args:
-        envs: the environments.
-        first: the index in the vector environment of the first one.
-
-    Raises:
-        ValueError: two are the same.
-    """
+    """Raises unless environments are objects of their own."""
     seen: dict[int, int] = {}
     for i, env in enumerate(envs):
         if (twin := seen.setdefault(id(env), i)) != i:
@@ -151,17 +131,8 @@ def check_distinct(envs: Sequence[Any], first: int) -> None:
             )
 
 
-def scalar_of(name: str, value: Any, dtype: np.dtype[Any]) -> Any:
-    """One number that an environment returned, as Python has it.
-
-    Args:
-        name: what it is.
-        value: the number, or an array of one.
-        dtype: what it has to fit.
-
-    Raises:
-        BadValueError: it is none, or does not fit.
-    """
+def to_scalar(name: str, value: Any, dtype: np.dtype[Any]) -> Any:
+    """One number that an environment returned, as Python has it."""
     number = np.asarray(value)
     try:
         return fit(number.reshape(()) if number.size == 1 else number, dtype, ()).item()
@@ -169,7 +140,7 @@ def scalar_of(name: str, value: Any, dtype: np.dtype[Any]) -> Any:
         raise BadValueError(f"its {name}: {error}") from None
 
 
-def _can_travel(value: Any) -> bool:
+def _is_picklable(value: Any) -> bool:
     """Whether a value can be sent between processes: the same in every backend."""
     try:
         pickle.dumps(value)
@@ -178,7 +149,7 @@ def _can_travel(value: Any) -> bool:
     return True
 
 
-def _chain(env: Any) -> Iterator[Any]:
+def _layers(env: Any) -> Iterator[Any]:
     """The environment and those it wraps, outermost first."""
     seen = set()
     while id(env) not in seen:
@@ -190,7 +161,7 @@ def _chain(env: Any) -> Iterator[Any]:
         env = inner
 
 
-def _has(layer: Any, name: str) -> bool:
+def _has_itself(layer: Any, name: str) -> bool:
     """Whether a layer has an attribute itself, which its own getting may still deny."""
     # Not through `vars`, which on Python 3.11 would slow down every later use of the layer.
     if any(name in vars(kind) for kind in type(layer).__mro__):
@@ -202,26 +173,24 @@ def _has(layer: Any, name: str) -> bool:
     return True
 
 
-def owner_of(env: Any, name: str) -> Any:
+def find_layer(env: Any, name: str) -> Any:
     """The outermost of an environment and those it wraps that has the attribute, else None."""
-    return next((layer for layer in _chain(env) if _has(layer, name) or hasattr(layer, name)), None)
+    return next(
+        (layer for layer in _layers(env) if _has_itself(layer, name) or hasattr(layer, name)), None
+    )
 
 
-def setting_owner_of(env: Any, name: str) -> Any:
+def find_setattr_layer(env: Any, name: str) -> Any:
     """The layer to set an attribute on: the one that has it itself, else the innermost one.
 
     A wrapper that passes on what it has not is not the one.
     """
-    *layers, innermost = _chain(env)
-    return next((layer for layer in layers if _has(layer, name)), innermost)
+    *layers, innermost = _layers(env)
+    return next((layer for layer in layers if _has_itself(layer, name)), innermost)
 
 
-def attribute_of(layer: Any, name: str) -> Any:
-    """The attribute of a layer.
-
-    Raises:
-        Exception: what a property raised, also where the layer's ``__getattr__`` hides it.
-    """
+def get_attribute(layer: Any, name: str) -> Any:
+    """The attribute of a layer."""
     try:
         return getattr(layer, name)
     except AttributeError:
@@ -233,7 +202,7 @@ def attribute_of(layer: Any, name: str) -> Any:
 
 def close(env: Any) -> None:
     """Closes an environment, if it has a method for that."""
-    end = getattr(owner_of(env, "close"), "close", None)
+    end = getattr(find_layer(env, "close"), "close", None)
     if callable(end):
         end()
 

@@ -11,7 +11,7 @@ import os
 import signal
 from multiprocessing import process
 
-from xuance_envs.engine.process.guardian import stand_guard
+from xuance_envs.engine.process.guardian import become_guardian
 from xuance_envs.engine.process.settings import WorkerSettings
 
 __all__ = ["THREAD_VARIABLES", "start"]
@@ -32,7 +32,7 @@ _MPI_PREFIXES = ("OMPI_", "PMI_", "PMIX_")
 def start(settings: WorkerSettings) -> None:
     """Runs a worker in this process, which exists for nothing else, until it is told to end."""
     if settings.guarded:
-        stand_guard()
+        become_guardian()
     gc.freeze()  # what a fork brought along, with native code's objects, is not ours to collect
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which ends us
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -46,9 +46,9 @@ def start(settings: WorkerSettings) -> None:
     # An environment may start processes of its own, which multiprocessing denies to a daemon.
     process.current_process().daemon = False
 
-    from xuance_envs.engine.process.black_box import record
+    from xuance_envs.engine.process.worker_diagnostics import start_recording
 
-    recorder = record(settings.memory.fd, settings.index)  # of a failing import, too
+    recorder = start_recording(settings.memory.fd, settings.index)  # of a failing import, too
 
     from xuance_envs.engine.process import worker
 

@@ -7,7 +7,7 @@ worker is gone, by itself, by a signal, or because its caller was killed, the gu
 rest, and then itself in the way the worker did.
 
 Who ends a guarded worker signals the guardian, which passes it on: SIGTERM and SIGABRT as they are,
-and :data:`KILL` as SIGKILL. The guardian itself is never killed as long as it answers.
+and :data:`KILL_SIGNAL` as SIGKILL. The guardian itself is never killed as long as it answers.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-__all__ = ["AVAILABLE", "KILL", "descendants", "parents", "stand_guard"]
+__all__ = ["KILL_SIGNAL", "SUPPORTED", "become_guardian", "descendants", "parents"]
 
-AVAILABLE = sys.platform == "linux"
+SUPPORTED = sys.platform == "linux"
 """Whether this system has what it takes."""
 
-KILL = signal.SIGUSR1
+KILL_SIGNAL = signal.SIGUSR1
 """Has a guardian kill its worker, and all that came of it."""
 
 _SET_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
 
 
-def stand_guard() -> None:
+def become_guardian() -> None:
     """Makes this process a guardian; returns in its child, the worker, only."""
     import ctypes
 
     libc = ctypes.CDLL(None)
-    handed_on = (signal.SIGTERM, signal.SIGABRT, KILL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, handed_on)
+    forwarded = (signal.SIGTERM, signal.SIGABRT, KILL_SIGNAL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
     libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     guardian = os.getpid()
     worker = os.fork()
@@ -48,7 +48,7 @@ def stand_guard() -> None:
     libc.prctl(_SET_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != guardian:
         os._exit(1)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, handed_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, forwarded)
 
 
 def _guard(worker: int) -> None:
@@ -58,17 +58,17 @@ def _guard(worker: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
 
-    def hand_on(number: int, _: object) -> None:
+    def forward(number: int, _: object) -> None:
         with suppress(OSError):
             if number == signal.SIGABRT:  # only the report is wanted, not a file with its memory
                 resource.prlimit(worker, resource.RLIMIT_CORE, (0, 0))
-            os.kill(worker, signal.SIGKILL if number == KILL else number)
+            os.kill(worker, signal.SIGKILL if number == KILL_SIGNAL else number)
 
-    for number in (signal.SIGTERM, signal.SIGABRT, KILL):
-        signal.signal(number, hand_on)
+    for number in (signal.SIGTERM, signal.SIGABRT, KILL_SIGNAL):
+        signal.signal(number, forward)
     for number in (signal.SIGINT, signal.SIGHUP):  # these are for the caller, which ends us
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGABRT, KILL))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGABRT, KILL_SIGNAL))
     status = None
     while status is None:
         pid, ended = os.waitpid(-1, 0)

@@ -26,19 +26,7 @@ def _receive_fd(passed: Any) -> PassedFd:
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What a worker is given when it starts.
-
-    Attributes:
-        requests: read end of the pipe its requests come through.
-        replies: write end of the pipe its replies go to.
-        memory: the shared memory the step's arrays will be on.
-        reserved: bytes in front of that memory: the regions of all workers' black boxes.
-        index: which of these regions is this worker's.
-        threads: how many threads BLAS, OpenMP and the like may use in it; None leaves them be.
-        spin: how long it may spin while it waits for a request, in seconds.
-        guarded: whether all that its environments start ends with it.
-        env_fns: what makes its environments, for a forked process, which needs no pickling.
-    """
+    """What a worker is given when it starts."""
 
     requests: PassedFd
     replies: PassedFd

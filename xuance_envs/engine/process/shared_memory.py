@@ -15,42 +15,34 @@ from pathlib import Path
 from xuance_envs.engine.cgroups import limits
 
 __all__ = [
-    "UNIT",
+    "ALIGNMENT",
+    "SharedBuffer",
     "SharedMemory",
-    "SharedPart",
     "available_memory",
-    "keep_from_forks",
-    "pack_parts",
-    "unpack_parts",
+    "make_private_in_forks",
+    "pack_buffers",
+    "unpack_buffers",
 ]
 
-UNIT = 1 << 16
+ALIGNMENT = 1 << 16
 """Bytes whose multiples are where parts begin: a multiple of any page's size."""
 
 _MAP_FIXED = 0x10
 
-_ARRAYS = (
+_ARRAYS_ERROR = (
     "the arrays shared with the workers need {:,} bytes of shared memory, {}. "
     "Fewer environments, or smaller observations, need less"
 )
 
 
 class SharedMemory:
-    """A file without a name, which may grow after other processes got its descriptor.
-
-    Args:
-        fd: the descriptor another process passed; None makes a new file.
-        reserved: bytes it begins with, a multiple of :data:`UNIT`.
-
-    Raises:
-        MemoryError: there is too little even for those.
-    """
+    """A file without a name, which may grow after other processes got its descriptor."""
 
     def __init__(self, fd: int | None = None, reserved: int = 0) -> None:
         self.fd = -1  # there is none to close, if there will be none
         self.fd = fd if fd is not None else _anonymous_file()
         self.reserved = reserved
-        self._sharers = 0
+        self._extra_users = 0
         self._sizes: dict[int, int] = {}  # of the parts, by where they begin
         self._free: set[int] = set()
         if fd is None:
@@ -63,30 +55,18 @@ class SharedMemory:
                     f"to be had: {error.strerror}"
                 ) from error
 
-    def extend(self, nbytes: int, told: str = _ARRAYS, unchecked: int = 0) -> int:
-        """Adds a part of a size, zeros, and reserves it, so that using it cannot fail.
-
-        Args:
-            nbytes: the size.
-            told: what an error says, with places for the size and the reason.
-            unchecked: so many bytes are taken without a look at what memory there is.
-
-        Returns:
-            Where it begins.
-
-        Raises:
-            MemoryError: there is not enough; says how much is needed.
-        """
+    def allocate(self, nbytes: int, error_template: str = _ARRAYS_ERROR, unchecked: int = 0) -> int:
+        """Adds a part of a size, zeros, and reserves it, so that using it cannot fail."""
         if fitting := [(self._sizes[at], at) for at in self._free if self._sizes[at] >= nbytes]:
             size, at = min(fitting)
             self._free.remove(at)
-            return self._cleared(at, size)
+            return self._zero(at, size)
         available = available_memory() if nbytes > unchecked else None
         if available is not None and nbytes > available:
-            raise MemoryError(told.format(nbytes, f"and {available:,} are available"))
+            raise MemoryError(error_template.format(nbytes, f"and {available:,} are available"))
         # Not the end of the file: an interrupt may have come before a part was noted.
         end = max([at + size for at, size in self._sizes.items()], default=self.reserved)
-        start = -(-end // UNIT) * UNIT
+        start = -(-end // ALIGNMENT) * ALIGNMENT
         new = start if self._sizes else 0  # what it began with has not been reserved before
         try:
             if hasattr(os, "posix_fallocate"):
@@ -95,15 +75,15 @@ class SharedMemory:
                 os.ftruncate(self.fd, start + nbytes)
         except OSError as error:
             reason = f"which are not to be had: {error.strerror}"
-            raise MemoryError(told.format(nbytes, reason)) from error
+            raise MemoryError(error_template.format(nbytes, reason)) from error
         self._sizes[start] = nbytes
         return start
 
-    def give_back(self, start: int) -> None:
+    def recycle(self, start: int) -> None:
         """Leaves a part that nobody uses any more to who wants one."""
         self._free.add(start)
 
-    def remove(self, start: int) -> None:
+    def free(self, start: int) -> None:
         """Gives a part back that nobody has mapped, to the system unless others came behind it."""
         if start not in self._sizes:
             return  # an interrupt came when it had gone
@@ -111,43 +91,37 @@ class SharedMemory:
             os.ftruncate(self.fd, start)
             del self._sizes[start]
         else:
-            self.give_back(start)
+            self.recycle(start)
 
-    def _cleared(self, start: int, nbytes: int) -> int:
-        for at in range(start, start + nbytes, UNIT):
-            os.pwrite(self.fd, bytes(min(UNIT, start + nbytes - at)), at)
+    def _zero(self, start: int, nbytes: int) -> int:
+        for at in range(start, start + nbytes, ALIGNMENT):
+            os.pwrite(self.fd, bytes(min(ALIGNMENT, start + nbytes - at)), at)
         return start
 
     def map(self, start: int, nbytes: int) -> mmap.mmap:
         """Maps a part; the map stays valid when the descriptor is closed."""
         return mmap.mmap(self.fd, nbytes, offset=start)
 
-    def share(self) -> None:
+    def add_user(self) -> None:
         """Takes note of one more that uses it, and closes it in turn."""
-        self._sharers += 1
+        self._extra_users += 1
 
     def __del__(self) -> None:
-        self._sharers = 0
+        self._extra_users = 0
         self.close()
 
     def close(self) -> None:
         """Closes the descriptor, unless others share it."""
-        if self._sharers:
-            self._sharers -= 1
+        if self._extra_users:
+            self._extra_users -= 1
         elif self.fd >= 0:
             fd, self.fd = self.fd, -1
             os.close(fd)
 
 
 @dataclass(frozen=True)
-class SharedPart:
-    """Bytes in the memory that processes share.
-
-    Attributes:
-        fd: its descriptor in this process.
-        start: where they begin.
-        nbytes: how many.
-    """
+class SharedBuffer:
+    """Bytes in the memory that processes share."""
 
     fd: int
     start: int
@@ -172,24 +146,18 @@ class SharedPart:
 _PART = struct.Struct("<qq")
 
 
-def pack_parts(parts: Iterable[SharedPart]) -> bytes:
+def pack_buffers(parts: Iterable[SharedBuffer]) -> bytes:
     """Where parts are, for another process that has the memory."""
     return b"".join(_PART.pack(part.start, part.nbytes) for part in parts)
 
 
-def unpack_parts(fd: int, packed: bytes) -> list[SharedPart]:
+def unpack_buffers(fd: int, packed: bytes) -> list[SharedBuffer]:
     """The parts, given this process's descriptor of the memory."""
-    return [SharedPart(fd, start, nbytes) for start, nbytes in _PART.iter_unpack(packed)]
+    return [SharedBuffer(fd, start, nbytes) for start, nbytes in _PART.iter_unpack(packed)]
 
 
-def keep_from_forks(memory: mmap.mmap, fd: int, offset: int) -> None:
-    """Lets a process that is forked from this one write to a copy of a map, and not to the map.
-
-    Args:
-        memory: the map.
-        fd: the descriptor of what is mapped, which has to stay open.
-        offset: where in it the map begins.
-    """
+def make_private_in_forks(memory: mmap.mmap, fd: int, offset: int) -> None:
+    """Lets a process that is forked from this one write to a copy of a map, and not to the map."""
     private = ctypes.CDLL(None).mmap
     private.restype = ctypes.c_void_p
     private.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -197,11 +165,11 @@ def keep_from_forks(memory: mmap.mmap, fd: int, offset: int) -> None:
     how = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
     shared = [weakref.ref(memory)]
 
-    def take_a_copy() -> None:
+    def remap_private() -> None:
         if shared and shared.pop()() is not None:  # else its place is somebody else's
             private(*where, *how, fd, offset)
 
-    os.register_at_fork(after_in_child=take_a_copy)
+    os.register_at_fork(after_in_child=remap_private)
 
 
 def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
@@ -250,11 +218,11 @@ def _anonymous_file() -> int:
         fd = os.memfd_create("xuance_envs")
     except (AttributeError, OSError):  # not Linux, or not let
         with tempfile.TemporaryFile() as file:
-            return _moved(os.dup(file.fileno()))
-    return _moved(fd)
+            return _above_stdio(os.dup(file.fileno()))
+    return _above_stdio(fd)
 
 
-def _moved(fd: int) -> int:
+def _above_stdio(fd: int) -> int:
     if fd > 2:
         return fd
     import fcntl  # which not every system has, that this module is imported on

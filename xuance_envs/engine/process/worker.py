@@ -19,17 +19,17 @@ import numpy as np
 
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.host import GroupHost
-from xuance_envs.engine.group.recorder import Recorder
-from xuance_envs.engine.group.requests import Reply, Request
-from xuance_envs.engine.process.black_box import recorder_in
-from xuance_envs.engine.process.doorbell import Inbox, PeerGoneError, frame, write_all
+from xuance_envs.engine.group.progress_record import ProgressRecord
+from xuance_envs.engine.group.protocol import ReplyType, RequestType
+from xuance_envs.engine.process.channel import Inbox, PeerGoneError, frame, write_all
 from xuance_envs.engine.process.settings import WorkerSettings
 from xuance_envs.engine.process.shared_memory import (
+    SharedBuffer,
     SharedMemory,
-    SharedPart,
-    keep_from_forks,
-    unpack_parts,
+    make_private_in_forks,
+    unpack_buffers,
 )
+from xuance_envs.engine.process.worker_diagnostics import open_recorder
 
 __all__ = ["run"]
 
@@ -37,20 +37,15 @@ ORPHAN_GRACE = 1.0
 """Seconds a worker has to close its environments by itself after its caller ended."""
 
 
-def run(settings: WorkerSettings, recorder: Recorder) -> None:
-    """Serves requests until the caller says so, or is gone.
-
-    Args:
-        settings: as given when the process started.
-        recorder: where to keep records of it.
-    """
+def run(settings: WorkerSettings, recorder: ProgressRecord) -> None:
+    """Serves requests until the caller says so, or is gone."""
     random.seed()  # a forked process would otherwise draw what its twins draw
     np.random.seed()
-    _let_forks_use_all_cpus()
-    _keep_pipes_from_forks(settings.requests.fd, settings.replies.fd)
+    _unpin_forks()
+    _detach_pipes_in_forks(settings.requests.fd, settings.replies.fd)
     inbox = Inbox(settings.requests.fd, spin=settings.spin)
-    threading.Thread(target=_outlive_no_caller, args=(inbox.fd,), daemon=True).start()
-    _outlive_no_caller_in_native_code()
+    threading.Thread(target=_exit_after_main, args=(inbox.fd,), daemon=True).start()
+    _exit_after_main_natively()
     worker = Worker(settings, recorder)
     try:
         worker.serve(inbox, settings.replies.fd)
@@ -60,46 +55,37 @@ def run(settings: WorkerSettings, recorder: Recorder) -> None:
         worker.close()
 
 
-_FOR_GROUP = frozenset({Request.STEP, Request.CALL})
+_GROUP_REQUESTS = frozenset({RequestType.STEP, RequestType.CALL})
 
 
 class Worker:
-    """A pipe around one group of environments, or around several that are asked in turn.
+    """A pipe around one group of environments, or around several that are asked in turn."""
 
-    Args:
-        settings: as given when the process started.
-        recorder: where the group keeps its records.
-    """
-
-    def __init__(self, settings: WorkerSettings, recorder: Recorder) -> None:
+    def __init__(self, settings: WorkerSettings, recorder: ProgressRecord) -> None:
         self._settings = settings
         self._memory = SharedMemory(settings.memory.fd, settings.reserved)
         first = GroupHost(self._arrays, settings.threads, recorder, settings.env_fns or ())
         self._hosts = {settings.index: first}
 
     def serve(self, requests: Inbox, replies: int) -> None:
-        """Answers each request with one reply, until one says to close.
-
-        Raises:
-            PeerGoneError: the caller is gone.
-        """
+        """Answers each request with one reply, until one says to close."""
         group = self._settings.index
         host = self._hosts[group]
-        lent: Sequence[SharedPart] = ()
+        buffers: Sequence[SharedBuffer] = ()
         while True:
             code, payload = requests.receive()
             requests.clear()
-            if code in _FOR_GROUP:
-                write_all(replies, frame(*host.answer(code, payload, lent)))
-                lent = ()
-            elif code == Request.LENT:
-                lent = unpack_parts(self._memory.fd, payload)
-            elif code == Request.GROUP:
+            if code in _GROUP_REQUESTS:
+                write_all(replies, frame(*host.answer(code, payload, buffers)))
+                buffers = ()
+            elif code == RequestType.BUFFERS:
+                buffers = unpack_buffers(self._memory.fd, payload)
+            elif code == RequestType.GROUP:
                 group = int(payload)
-                host = self._hosted(group)
-            elif code == Request.LEAVE:
+                host = self._host_for(group)
+            elif code == RequestType.LEAVE:
                 self._hosts.pop(group).close()
-                write_all(replies, frame(Reply.DONE))
+                write_all(replies, frame(ReplyType.OK))
             else:
                 return
 
@@ -108,11 +94,11 @@ class Worker:
         for host in self._hosts.values():
             host.close()
 
-    def _hosted(self, group: int) -> GroupHost:
+    def _host_for(self, group: int) -> GroupHost:
         """A group; a new one keeps its records in its own part of the memory."""
         host = self._hosts.get(group)
         if host is None:
-            recorder = recorder_in(self._memory.fd, group)
+            recorder = open_recorder(self._memory.fd, group)
             host = self._hosts[group] = GroupHost(self._arrays, self._settings.threads, recorder)
         return host
 
@@ -121,30 +107,30 @@ class Worker:
     ) -> StepArrays:
         """A group's slice of the arrays, whose memory has its size by now."""
         memory = self._memory.map(start, StepArrays.nbytes(*spaces, num_envs, info_bytes))
-        keep_from_forks(memory, self._memory.fd, start)
+        make_private_in_forks(memory, self._memory.fd, start)
         return StepArrays.allocate(*spaces, num_envs, memory, info_bytes).slice(lo, hi)
 
 
-def _let_forks_use_all_cpus() -> None:
+def _unpin_forks() -> None:
     """Keeps the one CPU this process may be given from those that its environments fork."""
     if hasattr(os, "sched_getaffinity"):
         cpus = os.sched_getaffinity(0)
         os.register_at_fork(after_in_child=lambda: os.sched_setaffinity(0, cpus))
 
 
-def _keep_pipes_from_forks(requests: int, replies: int) -> None:
+def _detach_pipes_in_forks(requests: int, replies: int) -> None:
     """Keeps a process that an environment forks from answering in the place of this one."""
 
-    def let_go() -> None:
+    def redirect_pipes() -> None:
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (requests, replies):
             os.dup2(null, fd, inheritable=False)
         os.close(null)
 
-    os.register_at_fork(after_in_child=let_go)
+    os.register_at_fork(after_in_child=redirect_pipes)
 
 
-def _outlive_no_caller(requests: int) -> None:
+def _exit_after_main(requests: int) -> None:
     """Ends this process a moment after the caller has, whatever its main thread is doing."""
     poll = select.poll()
     poll.register(requests, 0)  # no data, only the end of the pipe
@@ -154,7 +140,7 @@ def _outlive_no_caller(requests: int) -> None:
     os._exit(1)
 
 
-def _outlive_no_caller_in_native_code() -> None:
+def _exit_after_main_natively() -> None:
     """The same for a main thread that never lets go of the interpreter, so that no other runs.
 
     The kernel signals the end of a pipe from the caller. The signal's handler is C's own ``alarm``,

@@ -19,100 +19,71 @@ from typing import Any
 
 from xuance_envs.engine.library_threads import limited_in_fork
 from xuance_envs.engine.process import bootstrap, guardian
-from xuance_envs.engine.process.black_box import BlackBox
-from xuance_envs.engine.process.doorbell import Channel
+from xuance_envs.engine.process.channel import Channel
 from xuance_envs.engine.process.settings import PassedFd, WorkerSettings
 from xuance_envs.engine.process.shared_memory import SharedMemory
-from xuance_envs.engine.process.start import (
+from xuance_envs.engine.process.spawning import (
     blocked_sigint,
     deferred_interrupt,
     hidden_main,
+    make_two_pipes,
     pidfd_of,
-    room_for_descriptors,
-    two_pipes,
+    reserved_descriptors,
 )
+from xuance_envs.engine.process.worker_diagnostics import WorkerDiagnostics
 
-__all__ = ["FORCE", "StartSettings", "WorkerProcess", "start_worker"]
+__all__ = ["KILL_TIMEOUT", "StartSettings", "WorkerProcess", "start_worker"]
 
-FORCE = 1.0
+KILL_TIMEOUT = 1.0
 """Seconds between asking a process to end, the hard way, and killing it."""
 
 # Also held while descriptors come and go; a collected vector environment lets go of some at any
 # moment, hence reentrant.
-_changing = threading.RLock()
+_fd_lock = threading.RLock()
 
 # The callers' ends of all workers' pipes, and the workers.
-_own_fds: set[int] = set()
-_own_processes: weakref.WeakSet[Any] = weakref.WeakSet()
+_tracked_fds: set[int] = set()
+_tracked_processes: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def _disown() -> None:
+def _drop_workers_after_fork() -> None:
     """Makes a forked process one that has no workers.
 
     It inherits the callers' ends of their pipes, and as long as it held them, nobody would
     notice the end of this process. And multiprocessing would end the workers when it exits, unless
     they are taken out of a set for which it has no public name.
     """
-    global _changing
-    _changing = threading.RLock()
-    for fd in _own_fds:
+    global _fd_lock
+    _fd_lock = threading.RLock()
+    for fd in _tracked_fds:
         with suppress(OSError):
             os.close(fd)
-    _own_fds.clear()
-    for worker in list(_own_processes):
+    _tracked_fds.clear()
+    for worker in list(_tracked_processes):
         process._children.discard(worker)  # type: ignore[attr-defined]
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_disown)
+    os.register_at_fork(after_in_child=_drop_workers_after_fork)
 
 
 @dataclass(frozen=True)
 class StartSettings:
-    """How the worker processes of one vector environment start.
-
-    Attributes:
-        context: what starts them.
-        memory: the memory the step's arrays will be on.
-        threads: how many threads numeric libraries may use in them; None leaves them be.
-        spin: how long each may spin while it waits for a request, in seconds.
-        own_spin: how long this process may spin while it waits for a reply.
-        timeout: how long each may take to answer, in seconds; None for ever.
-        start_timeout: how long each may take to make its environments, likewise.
-        guarded: whether all that their environments start ends with them, where the system can.
-        all_late: whether this process asks for the first reply, too, when it has mostly come.
-    """
+    """How the worker processes of one vector environment start."""
 
     context: BaseContext
     memory: SharedMemory
     threads: int | None
     spin: float
-    own_spin: float
+    main_spin: float
     timeout: float | None
     start_timeout: float | None
     guarded: bool = False
-    all_late: bool = False
+    expect_first_ready: bool = False
 
 
 class WorkerProcess:
-    """The process of a worker, and the pipes to it.
-
-    Args:
-        settings: how to start it.
-        index: which worker of the vector environment it is.
-        name: what the system shows it as.
-        env_fns: what makes its environments, if it can inherit them.
-
-    Attributes:
-        process: as multiprocessing has it.
-        pid (int): its id.
-        channel (Channel): the caller's side of the pipes.
-        black_box (BlackBox): what it says about itself.
-        peer (int): a descriptor that turns readable when it ends.
-        index (int): which worker of the vector environment it is.
-        groups (int): how many groups it has that have not left it.
-        failed (bool): whether it ended by itself or hung, and its caller has been told so.
-    """
+    """The process of a worker, and the pipes to it."""
 
     def __init__(
         self,
@@ -123,12 +94,12 @@ class WorkerProcess:
     ) -> None:
         self.failed = False
         self.index = index
-        self.groups = 1
+        self.num_groups = 1
         self._released = False
-        self._guarded = settings.guarded and guardian.AVAILABLE
-        self.black_box = BlackBox(settings.memory.fd, index)
-        self.black_box.clear()
-        (their_requests, requests), (replies, their_replies) = two_pipes()
+        self._guarded = settings.guarded and guardian.SUPPORTED
+        self.diagnostics = WorkerDiagnostics(settings.memory.fd, index)
+        self.diagnostics.clear()
+        (their_requests, requests), (replies, their_replies) = make_two_pipes()
         own_fds = {requests, replies}
         try:
             worker_settings = WorkerSettings(
@@ -148,15 +119,15 @@ class WorkerProcess:
                 name=name,
                 daemon=True,
             )
-            with _changing:
-                _own_fds.update(own_fds)
+            with _fd_lock:
+                _tracked_fds.update(own_fds)
                 self._start(settings)
                 self._pidfd = pidfd_of(self.process.pid)
                 if self._pidfd is not None:
                     own_fds.add(self._pidfd)
-                    _own_fds.add(self._pidfd)
+                    _tracked_fds.add(self._pidfd)
         except BaseException:
-            _forget(own_fds)
+            _untrack_fds(own_fds)
             for fd in own_fds:
                 os.close(fd)
             raise
@@ -167,21 +138,21 @@ class WorkerProcess:
         self._owner = os.getpid()
         # The process's end shows on the pidfd at once, on a pipe only when nobody else holds it.
         self.peer: int = self.process.sentinel if self._pidfd is None else self._pidfd
-        late = index > 0 or settings.all_late
-        self.channel = Channel(requests, replies, self.peer, settings.own_spin, late)
-        self._own_fds = own_fds
+        expect_ready = index > 0 or settings.expect_first_ready
+        self.channel = Channel(requests, replies, self.peer, settings.main_spin, expect_ready)
+        self._tracked_fds = own_fds
 
     def _start(self, settings: StartSettings) -> None:
         forked = settings.context.get_start_method() == "fork"
         with limited_in_fork(settings.threads) if forked else hidden_main():
             self.process.start()
-        _own_processes.add(self.process)
+        _tracked_processes.add(self.process)
 
     def join(self) -> None:
         """Waits for the process, which has ended."""
         # Its children may hold open what join looks at first.
         if self.process.exitcode is None:
-            self.process.join(FORCE)
+            self.process.join(KILL_TIMEOUT)
 
     def abort(self) -> None:
         """Ends it in such a way that it says where it was."""
@@ -191,14 +162,14 @@ class WorkerProcess:
             # Only the report is wanted, not a file with all of its memory.
             resource.prlimit(self.pid, resource.RLIMIT_CORE, (0, 0))
             os.kill(self.pid, signal.SIGABRT)
-        self.process.join(FORCE)
+        self.process.join(KILL_TIMEOUT)
         self.kill()
 
     def kill(self) -> None:
         """Ends it at once, and with it what its environments started, where it is guarded."""
         if not self._released:  # then its number may be another one's
             with suppress(OSError):
-                os.kill(self.pid, guardian.KILL if self._guarded else signal.SIGKILL)
+                os.kill(self.pid, guardian.KILL_SIGNAL if self._guarded else signal.SIGKILL)
 
     @property
     def alive(self) -> bool:
@@ -216,8 +187,8 @@ class WorkerProcess:
         if self._released:
             return
         self._released = True
-        with _changing:
-            _forget(self._own_fds)
+        with _fd_lock:
+            _untrack_fds(self._tracked_fds)
             self.channel.close()
             if self._pidfd is not None:
                 os.close(self._pidfd)
@@ -226,7 +197,7 @@ class WorkerProcess:
                 self.process.close()
 
     @property
-    def owned(self) -> bool:
+    def is_owner(self) -> bool:
         """Whether this process started it; not so in a process forked since."""
         return self._owner == os.getpid()
 
@@ -238,30 +209,19 @@ def start_worker(
     env_fns: Sequence[Callable[..., Any]] | None,
     started: Callable[[WorkerProcess], None],
 ) -> None:
-    """Starts a worker process, and hands it over; no interrupt comes between the two.
-
-    Args:
-        settings: how to start it.
-        index: which worker of the vector environment it is.
-        name: what the system shows it as.
-        env_fns: what makes its environments, if it can inherit them.
-        started: what takes it.
-
-    Raises:
-        OSError: a limit on processes or descriptors was met.
-    """
+    """Starts a worker process, and hands it over; no interrupt comes between the two."""
     method = settings.context.get_start_method()
     with deferred_interrupt():
         if method != "fork":
             # Whatever these start would inherit the mask set below, or take it away again.
-            with _changing, hidden_main(), room_for_descriptors():
+            with _fd_lock, hidden_main(), reserved_descriptors():
                 if method == "forkserver":
                     forkserver.ensure_running()
                 resource_tracker.ensure_running()
-        with blocked_sigint(), room_for_descriptors():
+        with blocked_sigint(), reserved_descriptors():
             started(WorkerProcess(settings, index, name, env_fns))
 
 
-def _forget(fds: set[int]) -> None:
-    with _changing:
-        _own_fds.difference_update(fds)
+def _untrack_fds(fds: set[int]) -> None:
+    with _fd_lock:
+        _tracked_fds.difference_update(fds)

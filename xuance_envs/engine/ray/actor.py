@@ -13,36 +13,31 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from xuance_envs._override import override
 from xuance_envs.engine.data.info_columns import INFO_BYTES
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.engine.group.host import GroupHost
-from xuance_envs.engine.group.requests import Request
-from xuance_envs.engine.group.step_clock import NEWS_BYTES
-from xuance_envs.engine.process.black_box import REGION
-from xuance_envs.engine.ray.messages import Answer, Ask, asked, pack_answers, unpack_asks
-from xuance_envs.engine.ray.wire import NOTHING, ActorWire, Extents
+from xuance_envs.engine.group.protocol import RequestType
+from xuance_envs.engine.group.step_clock import TIMING_DELTA_BYTES
+from xuance_envs.engine.process.worker_diagnostics import REGION_BYTES
+from xuance_envs.engine.ray.messages import (
+    GroupReply,
+    GroupRequest,
+    num_requests,
+    pack_replies,
+    unpack_requests,
+)
+from xuance_envs.engine.ray.step_codec import NO_EXTENTS, ActorCodec, Extents
 from xuance_envs.engine.serialization import loads
 
-__all__ = ["NO_NEWS", "ActorPlan", "GroupActor", "GroupsActor", "HostedGroup"]
+__all__ = ["NO_TIMING", "ActorPlan", "BaseGroupActor", "HostedGroup", "SingleGroupActor"]
 
-NO_NEWS = bytes(NEWS_BYTES)
+NO_TIMING = bytes(TIMING_DELTA_BYTES)
 
 
 @dataclass(frozen=True)
 class ActorPlan:
-    """What an actor is for.
-
-    Attributes:
-        split: index of the first environment and index after the last, of each of its groups.
-        in_processes: whether each group has a process of its own.
-        threads: how many threads numeric libraries may use in each; None leaves them be.
-        timeout: seconds each process may take to answer; None for ever.
-        start_timeout: seconds each may take to make its environments, likewise.
-        restarts: whether a process that is lost is replaced, so that its end is no concern of
-            the others.
-        info_bytes: room for the arrays in each environment's info.
-        spaces: an observation and an action space, pickled, where they are known already.
-    """
+    """What an actor is for."""
 
     split: tuple[tuple[int, int], ...]
     in_processes: bool = False
@@ -66,104 +61,83 @@ class ActorPlan:
     @property
     def reserved(self) -> int:
         """Bytes of the memory that its processes share which come before the arrays."""
-        return len(self.split) * REGION
+        return len(self.split) * REGION_BYTES
 
 
 class HostedGroup(ABC):
-    """One group of an actor: asked for one thing at a time, and then for the answer.
-
-    Attributes:
-        asked: what it was last asked.
-        lock: held while it is asked and until it has answered.
-    """
+    """One group of an actor: asked for one thing at a time, and then for the answer."""
 
     def __init__(self) -> None:
-        self.asked: Ask | None = None
+        self.asked: GroupRequest | None = None
         self.lock = threading.Lock()
 
     @abstractmethod
-    def ask(self, ask: Ask, lent: Sequence[Any]) -> None:
-        """Starts what it is asked for.
-
-        Args:
-            ask: what.
-            lent: what it is lent.
-        """
+    def submit(self, group_request: GroupRequest, lent: Sequence[Any]) -> None:
+        """Starts what it is asked for."""
 
     @abstractmethod
-    def answer(self) -> Answer:
+    def answer(self) -> GroupReply:
         """Waits for the answer, and gives it as often as it is called."""
 
 
-class GroupsActor(ABC):
-    """Bytes around groups of environments.
-
-    Args:
-        plan: what it is for.
-    """
+class BaseGroupActor(ABC):
+    """Bytes around groups of environments."""
 
     def __init__(self, plan: ActorPlan) -> None:
         self._plan = plan
-        self._wire: ActorWire
+        self._codec: ActorCodec
         self._groups = self._start(plan)
         if plan.spaces is not None:
             self.attach(plan.spaces)
 
     def attach(self, spaces: bytes) -> None:
-        """Lays out the arrays; the groups are asked to attach themselves to them later.
-
-        Args:
-            spaces: an observation and an action space, pickled.
-
-        Raises:
-            MemoryError: there is too little memory for them.
-        """
-        self._wire = ActorWire(self._allocated(loads(spaces)), self._plan.split)
+        """Lays out the arrays; the groups are asked to attach themselves to them later."""
+        self._codec = ActorCodec(self._allocated(loads(spaces)), self._plan.split)
 
     @property
     def num_groups(self) -> int:
         """How many groups it has."""
         return len(self._groups)
 
-    def is_for_all(self, request: bytes) -> bool:
+    def addresses_all_groups(self, request: bytes) -> bool:
         """Whether a request is for all of its groups."""
-        return asked(request) == len(self._groups)
+        return num_requests(request) == len(self._groups)
 
     def answer(self, request: bytes, *states: bytes) -> bytes:
         """Has groups do what they are asked; the same request again is not executed again.
 
         So a caller that was interrupted may ask again. Several may be made at the same time.
-
-        Args:
-            request: what they are asked.
-            states: what some of them are lent.
         """
-        return b"".join(self.parts_of_answer(request, *states))
+        return b"".join(self.answer_buffers(request, *states))
 
-    def parts_of_answer(self, request: bytes, *states: bytes) -> list[Any]:
+    def answer_buffers(self, request: bytes, *states: bytes) -> list[Any]:
         """The same as the buffers that it consists of, the arrays among them."""
-        asks, start = unpack_asks(request)
-        groups = [self._groups[ask.group] for ask in asks]
+        requests, start = unpack_requests(request)
+        groups = [self._groups[group_request.group] for group_request in requests]
         with ExitStack() as stack:
             for group in groups:
                 stack.enter_context(group.lock)
-            lent = stack.enter_context(self._lent(states))
-            if stepping := [ask.group for ask in asks if ask.code == Request.STEP]:
-                self._wire.take_actions(request, start, stepping)
-            for group, ask in zip(groups, asks, strict=True):
-                if group.asked != ask:
-                    group.ask(ask, [lent[k] for k in ask.lent])
-                    group.asked = ask
+            lent = stack.enter_context(self._transferred(states))
+            if stepping := [
+                group_request.group
+                for group_request in requests
+                if group_request.code == RequestType.STEP
+            ]:
+                self._codec.load_actions(request, start, stepping)
+            for group, group_request in zip(groups, requests, strict=True):
+                if group.asked != group_request:
+                    group.submit(group_request, [lent[k] for k in group_request.lent])
+                    group.asked = group_request
             answers = [group.answer() for group in groups]
             extents = {
-                ask.group: answer.extents
-                for ask, answer in zip(asks, answers, strict=True)
+                group_request.group: answer.extents
+                for group_request, answer in zip(requests, answers, strict=True)
                 if answer.is_outcome
             }
-            return pack_answers(answers, self._wire.results(extents) if extents else ())
+            return pack_replies(answers, self._codec.results(extents) if extents else ())
 
     @contextmanager
-    def _lent(self, states: Sequence[bytes]) -> Iterator[Sequence[Any]]:
+    def _transferred(self, states: Sequence[bytes]) -> Iterator[Sequence[Any]]:
         """Brings its groups states; they may be at them until all have answered."""
         yield states
 
@@ -180,47 +154,49 @@ class GroupsActor(ABC):
         """Closes the environments."""
 
 
-class GroupActor(GroupsActor):
+class SingleGroupActor(BaseGroupActor):
     """An actor with one group, in its own process."""
 
     def _start(self, plan: ActorPlan) -> Sequence[HostedGroup]:
         self._host = GroupHost(lambda *_: self._arrays, plan.threads)
-        return [_GroupHere(self._host)]
+        return [_InlineGroup(self._host)]
 
     def _allocated(self, spaces: tuple[Any, Any]) -> StepArrays:
         plan = self._plan
         self._arrays = StepArrays.allocate(*spaces, plan.num_envs, info_bytes=plan.info_bytes)
         return self._arrays
 
+    @override
     def close(self) -> None:
-        """See :class:`GroupsActor`."""
         self._host.close()
 
 
-class _GroupHere(HostedGroup):
+class _InlineGroup(HostedGroup):
     """A group in this process, which works when it is asked for its answer."""
 
     def __init__(self, host: GroupHost) -> None:
         super().__init__()
         self._host = host
-        self._ask: Ask
-        self._lent: Sequence[Any] = ()
-        self._answer: Answer | None = None
+        self._request: GroupRequest
+        self._transferred: Sequence[Any] = ()
+        self._answer: GroupReply | None = None
 
-    def ask(self, ask: Ask, lent: Sequence[Any]) -> None:
-        """See :class:`HostedGroup`."""
-        self._ask, self._lent, self._answer = ask, lent, None
+    @override
+    def submit(self, group_request: GroupRequest, lent: Sequence[Any]) -> None:
+        self._request, self._transferred, self._answer = group_request, lent, None
 
-    def answer(self) -> Answer:
-        """See :class:`HostedGroup`."""
+    @override
+    def answer(self) -> GroupReply:
         if self._answer is None:
             # A step whose actions are objects, too, has them in a call.
-            request = Request.CALL if self._ask.payload else self._ask.code
-            code, payload = self._host.answer(request, self._ask.payload, self._lent)
-            self._lent = ()
-            answer = Answer(code, NOTHING, NO_NEWS, payload)
+            request = RequestType.CALL if self._request.payload else self._request.code
+            code, payload = self._host.answer(request, self._request.payload, self._transferred)
+            self._transferred = ()
+            answer = GroupReply(code, NO_EXTENTS, NO_TIMING, payload)
             if answer.is_outcome:
                 group = self._host.group
-                answer = answer._replace(extents=Extents(*group.extents), news=group.clock.news())
+                answer = answer._replace(
+                    extents=Extents(*group.extents), timing_delta=group.clock.timing_delta()
+                )
             self._answer = answer
         return self._answer

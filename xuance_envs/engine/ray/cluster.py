@@ -16,36 +16,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from xuance_envs.engine.ray.actor import ActorPlan, GroupActor
-from xuance_envs.engine.ray.machine import MachineActor
-from xuance_envs.engine.ray.serving import ServedActor
+from xuance_envs.engine.ray.actor import ActorPlan, SingleGroupActor
+from xuance_envs.engine.ray.connectable_actor import ConnectableActor
+from xuance_envs.engine.ray.multi_process_actor import MultiProcessActor
 
-__all__ = ["ActorOptions", "LostError", "RayCluster"]
+__all__ = ["ActorLostError", "ActorOptions", "RayCluster"]
 
 logger = logging.getLogger("xuance_envs")
 
-SETTLING = 2.0
+RELEASE_DELAY = 2.0
 """Seconds the CPUs of actors that have just ended may take to count as free again."""
 
-_changing = threading.RLock()
+_lock = threading.RLock()
 
 
-class LostError(Exception):
+class ActorLostError(Exception):
     """An actor is lost, or what it replied; says what Ray says of it."""
 
 
 @dataclass(frozen=True)
 class ActorOptions:
-    """What each actor takes of the cluster, and where.
-
-    Attributes:
-        num_cpus: CPUs.
-        resources: further resources, by name; ``"GPU"`` and ``"memory"``, too.
-        runtime_env: Ray's description of the code and variables it needs.
-        scheduling_strategy: Ray's, such as ``"SPREAD"``.
-        node: the id of the node it is to be on if that is there and has the room; None for what
-            the strategy says.
-    """
+    """What each actor takes of the cluster, and where."""
 
     num_cpus: float = 1.0
     resources: Mapping[str, float] = field(default_factory=dict)
@@ -63,12 +54,12 @@ class ActorOptions:
         """What one actor takes, by the names a cluster has for it."""
         return {"CPU": self.num_cpus, **self.resources}
 
-    def together(self, count: int, node: str | None) -> ActorOptions:
+    def for_workers(self, count: int, node: str | None) -> ActorOptions:
         """What an actor takes that is for so many, on a node if it is there and has the room."""
         return replace(
             self,
             num_cpus=count * self.num_cpus,
-            resources={name: _whole(count * value) for name, value in self.resources.items()},
+            resources={name: _round_up(count * value) for name, value in self.resources.items()},
             node=node,
         )
 
@@ -108,10 +99,10 @@ class ActorOptions:
         return NodeAffinitySchedulingStrategy(self.node, soft=True)
 
 
-class _Placed(ServedActor):
+class _RayMixin(ConnectableActor):
     """What an actor of Ray's tells of itself."""
 
-    def whereabouts(self) -> tuple[int, str]:
+    def location(self) -> tuple[int, str]:
         """Its process id, and the id of its node."""
         import ray
 
@@ -124,11 +115,11 @@ class _Placed(ServedActor):
         return self.listen_at(ray.util.get_node_ip_address())
 
 
-class ClusterActor(_Placed, GroupActor):
+class RaySingleGroupActor(_RayMixin, SingleGroupActor):
     """A group of environments in a Ray actor."""
 
 
-class ClusterMachine(_Placed, MachineActor):
+class RayMultiProcessActor(_RayMixin, MultiProcessActor):
     """Groups of environments in the processes of a Ray actor."""
 
 
@@ -136,20 +127,11 @@ class RayCluster:
     """A connection to Ray; the one this process has already, or else one made for it.
 
     One that is made is shared, and shut down when the last who holds it lets go of it.
-
-    Args:
-        address: where to connect to, as :func:`ray.init` takes it, if there is no connection.
-        runtime_env: for all actors of a connection that is made; only then may it name folders of
-            this machine.
-
-    Raises:
-        ImportError: Ray is not installed.
-        ConnectionError: there is no cluster at the address.
     """
 
     # Of the connection that was made here: which it is, what all of its actors need, and how many
     # hold it.
-    _made: tuple[str, str] | None = None
+    _shared: tuple[str, str] | None = None
     _runtime_env: Mapping[str, Any] | None = None
     _holders = 0
 
@@ -158,14 +140,14 @@ class RayCluster:
     ) -> None:
         self._ray: Any = _imported_ray()
         self._owner = os.getpid()
-        with _changing:
+        with _lock:
             if not self._ray.is_initialized():
                 self._start(address, runtime_env)
-                RayCluster._made, RayCluster._holders = self._connection(), 0
+                RayCluster._shared, RayCluster._holders = self._connection(), 0
                 RayCluster._runtime_env = runtime_env
-            self._mine = self._connection()
-            self._holds = self._mine == RayCluster._made
-            RayCluster._holders += self._holds
+            self._identity = self._connection()
+            self._is_holder = self._identity == RayCluster._shared
+            RayCluster._holders += self._is_holder
 
     def _start(self, address: str | None, runtime_env: Mapping[str, Any] | None) -> None:
         given: dict[str, Any] = {} if runtime_env is None else {"runtime_env": dict(runtime_env)}
@@ -182,15 +164,15 @@ class RayCluster:
 
     def release(self) -> None:
         """Lets go of the connection; again, it does nothing."""
-        with _changing:
-            if not self._holds:
+        with _lock:
+            if not self._is_holder:
                 return
-            self._holds = False
-            if self._mine != RayCluster._made:
+            self._is_holder = False
+            if self._identity != RayCluster._shared:
                 return  # it has been shut down since, and another one made
             RayCluster._holders -= 1
             if not RayCluster._holders and self.alive:
-                RayCluster._made = None
+                RayCluster._shared = None
                 self._ray.shutdown()
 
     @property
@@ -199,13 +181,13 @@ class RayCluster:
         return (
             self._owner == os.getpid()
             and self._ray.is_initialized()
-            and self._connection() == self._mine
+            and self._connection() == self._identity
         )
 
     # -- actors -----------------------------------------------------------------------
 
     @property
-    def obstacle(self) -> str | None:
+    def direct_connection_obstacle(self) -> str | None:
         """Why actors are not to be connected to, in words; None where they are."""
         if self._ray.util.client.ray.is_connected():
             return "this program is no part of the cluster (ray://)"
@@ -216,15 +198,15 @@ class RayCluster:
     def start_actor(self, options: ActorOptions, plan: ActorPlan) -> Any:
         """Starts an actor, and does not wait for it; returns its handle."""
         if not plan.in_processes:
-            return self.start(ClusterActor, options, plan)
+            return self.start(RaySingleGroupActor, options, plan)
         # Groups may be asked one by one, while there is a connection; and there is something else
         # to ask of them all.
-        return self.start(ClusterMachine, options, plan, max_concurrency=len(plan.split) + 3)
+        return self.start(RayMultiProcessActor, options, plan, max_concurrency=len(plan.split) + 3)
 
     def start(self, kind: type[Any], options: ActorOptions, plan: Any, **more: Any) -> Any:
         """The same for an actor of any class, which is made of its plan."""
         given = options.for_ray() | more
-        if self._holds and options.runtime_env == RayCluster._runtime_env:
+        if self._is_holder and options.runtime_env == RayCluster._runtime_env:
             given.pop("runtime_env", None)  # it is the whole connection's
         return self._ray.remote(kind).options(**given).remote(plan)
 
@@ -234,31 +216,17 @@ class RayCluster:
             self._ray.kill(handle, no_restart=True)
 
     def call(self, method: Any, *arguments: Any) -> Any:
-        """Calls an actor's method, and does not wait for it.
-
-        Returns:
-            What to :meth:`get` the reply by; None if there is no connection any more, which Ray
-            would make anew without being asked.
-        """
+        """Calls an actor's method, and does not wait for it."""
         return method.remote(*arguments) if self.alive else None
 
     def put(self, value: Any) -> Any:
-        """Brings a value to where several calls may have it from: once to each node.
-
-        Returns:
-            What stands for it among a call's arguments.
-        """
+        """Brings a value to where several calls may have it from: once to each node."""
         return self._ray.put(value) if self.alive else None
 
     def get(self, ref: Any, seconds: float | None) -> Any:
-        """What a call replied.
-
-        Raises:
-            TimeoutError: it did not in so many seconds.
-            LostError: the actor is lost, or may be, or the reply is.
-        """
+        """What a call replied."""
         if ref is None or not self._ray.is_initialized():
-            raise LostError("the connection to Ray has been shut down")
+            raise ActorLostError("the connection to Ray has been shut down")
         errors = self._ray.exceptions
         try:
             return self._ray.get(ref, timeout=seconds)
@@ -272,7 +240,7 @@ class RayCluster:
                 raise KeyboardInterrupt from None
             raise
         except errors.RayError as error:
-            raise LostError(str(error)) from None
+            raise ActorLostError(str(error)) from None
 
     def wait(self, refs: Sequence[Any], count: int, seconds: float | None) -> list[Any]:
         """Waits until so many calls have replied or failed, or the time is over; tells which have.
@@ -292,42 +260,42 @@ class RayCluster:
 
     # -- resources --------------------------------------------------------------------
 
-    def settle(self, options: ActorOptions) -> None:
+    def wait_until_idle(self, options: ActorOptions) -> None:
         """Waits until what has just ended counts as free, if anything is taken at all."""
-        total = _room(self._ray.cluster_resources(), options.counted)
-        deadline = time.monotonic() + SETTLING
-        while self._room_now(options) < total and time.monotonic() < deadline:
-            time.sleep(SETTLING / 20)
+        total = _capacity(self._ray.cluster_resources(), options.counted)
+        deadline = time.monotonic() + RELEASE_DELAY
+        while self._free_capacity(options) < total and time.monotonic() < deadline:
+            time.sleep(RELEASE_DELAY / 20)
 
     def free_workers(self, options: ActorOptions) -> int:
         """For how many actors there is room in the cluster now, at least 1.
 
         An actor without CPUs counts as one that takes a CPU.
         """
-        return max(1, self._room_now(options))
+        return max(1, self._free_capacity(options))
 
-    def _room_now(self, options: ActorOptions) -> int:
-        return _room(self._ray.available_resources(), options.counted)
+    def _free_capacity(self, options: ActorOptions) -> int:
+        return _capacity(self._ray.available_resources(), options.counted)
 
     def cpus(self) -> int:
         """How many CPUs the cluster has."""
         return int(self._ray.cluster_resources().get("CPU", 0))
 
-    def rooms(self, options: ActorOptions) -> dict[str, tuple[int, int]]:
+    def capacities(self, options: ActorOptions) -> dict[str, tuple[int, int]]:
         """For how many actors there is room on each node, by its id: now, and if it were idle."""
         from ray._private import state
 
         # Where the connection is one to a proxy, nodes can only be asked what they have.
         free = {} if self._ray.util.client.ray.is_connected() else _free_of(state)
-        rooms = {}
+        capacities = {}
         for node in self._ray.nodes():
             if node["Alive"]:
-                total = _room(node["Resources"], options.counted)
-                now = _room(free.get(node["NodeID"], node["Resources"]), options.counted)
-                rooms[node["NodeID"]] = (now, total)
-        return rooms
+                total = _capacity(node["Resources"], options.counted)
+                now = _capacity(free.get(node["NodeID"], node["Resources"]), options.counted)
+                capacities[node["NodeID"]] = (now, total)
+        return capacities
 
-    def shortage(self, options: ActorOptions, workers: int) -> str:
+    def describe_shortage(self, options: ActorOptions, workers: int) -> str:
         """What workers take, and what there is of it, in words."""
         needed = options.needed
         total, free = self._ray.cluster_resources(), self._ray.available_resources()
@@ -344,12 +312,12 @@ def _free_of(state: Any) -> Mapping[str, Mapping[str, float]]:
     return found
 
 
-def _whole(amount: float) -> float:
+def _round_up(amount: float) -> float:
     """As much of a resource, or more: Ray has no parts of more than one."""
     return amount if amount <= 1 else math.ceil(amount - 1e-6)
 
 
-def _room(resources: Mapping[str, float], needed: Mapping[str, float]) -> int:
+def _capacity(resources: Mapping[str, float], needed: Mapping[str, float]) -> int:
     return min(
         math.floor(resources.get(name, 0.0) / value + 1e-6) for name, value in needed.items()
     )

@@ -10,22 +10,22 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from xuance_envs.engine.group.requests import PLAIN, Reply
-from xuance_envs.engine.group.step_clock import NEWS_BYTES
-from xuance_envs.engine.ray.wire import Extents
+from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, ReplyType
+from xuance_envs.engine.group.step_clock import TIMING_DELTA_BYTES
+from xuance_envs.engine.ray.step_codec import Extents
 
 __all__ = [
-    "HOW_CODE_COMES",
-    "Answer",
-    "Ask",
-    "asked",
-    "pack_answers",
-    "pack_asks",
-    "unpack_answers",
-    "unpack_asks",
+    "CODE_DISTRIBUTION_HINT",
+    "GroupReply",
+    "GroupRequest",
+    "num_requests",
+    "pack_replies",
+    "pack_requests",
+    "unpack_replies",
+    "unpack_requests",
 ]
 
-HOW_CODE_COMES = (
+CODE_DISTRIBUTION_HINT = (
     "installed, or brought by Ray with runtime_env={'working_dir': ...} or {'py_modules': [...]}"
 )
 """What to do where an actor lacks the code of what it is sent."""
@@ -33,23 +33,13 @@ HOW_CODE_COMES = (
 _COUNT = struct.Struct("<H")
 _ASK = struct.Struct("<HqBBHI")
 _LENT = struct.Struct("<H")
-_ANSWER = struct.Struct(f"<BBIBI?I{NEWS_BYTES}s")
+_ANSWER = struct.Struct(f"<BBIBI?I{TIMING_DELTA_BYTES}s")
 
-_OUTCOMES = frozenset({*PLAIN, Reply.OUTCOME})
+_OUTCOMES = frozenset({*OUTCOME_OF_REPLY, ReplyType.OUTCOME})
 
 
-class Ask(NamedTuple):
-    """What a group is asked.
-
-    Attributes:
-        group: which of the actor's.
-        tag: the number of the request, as the vector environment counts them.
-        code: a :class:`~xuance_envs.engine.group.requests.Request`.
-        command: its name, for a call.
-        payload: what belongs to it; of a step, a call to make in its place where some actions are
-            no arrays.
-        lent: what it is lent, by the places among all that the call brings besides the request.
-    """
+class GroupRequest(NamedTuple):
+    """What a group is asked."""
 
     group: int
     tag: int
@@ -59,19 +49,12 @@ class Ask(NamedTuple):
     lent: tuple[int, ...] = ()
 
 
-class Answer(NamedTuple):
-    """What a group answers.
-
-    Attributes:
-        code: a :class:`~xuance_envs.engine.group.requests.Reply`.
-        extents: how much of its arrays is in use.
-        news: of the group's clock.
-        payload: what belongs to it.
-    """
+class GroupReply(NamedTuple):
+    """What a group answers."""
 
     code: int
     extents: Extents
-    news: bytes
+    timing_delta: bytes
     payload: bytes
 
     @property
@@ -80,66 +63,74 @@ class Answer(NamedTuple):
         return self.code in _OUTCOMES
 
 
-def pack_asks(asks: Sequence[Ask], actions: bytes) -> bytes:
+def pack_requests(requests: Sequence[GroupRequest], actions: bytes) -> bytes:
     """A request, with the actions of those that are asked for a step."""
     lines = [
-        _ASK.pack(ask.group, ask.tag, ask.code, len(ask.command), len(ask.lent), len(ask.payload))
-        for ask in asks
+        _ASK.pack(
+            group_request.group,
+            group_request.tag,
+            group_request.code,
+            len(group_request.command),
+            len(group_request.lent),
+            len(group_request.payload),
+        )
+        for group_request in requests
     ]
     besides = [
-        b"".join([ask.command.encode(), *map(_LENT.pack, ask.lent), ask.payload])
-        for ask in asks
-        if ask.command or ask.payload
+        b"".join(
+            [
+                group_request.command.encode(),
+                *map(_LENT.pack, group_request.lent),
+                group_request.payload,
+            ]
+        )
+        for group_request in requests
+        if group_request.command or group_request.payload
     ]
-    return b"".join([_COUNT.pack(len(asks)), *lines, actions, *besides])
+    return b"".join([_COUNT.pack(len(requests)), *lines, actions, *besides])
 
 
-def asked(request: bytes) -> int:
+def num_requests(request: bytes) -> int:
     """How many groups a request asks."""
     count: int = _COUNT.unpack_from(request)[0]
     return count
 
 
-def unpack_asks(request: bytes) -> tuple[list[Ask], int]:
+def unpack_requests(request: bytes) -> tuple[list[GroupRequest], int]:
     """What a request asks, and where in it the actions begin."""
     (count,) = _COUNT.unpack_from(request)
     start = _COUNT.size + count * _ASK.size
     lines = list(_ASK.iter_unpack(memoryview(request)[_COUNT.size : start]))
     at = len(request) - sum(name + count * _LENT.size + size for *_, name, count, size in lines)
-    asks = []
+    requests = []
     for group, tag, code, name, count, size in lines:
         command, at = request[at : at + name].decode(), at + name
         lent = tuple(_LENT.unpack_from(request, at + k * _LENT.size)[0] for k in range(count))
         at += count * _LENT.size
-        asks.append(Ask(group, tag, code, command, request[at : at + size], lent))
+        requests.append(GroupRequest(group, tag, code, command, request[at : at + size], lent))
         at += size
-    return asks, start
+    return requests, start
 
 
-def pack_answers(answers: Sequence[Answer], results: Sequence[Any]) -> list[Any]:
-    """A reply as the buffers it consists of.
-
-    Args:
-        answers: of the groups.
-        results: buffers with the results of those that are outcomes.
-    """
+def pack_replies(answers: Sequence[GroupReply], results: Sequence[Any]) -> list[Any]:
+    """A reply as the buffers it consists of."""
     lines = [
-        _ANSWER.pack(answer.code, *infos, *resets, masks, len(answer.payload), answer.news)
+        _ANSWER.pack(answer.code, *infos, *resets, masks, len(answer.payload), answer.timing_delta)
         for answer in answers
         for infos, resets, masks in [answer.extents]
     ]
     return [b"".join(lines), *results, *[answer.payload for answer in answers if answer.payload]]
 
 
-def unpack_answers(reply: bytes | memoryview, count: int) -> tuple[list[Answer], int]:
+def unpack_replies(reply: bytes | memoryview, count: int) -> tuple[list[GroupReply], int]:
     """The answers of so many groups, and where in the reply the results begin."""
     start = count * _ANSWER.size
     lines = list(_ANSWER.iter_unpack(memoryview(reply)[:start]))
     at = len(reply) - sum(size for *_, size, _ in lines)
     answers = []
-    for code, *columns, masks, size, news in lines:
+    for code, *columns, masks, size, timing_delta in lines:
         extents = Extents((columns[0], columns[1]), (columns[2], columns[3]), masks)
         payload = bytes(reply[at : at + size]) if size else b""
-        answers.append(Answer(code, extents, news, payload))
+        answers.append(GroupReply(code, extents, timing_delta, payload))
         at += size
     return answers, start

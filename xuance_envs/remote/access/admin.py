@@ -12,7 +12,7 @@ from xuance_envs.remote.api import Api
 from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.openapi import REFUSALS
 from xuance_envs.remote.sessions import Session
-from xuance_envs.remote.wire.protocol import API
+from xuance_envs.remote.wire.constants import API_PREFIX
 
 __all__ = ["add_admin_routes"]
 
@@ -33,13 +33,15 @@ def add_admin_routes(app: FastAPI, api: Api) -> None:
                 "tokens",
             )
 
-    @app.get(f"{API}/sessions", summary="Every session there is. For admins.", **described)
+    @app.get(f"{API_PREFIX}/sessions", summary="Every session there is. For admins.", **described)
     async def sessions(request: Request) -> dict[str, Any]:
         check(request)
-        return {"sessions": [_told(session) for session in api.sessions]}
+        return {"sessions": [_session_row(session) for session in api.sessions]}
 
     @app.delete(
-        f"{API}/sessions/{{number}}", summary="Ends anybody's session. For admins.", **described
+        f"{API_PREFIX}/sessions/{{number}}",
+        summary="Ends anybody's session. For admins.",
+        **described,
     )
     async def end(number: int, request: Request) -> dict[str, Any]:
         check(request)
@@ -50,13 +52,13 @@ def add_admin_routes(app: FastAPI, api: Api) -> None:
         raise RefusedError(404, "session", f"there is no session {number}")
 
 
-def _told(session: Session) -> dict[str, Any]:
+def _session_row(session: Session) -> dict[str, Any]:
     since = session.idle_since
     return {
         "session": session.number,
         "name": session.account.owner.name,
         "environments": session.environments,
         "steps": session.steps,
-        "age_seconds": round(monotonic() - session.opened, 1),
+        "age_seconds": round(monotonic() - session.opened_at, 1),
         "idle_seconds": 0.0 if since is None else round(monotonic() - since, 1),
     }

@@ -9,9 +9,9 @@ from typing import Any
 
 from xuance_envs.remote.failures import RefusedError
 
-__all__ = ["EVERYTHING", "Permissions", "allowed_values", "check_keyword"]
+__all__ = ["ALL_INFOS", "Permissions", "allowed_values", "check_keyword"]
 
-EVERYTHING = "*"
+ALL_INFOS = "*"
 """In place of the name of an info: all of them."""
 
 Names = frozenset[str]
@@ -74,20 +74,11 @@ class Permissions:
         """
         if self.infos is None:
             return frozenset() if repeating else None
-        return None if EVERYTHING in self.infos else self.infos
+        return None if ALL_INFOS in self.infos else self.infos
 
 
 def check_keyword(name: str, value: Any, allowed: Mapping[str, tuple[Any, ...] | None]) -> None:
-    """Raises unless environments may be made with a keyword argument.
-
-    Args:
-        name: the argument.
-        value: what it is to be.
-        allowed: by name, the values that an argument may have; None for any.
-
-    Raises:
-        RefusedError: they may not.
-    """
+    """Raises unless environments may be made with a keyword argument."""
     if name not in allowed:
         raise _not_allowed("kwargs", f"the keyword argument {name!a}", "here", "--allow-kwarg")
     values = allowed[name]
@@ -101,11 +92,7 @@ def check_keyword(name: str, value: Any, allowed: Mapping[str, tuple[Any, ...] |
 
 
 def allowed_values(options: Iterable[str]) -> dict[str, tuple[Any, ...] | None]:
-    """What ``NAME`` and ``NAME=VALUE`` allow: a value is JSON, or else the text itself.
-
-    Raises:
-        ValueError: there is no name.
-    """
+    """What ``NAME`` and ``NAME=VALUE`` allow: a value is JSON, or else the text itself."""
     allowed: dict[str, tuple[Any, ...] | None] = {}
     for option in options:
         name, given, text = option.partition("=")

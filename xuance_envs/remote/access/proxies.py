@@ -27,20 +27,12 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def network_of(address: str) -> Network:
-    """The network of an address such as ``10.0.0.5`` or ``10.1.0.0/16``.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """The network of an address such as ``10.0.0.5`` or ``10.1.0.0/16``."""
     return ipaddress.ip_network(address)
 
 
 def root_path_of(text: str) -> str:
-    """The path below which a proxy has a server, as ``/envs``; empty for none.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """The path below which a proxy has a server, as ``/envs``; empty for none."""
     path = text.rstrip("/")
     if path and (not path.startswith("/") or not path.isascii() or set(path) & set(" ?#%\\")):
         raise ValueError(f"root path: expected a path such as /envs, got {text!r}")
@@ -48,17 +40,13 @@ def root_path_of(text: str) -> str:
 
 
 def unix_socket(path: Path) -> socket.socket:
-    """A unix socket that listens; everybody may connect whom the folder it is in lets through.
-
-    Raises:
-        OSError: it cannot be made there, for instance because another server listens there.
-    """
+    """A unix socket that listens; everybody may connect whom the folder it is in lets through."""
     listening = socket.socket(socket.AF_UNIX)
     try:
         try:
             listening.bind(str(path))
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or not _is_left_over(path):
+            if error.errno != errno.EADDRINUSE or not _is_stale(path):
                 raise
             path.unlink()
             listening.bind(str(path))
@@ -70,7 +58,7 @@ def unix_socket(path: Path) -> socket.socket:
     return listening
 
 
-def _is_left_over(path: Path) -> bool:
+def _is_stale(path: Path) -> bool:
     """Whether a unix socket is there that nobody listens on any more."""
     with socket.socket(socket.AF_UNIX) as asking:
         try:
@@ -83,28 +71,14 @@ def _is_left_over(path: Path) -> bool:
 
 
 class Proxies:
-    """What a server knows of the proxies in front of it.
-
-    Args:
-        root_path: the path they have it below, whether they take it off or leave it; may be empty.
-        trusted: the networks of those whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are
-            believed. So are those of whoever comes by a unix socket.
-
-    Attributes:
-        root_path: see above.
-    """
+    """What a server knows of the proxies in front of it."""
 
     def __init__(self, root_path: str = "", trusted: Sequence[Network] = ()) -> None:
         self.root_path = root_path
         self._trusted = tuple(trusted)
 
     def client(self, peer: Address | None, headers: Headers) -> Address | None:
-        """The address of a client.
-
-        Args:
-            peer: the address that a request came from; None by a unix socket.
-            headers: the request's.
-        """
+        """The address of a client."""
         if peer is not None and not self.trusts(peer):
             return peer
         hops = [
@@ -135,12 +109,7 @@ class Proxies:
 
 
 class BehindProxies:
-    """An ASGI application that sees what a client would have sent, had there been no proxies.
-
-    Args:
-        app: the application.
-        proxies: those in front of it.
-    """
+    """An ASGI application that sees what a client would have sent, had there been no proxies."""
 
     def __init__(self, app: ASGIApp, proxies: Proxies) -> None:
         self._app = app

@@ -42,14 +42,7 @@ _SALT = secrets.token_bytes(32)
 
 @dataclass(frozen=True)
 class Owner:
-    """Whom requests and sessions belong to: equal for all tokens of one name.
-
-    Attributes:
-        key: tells one owner from another.
-        name: what logs and pages call the owner; nothing of a token is in it.
-        is_admin: whether everybody's sessions may be seen and ended.
-        limits: the limits that are other ones than everybody's, by field.
-    """
+    """Whom requests and sessions belong to: equal for all tokens of one name."""
 
     key: bytes
     name: str = field(compare=False)
@@ -79,11 +72,11 @@ class Tokens:
         file: Path | None = None,
         limits: Mapping[str, ParseLimit] | None = None,
     ) -> None:
-        self._given = [(token, _unnamed(token)) for token in tokens]
-        for number, (token, _) in enumerate(self._given, start=1):
+        self._fixed = [(token, _owner_of_token(token)) for token in tokens]
+        for number, (token, _) in enumerate(self._fixed, start=1):
             if not _is_token(token):
                 raise ValueError(
-                    f"token {number} of {len(self._given)}: expected visible ASCII characters only"
+                    f"token {number} of {len(self._fixed)}: expected visible ASCII characters only"
                 )
         self._file = file
         self._limits = limits or {}
@@ -115,7 +108,7 @@ class Tokens:
             OSError: it cannot be read; everything stays as it was, here and below.
             ValueError: a line of it is not of its form, or there is no token in it.
         """
-        found = list(self._given)
+        found = list(self._fixed)
         if self._file is not None:
             self._read_at = self._version()
             read = self._read(self._file)
@@ -150,7 +143,7 @@ class Tokens:
         scheme, _, token = (authorization or b"").strip().partition(b" ")
         given = token.strip() if scheme.lower() == b"bearer" else b""
         if not self._owners:
-            return _unnamed(given.decode("latin-1"))
+            return _owner_of_token(given.decode("latin-1"))
         digest = _digest(given)
         owner = self._owners.get(digest)
         if owner is None:
@@ -163,7 +156,7 @@ class Tokens:
             )
         return owner
 
-    def knows(self, owner: Owner) -> bool:
+    def accepts(self, owner: Owner) -> bool:
         """Whether a token of this owner is accepted still."""
         return not self._owners or owner in self._owners.values()
 
@@ -191,7 +184,7 @@ class Tokens:
         if not _is_token(token):
             raise ValueError("expected a token of visible ASCII characters only")
         if len(words) == 1:
-            return token, _unnamed(token)
+            return token, _owner_of_token(token)
         name, _, *rest = words
         if not _NAME.fullmatch(name):
             raise ValueError("expected a name of letters, digits and any of . @ + - _")
@@ -215,7 +208,7 @@ def _digest(token: bytes) -> bytes:
 
 
 @lru_cache(256)
-def _unnamed(token: str) -> Owner:
+def _owner_of_token(token: str) -> Owner:
     """A token's owner, with a name that tells nothing of the token."""
     digest = _digest(token.encode())
     return Owner(b"token " + digest, f"token-{digest[:3].hex()}" if token else "anybody")

@@ -14,32 +14,27 @@ from time import monotonic
 
 from xuance_envs.remote.access.tokens import Owner
 from xuance_envs.remote.failures import RefusedError
-from xuance_envs.remote.serving.room import Room
+from xuance_envs.remote.serving.byte_budget import ByteBudget
 from xuance_envs.remote.settings import Limits, Settings
 
-__all__ = ["Account", "Accounts", "Rate", "Tally", "slowed"]
+__all__ = ["Account", "Accounts", "Quota", "RateLimiter", "throttle"]
 
 BURST = 1.0
 """Seconds of a rate that may be used at once."""
 
-SLOWEST = 10.0
+MAX_DELAY = 10.0
 """Seconds that a request may have to wait for a rate; it is refused if it would be more."""
 
-NODE = 100
+BYTES_PER_NODE = 100
 """Bytes that a value, a list or a dict of a message takes at most when it has been decoded."""
 
 
-MANY = 4096
+MAX_ACCOUNTS = 4096
 """Accounts from which on those are forgotten that have nothing."""
 
 
-class Rate:
-    """So much per second: who is faster has to wait.
-
-    Args:
-        per_second: how much; None for any.
-        what: of what, for errors.
-    """
+class RateLimiter:
+    """So much per second: who is faster has to wait."""
 
     def __init__(self, per_second: float | None, what: str) -> None:
         self._per_second = per_second
@@ -51,22 +46,18 @@ class Rate:
         """Whether it is one."""
         return self._per_second is not None
 
-    def charge(self, amount: float = 1.0) -> None:
+    def record(self, amount: float = 1.0) -> None:
         """Takes note of what was done."""
         if self._per_second is not None:
             now = monotonic()
             self._free = max(self._free, now - BURST) + amount / self._per_second
 
     def delay(self) -> float:
-        """Seconds until more may be done.
-
-        Raises:
-            RefusedError: they are too many to wait for.
-        """
+        """Seconds until more may be done."""
         if self._per_second is None:
             return 0.0
         seconds = self._free - monotonic()
-        if seconds > SLOWEST:
+        if seconds > MAX_DELAY:
             raise RefusedError(
                 429,
                 "rate",
@@ -75,27 +66,8 @@ class Rate:
         return max(0.0, seconds)
 
 
-class Tally:
-    """What somebody has, those things included that are being made, and what they may have.
-
-    Args:
-        whose: for errors, such as ``in a session``.
-        environments: how many there may be; None for any number, here and below.
-        processes: how many processes there may be for them.
-        memory: bytes these may have together.
-        cpu: seconds they may have taken together.
-        requests: requests per second.
-        steps: environment steps per second.
-
-    Attributes:
-        environments: how many there are.
-        processes: how many there are.
-        requests: that rate.
-        steps: that rate.
-        most_memory: see above.
-        most_cpu: see above.
-        cpu: seconds that processes took which have ended since.
-    """
+class Quota:
+    """What somebody has, those things included that are being made, and what they may have."""
 
     def __init__(
         self,
@@ -112,23 +84,19 @@ class Tally:
         self.environments = 0
         self.processes = 0
         self.cpu = 0.0
-        self.most_memory = memory
-        self.most_cpu = cpu
-        self.requests = Rate(requests, f"requests per second {whose}")
-        self.steps = Rate(steps, f"environment steps per second {whose}")
+        self.max_memory = memory
+        self.max_cpu = cpu
+        self.requests = RateLimiter(requests, f"requests per second {whose}")
+        self.steps = RateLimiter(steps, f"environment steps per second {whose}")
         self._most = {"environments": environments, "processes": processes}
 
     def check(self, **more: int) -> None:
-        """Raises where there would be too many, or too much has been taken already.
-
-        Raises:
-            RefusedError: that is so.
-        """
-        if self.most_cpu is not None and self.cpu > self.most_cpu:
+        """Raises where there would be too many, or too much has been taken already."""
+        if self.max_cpu is not None and self.cpu > self.max_cpu:
             raise RefusedError(
                 429,
                 "cpu",
-                f"this server allows {self.most_cpu:g} seconds of CPU {self.whose}: they are over",
+                f"this server allows {self.max_cpu:g} seconds of CPU {self.whose}: they are over",
             )
         for name, count in more.items():
             have, most = getattr(self, name), self._most[name]
@@ -147,27 +115,14 @@ class Tally:
 
 
 class Account:
-    """What one token has under way.
-
-    Args:
-        owner: whose it is.
-        limits: what it may have.
-
-    Attributes:
-        owner: whose it is.
-        limits: what it may have.
-        requests: requests under way.
-        sessions: sessions there are.
-        tally: what these have.
-        large: is held by its one request that has a large body.
-    """
+    """What one token has under way."""
 
     def __init__(self, owner: Owner, limits: Limits) -> None:
         self.owner = owner
         self.limits = limits
         self.requests = 0
         self.sessions = 0
-        self.tally = Tally(
+        self.quota = Quota(
             "of one token",
             environments=limits.environments_per_token,
             processes=limits.processes_per_token,
@@ -176,7 +131,7 @@ class Account:
             requests=limits.requests_rate_per_token,
             steps=limits.steps_rate_per_token,
         )
-        self.large = asyncio.Lock()
+        self.large_body_lock = asyncio.Lock()
         self._most = limits.requests_per_session * limits.sessions_per_token
 
     @property
@@ -185,11 +140,7 @@ class Account:
         return not self.requests and not self.sessions
 
     def begin(self) -> None:
-        """A request begins.
-
-        Raises:
-            RefusedError: too many are under way.
-        """
+        """A request begins."""
         if self.requests >= self._most:
             raise RefusedError(
                 429, "requests", f"expected at most {self._most} requests of a token at once"
@@ -198,26 +149,18 @@ class Account:
 
 
 class Accounts:
-    """The accounts of a server, and what all of them share.
-
-    Args:
-        settings: the server's.
-    """
+    """The accounts of a server, and what all of them share."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._accounts: dict[Owner, Account] = {}
-        self._room = Room(settings.limits.bodies, "large requests")
+        self._body_budget = ByteBudget(settings.limits.bodies, "large requests")
 
     def begin(self, owner: Owner) -> Account:
-        """A request of an owner begins; :meth:`end` has to follow.
-
-        Raises:
-            RefusedError: too many are under way.
-        """
+        """A request of an owner begins; :meth:`end` has to follow."""
         account = self._accounts.get(owner)
         if account is None:
-            if len(self._accounts) >= MANY:  # without tokens anybody can make some up
+            if len(self._accounts) >= MAX_ACCOUNTS:  # without tokens anybody can make some up
                 self.forget_idle()
             limits = self._settings.limits_of(owner)
             account = self._accounts[owner] = Account(owner, limits)
@@ -234,17 +177,8 @@ class Accounts:
         account.requests -= 1
 
     @asynccontextmanager
-    async def room(self, account: Account, length: int) -> AsyncIterator[None]:
-        """Holds what a large body takes: one at a time for an account, and so much for all.
-
-        Args:
-            account: whose body it is.
-            length: its bytes.
-
-        Raises:
-            RefusedError: it is too large, there is no session it could be for, or there was no
-                room in time.
-        """
+    async def reserve_body(self, account: Account, length: int) -> AsyncIterator[None]:
+        """Holds what a large body takes: one at a time for an account, and so much for all."""
         limits = account.limits
         if length > limits.body:
             raise RefusedError(413, "body", f"expected a request of at most {limits.body} bytes")
@@ -252,16 +186,12 @@ class Accounts:
             raise RefusedError(
                 404, "session", "no such session: a large request has to be for one there is"
             )
-        size = length + NODE * min(length, limits.nodes)
-        async with account.large, self._room.hold(size, limits.upload):
+        size = length + BYTES_PER_NODE * min(length, limits.nodes)
+        async with account.large_body_lock, self._body_budget.reserve(size, limits.upload):
             yield
 
 
-async def slowed(rates: Iterable[Rate]) -> None:
-    """Waits until more may be done, where it has been too much.
-
-    Raises:
-        RefusedError: that is too long to wait for.
-    """
+async def throttle(rates: Iterable[RateLimiter]) -> None:
+    """Waits until more may be done, where it has been too much."""
     if (seconds := max(rate.delay() for rate in rates)) > 0:
         await asyncio.sleep(seconds)

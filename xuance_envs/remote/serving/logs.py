@@ -10,10 +10,10 @@ from contextlib import suppress
 
 __all__ = ["BackgroundHandler", "dropped_lines"]
 
-WAITING = 10_000
+MAX_QUEUED = 10_000
 """Records that may wait to be written."""
 
-PATIENCE = 1.0
+FLUSH_TIMEOUT = 1.0
 """Seconds that the end of the program waits for them."""
 
 
@@ -23,20 +23,14 @@ class BackgroundHandler(logging.Handler):
     Writing to a pipe that nobody reads blocks, and with it whoever writes. Here that is a thread
     that has nothing else to do. It writes to the descriptor itself, because at the interpreter's
     end Python would wait for a lock on ``sys.stderr`` that such a thread holds.
-
-    Args:
-        fd: the descriptor.
-
-    Attributes:
-        dropped: how many records there was no room for.
     """
 
     def __init__(self, fd: int = 2) -> None:
         super().__init__()
         self.dropped = 0
         self._fd = fd
-        self._told = 0
-        self._records: queue.Queue[logging.LogRecord | None] = queue.Queue(WAITING)
+        self._reported = 0
+        self._records: queue.Queue[logging.LogRecord | None] = queue.Queue(MAX_QUEUED)
         self._thread = threading.Thread(target=self._write, name="xuance_envs-log", daemon=True)
         self._thread.start()
 
@@ -51,8 +45,8 @@ class BackgroundHandler(logging.Handler):
         """Waits a moment until everything has been written."""
         super().close()
         with suppress(queue.Full):
-            self._records.put(None, timeout=PATIENCE)
-            self._thread.join(PATIENCE)
+            self._records.put(None, timeout=FLUSH_TIMEOUT)
+            self._thread.join(FLUSH_TIMEOUT)
 
     def _write(self) -> None:
         while (record := self._records.get()) is not None:
@@ -60,8 +54,8 @@ class BackgroundHandler(logging.Handler):
                 text = self.format(record)
             except Exception as error:  # arguments that do not fit the message
                 text = f"a record of {record.name} cannot be written: {error}"
-            if (dropped := self.dropped - self._told) and self._records.empty():
-                self._told += dropped
+            if (dropped := self.dropped - self._reported) and self._records.empty():
+                self._reported += dropped
                 text += f"\n{dropped} lines before this one were dropped: nobody read them in time"
             rest = memoryview(f"{text}\n".encode(errors="backslashreplace"))
             while rest:

@@ -7,22 +7,31 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from xuance_envs.remote.failures import RefusedError
-from xuance_envs.remote.wire.forms import Form, dumps
+from xuance_envs.remote.wire.formats import WireFormat, dumps
 
-__all__ = ["FORMS", "SMALL", "Head", "Reply", "Request", "foreign_host", "head_of", "refused"]
+__all__ = [
+    "CONTENT_TYPES",
+    "SMALL_BODY",
+    "Reply",
+    "Request",
+    "RequestHead",
+    "check_host",
+    "encode_head",
+    "refused",
+]
 
-FORMS = {
-    Form.JSON.value: Form.JSON,
-    Form.MSGPACK.value: Form.MSGPACK,
-    "application/x-msgpack": Form.MSGPACK,
-    "application/vnd.msgpack": Form.MSGPACK,
+CONTENT_TYPES = {
+    WireFormat.JSON.value: WireFormat.JSON,
+    WireFormat.MSGPACK.value: WireFormat.MSGPACK,
+    "application/x-msgpack": WireFormat.MSGPACK,
+    "application/vnd.msgpack": WireFormat.MSGPACK,
 }
 """The forms of a message by their content types."""
 
-_FORMS = {name.encode(): form for name, form in FORMS.items()}
-_FIELDS = frozenset({b"authorization", b"content-type", b"accept", b"content-length"})
+_CONTENT_TYPES = {name.encode(): body_format for name, body_format in CONTENT_TYPES.items()}
+_HEADER_FIELDS = frozenset({b"authorization", b"content-type", b"accept", b"content-length"})
 
-SMALL = 32 * 2**10
+SMALL_BODY = 32 * 2**10
 """Bytes of a body up to which it may be for no session yet, and is decoded at once."""
 
 Read = Callable[[int, float], Awaitable[bytes]]
@@ -38,34 +47,18 @@ class Reply(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class Head:
-    """What the head of a request says; the same for all requests with the same head.
-
-    Args:
-        path: the route.
-        headers: their names in lower case, and their values.
-        method: the method.
-
-    Attributes:
-        path: see above.
-        headers: see above.
-        method: see above.
-        authorization: that header; None where there is none.
-        length: how long the body is; None where the client does not say so.
-        form: of the body; None where it is of no form of a message.
-        reply_form: the form that the client accepts, or else that of its request.
-        is_small: whether the body is; one of no known length has to be.
-    """
+class RequestHead:
+    """What the head of a request says; the same for all requests with the same head."""
 
     __slots__ = (
         "authorization",
-        "form",
+        "body_format",
         "headers",
         "is_small",
         "length",
         "method",
         "path",
-        "reply_form",
+        "reply_format",
     )
 
     def __init__(
@@ -74,55 +67,53 @@ class Head:
         self.path = path
         self.headers = headers
         self.method = method
-        found = {name: value for name, value in headers if name in _FIELDS}
+        found = {name: value for name, value in headers if name in _HEADER_FIELDS}
         self.authorization = found.get(b"authorization")
         length = found.get(b"content-length", b"")
         self.length = int(length) if length.isdigit() and len(length) < 19 else None
-        self.is_small = self.length is None or self.length <= SMALL
+        self.is_small = self.length is None or self.length <= SMALL_BODY
         kind = found.get(b"content-type", b"")
-        self.form = _FORMS.get(kind) or _FORMS.get(kind.partition(b";")[0].strip().lower())
-        self.reply_form = self._accepted(found.get(b"accept", b"")) or self.form or Form.JSON
+        self.body_format = _CONTENT_TYPES.get(kind) or _CONTENT_TYPES.get(
+            kind.partition(b";")[0].strip().lower()
+        )
+        self.reply_format = (
+            self._accepted(found.get(b"accept", b"")) or self.body_format or WireFormat.JSON
+        )
 
     @staticmethod
-    def _accepted(accept: bytes) -> Form | None:
-        if (exactly := _FORMS.get(accept)) is not None:
+    def _accepted(accept: bytes) -> WireFormat | None:
+        if (exactly := _CONTENT_TYPES.get(accept)) is not None:
             return exactly
         accept = accept.lower()
-        return next((form for name, form in _FORMS.items() if name in accept), None)
+        return next(
+            (body_format for name, body_format in _CONTENT_TYPES.items() if name in accept), None
+        )
 
 
 class Request:
-    """A request.
-
-    Args:
-        head: what its head says.
-        read: reads the body; raises RefusedError where it is too large, or does not come.
-
-    Attributes:
-        head: see above.
-        read: see above.
-        owner: the name of whose it is, once that is known.
-    """
+    """A request."""
 
     __slots__ = ("head", "owner", "read")
 
-    def __init__(self, head: Head, read: Read) -> None:
+    def __init__(self, head: RequestHead, read: Read) -> None:
         self.head = head
         self.read = read
         self.owner = "-"
 
 
-def refused(refusal: RefusedError, form: Form = Form.JSON) -> Reply:
+def refused(refusal: RefusedError, body_format: WireFormat = WireFormat.JSON) -> Reply:
     """The answer to a request that is refused."""
     headers: tuple[tuple[str, str], ...] = ()
     if refusal.status == 401:
         headers = (("www-authenticate", "Bearer"),)
     elif refusal.status in (429, 503):
         headers = (("retry-after", "1"),)
-    return Reply(refusal.status, form.content_type, dumps(refusal.message(), form), headers)
+    return Reply(
+        refusal.status, body_format.content_type, dumps(refusal.message(), body_format), headers
+    )
 
 
-def foreign_host(
+def check_host(
     headers: Iterable[tuple[bytes, bytes]], hosts: frozenset[bytes]
 ) -> RefusedError | None:
     """What is said to a request for another host, or from a page of another one."""
@@ -144,22 +135,17 @@ def foreign_host(
     return None
 
 
-def head_of(reply: Reply, kept: bool) -> bytes:
-    """The head of an answer.
-
-    Args:
-        reply: the answer.
-        kept: whether the connection can be used again.
-    """
+def encode_head(reply: Reply, keep_alive: bool) -> bytes:
+    """The head of an answer."""
     key = reply.status, reply.content_type
     start = _STARTS.get(key)
     if start is None:
         phrase = HTTPStatus(reply.status).phrase
         text = f"HTTP/1.1 {reply.status} {phrase}\r\ncontent-type: {reply.content_type}\r\n"
         start = _STARTS[key] = f"{text}content-length: ".encode()
-    if kept and not reply.headers:
+    if keep_alive and not reply.headers:
         return b"%b%d\r\n\r\n" % (start, len(reply.body))
-    more = b"" if kept else b"connection: close\r\n"
+    more = b"" if keep_alive else b"connection: close\r\n"
     for name, value in reply.headers:
         more += f"{name}: {value}\r\n".encode()
     return b"%b%d\r\n%b\r\n" % (start, len(reply.body), more)

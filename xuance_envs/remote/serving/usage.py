@@ -13,12 +13,7 @@ __all__ = ["Usage", "usage_of"]
 
 
 class Usage(NamedTuple):
-    """What a process takes, and all that it started, and whatever that started in turn.
-
-    Attributes:
-        cpu: seconds of CPU since they began.
-        memory: bytes that are theirs alone.
-    """
+    """What a process takes, and all that it started, and whatever that started in turn."""
 
     cpu: float
     memory: int

@@ -10,11 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.remote.wire.nodes import NOT_FINITE, TAG, WireError, check_fields, shown, spell
+from xuance_envs.remote.wire.nodes import (
+    NON_FINITE,
+    TAG,
+    WireError,
+    check_fields,
+    non_finite_name,
+    shortened,
+)
 
 __all__ = [
     "DTYPES",
-    "Tagged",
+    "TaggedArray",
     "array_from_wire",
     "as_nested_list",
     "as_raw_bytes",
@@ -41,7 +48,7 @@ _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LITTLE_ENDIAN = {name: dtype.newbyteorder("<") for name, dtype in DTYPES.items()}
 
 
-class Tagged:
+class TaggedArray:
     """An array in a message that says its dtype and shape itself, in both forms."""
 
     __slots__ = ("array",)
@@ -65,7 +72,7 @@ def as_nested_list(array: NDArray[Any]) -> Any:
     """An array as JSON has it: with strings for numbers that are not finite."""
     nested = array.tolist()
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        return _spelled(nested)
+        return _spell_non_finite(nested)
     return nested
 
 
@@ -82,41 +89,25 @@ def _head(array: NDArray[Any]) -> dict[str, Any]:
     return {TAG: "array", "dtype": name, "shape": list(array.shape)}
 
 
-def _spelled(value: Any) -> Any:
+def _spell_non_finite(value: Any) -> Any:
     """Nested floats, with strings for those that JSON has no numbers for."""
     if isinstance(value, list):
-        return [_spelled(item) for item in value]
-    return value if math.isfinite(value) else spell(value)
+        return [_spell_non_finite(item) for item in value]
+    return value if math.isfinite(value) else non_finite_name(value)
 
 
 # -- reading ----------------------------------------------------------------------------
 
 
 def dtype_from_wire(name: Any) -> np.dtype[Any]:
-    """The dtype of a name in a message.
-
-    Raises:
-        WireError: there is none, or it does not travel.
-    """
+    """The dtype of a name in a message."""
     if not isinstance(name, str) or name not in DTYPES:
-        raise WireError(f"expected a dtype out of {', '.join(DTYPES)}, got {shown(name)}")
+        raise WireError(f"expected a dtype out of {', '.join(DTYPES)}, got {shortened(name)}")
     return DTYPES[name]
 
 
 def array_from_wire(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """An array of exactly this dtype and shape, from either of the forms it may have.
-
-    Args:
-        node: a nested list, or the tagged form with raw bytes.
-        dtype: the dtype it has to have.
-        shape: the shape it has to have.
-
-    Returns:
-        An array of its own memory.
-
-    Raises:
-        WireError: another dtype, another shape, or a value that does not fit.
-    """
+    """An array of exactly this dtype and shape, from either of the forms it may have."""
     if not isinstance(node, dict):
         return _from_nested_list(node, dtype, shape)
     name = _DTYPE_NAMES.get(dtype)
@@ -142,27 +133,21 @@ def array_from_wire(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> 
 
 
 def shape_from_wire(node: Any) -> tuple[int, ...]:
-    """A shape.
-
-    Raises:
-        WireError: it is not a list of lengths.
-    """
+    """A shape."""
     if not isinstance(node, list) or len(node) > MAX_DIMENSIONS:
-        raise WireError(f"expected a shape of up to {MAX_DIMENSIONS} lengths, got {shown(node)}")
+        raise WireError(
+            f"expected a shape of up to {MAX_DIMENSIONS} lengths, got {shortened(node)}"
+        )
     for length in node:
         if type(length) is not int or not 0 <= length <= MAX_LENGTH:
             raise WireError(
-                f"expected lengths from 0 to {MAX_LENGTH} in a shape, got {shown(length)}"
+                f"expected lengths from 0 to {MAX_LENGTH} in a shape, got {shortened(length)}"
             )
     return tuple(node)
 
 
 def tagged_array_from_wire(node: Any) -> NDArray[Any]:
-    """An array that says its dtype and shape itself.
-
-    Raises:
-        WireError: it is none, or does not hold what it says.
-    """
+    """An array that says its dtype and shape itself."""
     check_fields(node, "array")
     dtype, shape = dtype_from_wire(node["dtype"]), shape_from_wire(node["shape"])
     return _from_data(node["data"], dtype, shape)
@@ -185,11 +170,7 @@ def _from_data(data: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArr
 
 
 def scalar_from_wire(node: Any) -> Any:
-    """A number of NumPy's.
-
-    Raises:
-        WireError: it is none.
-    """
+    """A number of NumPy's."""
     check_fields(node, "scalar")
     return _from_nested_list(node["data"], dtype_from_wire(node["dtype"]), ())[()]
 
@@ -199,7 +180,7 @@ def _from_nested_list(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -
     for axis, length in enumerate(shape):
         for item in level:
             if not isinstance(item, list) or len(item) != length:
-                got = f"{len(item)}" if isinstance(item, list) else shown(item)
+                got = f"{len(item)}" if isinstance(item, list) else shortened(item)
                 raise WireError(
                     f"expected nested lists of shape {shape}: {length} along axis {axis}, got {got}"
                 )
@@ -219,7 +200,7 @@ def _empty(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
 def _bools(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     for value in values:
         if type(value) is not bool and not (type(value) is int and value in (0, 1)):
-            raise WireError(f"expected bools, got {shown(value)}")
+            raise WireError(f"expected bools, got {shortened(value)}")
     return np.array(values, dtype)
 
 
@@ -230,7 +211,7 @@ def _integers(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     limits = np.iinfo(dtype)
     if low < limits.min or high > limits.max:
         raise WireError(
-            f"expected integers that fit {dtype}, got {shown(low if low < limits.min else high)}"
+            f"expected integers that fit {dtype}, got {shortened(low if low < limits.min else high)}"
         )
     return np.array(values, dtype)
 
@@ -240,7 +221,7 @@ def _integer(value: Any) -> int:
         return int(value)
     if type(value) is int:
         return value
-    raise WireError(f"expected integers, got {shown(value)}")
+    raise WireError(f"expected integers, got {shortened(value)}")
 
 
 def _floats(values: Sequence[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -262,9 +243,9 @@ def _float(value: Any) -> float:
             return float(value)
         except OverflowError:
             raise WireError("expected numbers, got an integer too large for one") from None
-    if type(value) is str and value in NOT_FINITE:
-        return NOT_FINITE[value]
-    raise WireError(f"expected numbers, got {shown(value)}")
+    if type(value) is str and value in NON_FINITE:
+        return NON_FINITE[value]
+    raise WireError(f"expected numbers, got {shortened(value)}")
 
 
 _NUMBERS: dict[str, Callable[[Sequence[Any], np.dtype[Any]], NDArray[Any]]] = {

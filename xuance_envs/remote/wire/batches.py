@@ -23,15 +23,7 @@ _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.Multi
 
 
 def batch_to_wire(space: Space[Any], batch: Any) -> Any:
-    """A batch of values of a space as a part of a message.
-
-    Args:
-        space: of one value.
-        batch: one array, dict or tuple of batches, or sequence of values.
-
-    Raises:
-        WireError: a value in it cannot travel.
-    """
+    """A batch of values of a space as a part of a message."""
     if isinstance(space, _ARRAY_SPACES):
         return np.asarray(batch)
     if isinstance(space, spaces.Dict):
@@ -47,21 +39,7 @@ def batch_to_wire(space: Space[Any], batch: Any) -> Any:
 def batch_from_wire(
     space: Space[Any], node: Any, count: int, decode: Callable[[Any], Any] = from_wire
 ) -> Any:
-    """The batch of a part of a message: the reverse of :func:`batch_to_wire`.
-
-    Args:
-        space: of one value.
-        node: the part of the message.
-        count: the number of values it has to have.
-        decode: reads a value whose structure the space does not give.
-
-    Returns:
-        Arrays of shape ``(count, *shape)`` in the space's own dtype, in a dict or tuple for a
-        Dict or Tuple space; a list of values for spaces whose values have no fixed shape.
-
-    Raises:
-        WireError: it is not so many values of the space's structure, dtype and shape.
-    """
+    """The batch of a part of a message: the reverse of :func:`batch_to_wire`."""
     if isinstance(space, _ARRAY_SPACES):
         assert space.shape is not None
         assert space.dtype is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xuance_envs.remote.wire.arrays import Tagged
+from xuance_envs.remote.wire.arrays import TaggedArray
 from xuance_envs.remote.wire.nodes import TAG, WireError
 
 __all__ = [
@@ -14,7 +14,7 @@ __all__ = [
     "check_json_nodes",
     "check_keys",
     "check_nodes",
-    "size_of",
+    "payload_bytes",
 ]
 
 MAX_COLLIDING = 64
@@ -45,9 +45,9 @@ class TooLargeError(Exception):
         )
 
 
-def size_of(node: Any) -> int:
+def payload_bytes(node: Any) -> int:
     """The bytes that a part of a message takes at least, where it is an array, string or bytes."""
-    if isinstance(node, Tagged):
+    if isinstance(node, TaggedArray):
         return node.array.nbytes
     return len(node) if isinstance(node, str | bytes) else 0
 
@@ -56,9 +56,6 @@ def check_json_nodes(data: bytes, limit: int) -> None:
     """Raises where JSON could be more values, lists and dicts than so many.
 
     Commas and brackets within strings count, too, so that none need to be told apart.
-
-    Raises:
-        TooManyNodesError: it could.
     """
     count = 1
     for start in range(0, len(data), _SLICE):
@@ -72,9 +69,6 @@ def check_nodes(data: bytes, limit: int) -> None:
     """Raises where msgpack is more values, lists and dicts than so many.
 
     What is not msgpack is left to its decoder.
-
-    Raises:
-        TooManyNodesError: it is.
     """
     position, count, end = 0, 0, len(data)
     while position < end:
@@ -87,7 +81,7 @@ def check_nodes(data: bytes, limit: int) -> None:
         else:  # so many bytes say how many follow, besides those that say of what
             first = position + 1
             length = int.from_bytes(data[first : first - size], "big")
-            position = first - size + length + _AHEAD.get(data[position], 0)
+            position = first - size + length + _EXTENSION_TYPE_BYTES.get(data[position], 0)
 
 
 def _sizes() -> list[int]:
@@ -107,17 +101,12 @@ def _sizes() -> list[int]:
 
 
 _SIZES = _sizes()
-_AHEAD = dict.fromkeys((0xC7, 0xC8, 0xC9), 1)
+_EXTENSION_TYPE_BYTES = dict.fromkeys((0xC7, 0xC8, 0xC9), 1)
 """Bytes between a length and what it is the length of: the type of an extension."""
 
 
 def check_keys(node: Any) -> None:
-    """Raises where a set or a dict in a part of a message could be slow to make.
-
-    Raises:
-        WireError: it has more than :data:`MAX_COLLIDING` elements or keys of which some are
-            neither strings nor bytes.
-    """
+    """Raises where a set or a dict in a part of a message could be slow to make."""
     nodes = [node]
     while nodes:
         node = nodes.pop()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.info_columns import (
-    NUMBERS,
+    NUMBER_KINDS,
     ArrayKind,
     ColumnLayout,
     Columns,
@@ -20,24 +20,24 @@ from xuance_envs.engine.data.info_columns import (
     NumberKind,
 )
 from xuance_envs.remote.wire.arrays import DTYPES, array_from_wire, tagged_array_from_wire
-from xuance_envs.remote.wire.nodes import TAG, WireError, check_fields, shown
+from xuance_envs.remote.wire.nodes import TAG, WireError, check_fields, shortened
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
 __all__ = [
+    "InfoSchema",
     "InfoTable",
     "InfoTables",
-    "TableForm",
+    "drop_unsendable",
     "info_table_from_wire",
     "infos_from_wire",
     "name_of",
-    "what_travels",
 ]
 
 logger = logging.getLogger("xuance_envs")
 
 _NUMBERS: dict[str, NumberKind] = {
-    **{kind.__name__: NUMBERS[kind] for kind in (int, float, bool)},
-    **{f"numpy.{name}": NUMBERS[dtype.type] for name, dtype in DTYPES.items()},
+    **{kind.__name__: NUMBER_KINDS[kind] for kind in (int, float, bool)},
+    **{f"numpy.{name}": NUMBER_KINDS[dtype.type] for name, dtype in DTYPES.items()},
 }
 """The types of numbers in a table of infos, by their names in messages."""
 
@@ -51,22 +51,13 @@ def name_of(kind: Kind) -> str:
     return _NAMES.get(kind, _ARRAYS)
 
 
-def _are_tabled(columns: Columns) -> bool:
+def _can_send_columns(columns: Columns) -> bool:
     """Whether columns of infos can travel as such."""
     return all([kind in _NAMES or kind.dtype.name in DTYPES for kind, _, _ in columns.values()])
 
 
-class TableForm:
-    """What is the same of tables of infos whose values are as they lie in the cells of columns.
-
-    Args:
-        keys: by key, what the values are, and in which row of the cells they lie.
-        count: how many infos each is of.
-
-    Attributes:
-        keys: see above.
-        count: see above.
-    """
+class InfoSchema:
+    """What is the same of tables of infos whose values are as they lie in the cells of columns."""
 
     __slots__ = ("count", "keys")
 
@@ -76,47 +67,37 @@ class TableForm:
 
 
 class InfoTable:
-    """Infos that are of one kind by key: a list of dicts in JSON, columns in msgpack.
+    """Infos that are of one kind by key: a list of dicts in JSON, columns in msgpack."""
 
-    Args:
-        columns: by key, what the values are, the values, and where there are any; None for all.
-        count: how many infos they are.
-
-    Attributes:
-        count: see above.
-        form: what it has in common with others, if it was made of that.
-        cells: the values then, a row for each column.
-    """
-
-    __slots__ = ("_columns", "cells", "count", "form")
+    __slots__ = ("_columns", "cells", "count", "schema")
     cells: NDArray[np.float64]
 
     def __init__(self, columns: Columns | None, count: int) -> None:
         self._columns = columns
         self.count = count
-        self.form: TableForm | None = None
+        self.schema: InfoSchema | None = None
 
     @classmethod
-    def of_form(cls, form: TableForm, cells: NDArray[np.float64]) -> InfoTable:
+    def of_schema(cls, schema: InfoSchema, cells: NDArray[np.float64]) -> InfoTable:
         """A table of some form."""
-        table = cls(None, form.count)
-        table.form, table.cells = form, cells
+        table = cls(None, schema.count)
+        table.schema, table.cells = schema, cells
         return table
 
     def data(self) -> list[bytes]:
         """The data of the columns of one that is of a form."""
-        assert self.form is not None
+        assert self.schema is not None
         size, raw = 8 * self.count, self.cells.tobytes()
-        return [raw[size * row : size * row + size] for _, row in self.form.keys.values()]
+        return [raw[size * row : size * row + size] for _, row in self.schema.keys.values()]
 
     @property
     def columns(self) -> Columns:
         """By key, what the values are, the values, and where there are any; None for all."""
         if self._columns is None:
-            assert self.form is not None
+            assert self.schema is not None
             self._columns = {
                 key: (kind, self.cells[row].view(kind.dtype), None)
-                for key, (kind, row) in self.form.keys.items()
+                for key, (kind, row) in self.schema.keys.items()
             }
         return self._columns
 
@@ -137,10 +118,10 @@ class InfoTable:
         return infos
 
 
-MOST_FORMS = 64
+MAX_SCHEMAS = 64
 """Forms of tables that are kept of one vector environment."""
 
-_AS_CELLS = tuple(NUMBERS[kind] for kind in (int, float, np.int64, np.float64))
+_AS_CELLS = tuple(NUMBER_KINDS[kind] for kind in (int, float, np.int64, np.float64))
 """The kinds of numbers that are in messages as they lie in cells."""
 
 
@@ -148,50 +129,41 @@ class InfoTables:
     """Makes tables of the infos of one vector environment, most of which are of one form."""
 
     def __init__(self) -> None:
-        self._forms: dict[tuple[int, bytes], TableForm] = {}
+        self._schemas: dict[tuple[int, bytes], InfoSchema] = {}
         self._layout: ColumnLayout | None = None
 
     def table(self, batch: InfoBatch, envs: NDArray[np.intp]) -> InfoTable | None:
-        """The table of a batch; None where its infos are not in columns that can travel.
-
-        Args:
-            batch: the infos.
-            envs: the environments at the batch's positions.
-        """
+        """The table of a batch; None where its infos are not in columns that can travel."""
         layout = batch.common_layout
         if layout is None:
             return self._of_columns(batch, envs)
         if layout is not self._layout:
-            self._layout, self._forms = layout, {}
+            self._layout, self._schemas = layout, {}
         # The count, too: with no columns there are no codes that would tell it.
         known = len(envs), batch.arrays.kinds.tobytes()
-        form = self._forms.get(known)
-        if form is not None:
-            return InfoTable.of_form(form, batch.arrays.cells)
+        schema = self._schemas.get(known)
+        if schema is not None:
+            return InfoTable.of_schema(schema, batch.arrays.cells)
         table = self._of_columns(batch, envs)
-        if table is not None and len(self._forms) < MOST_FORMS:
+        if table is not None and len(self._schemas) < MAX_SCHEMAS:
             columns = table.columns
             if all([kind in _AS_CELLS and mask is None for kind, _, mask in columns.values()]):
                 keys = {
                     key: (kind, layout.keys.index(key)) for key, (kind, _, _) in columns.items()
                 }
-                self._forms[known] = TableForm(keys, table.count)
+                self._schemas[known] = InfoSchema(keys, table.count)
         return table
 
     @staticmethod
     def _of_columns(batch: InfoBatch, envs: NDArray[np.intp]) -> InfoTable | None:
         columns = batch.columns(envs)
-        if columns is None or not _are_tabled(columns):
+        if columns is None or not _can_send_columns(columns):
             return None
         return InfoTable(columns, len(envs))
 
 
 def info_table_from_wire(node: Any, count: int) -> InfoTable | None:
-    """The table of infos that are sent as columns; None for infos sent as dicts.
-
-    Raises:
-        WireError: it is not a table of so many infos.
-    """
+    """The table of infos that are sent as columns; None for infos sent as dicts."""
     if not isinstance(node, dict):
         return None
     check_fields(node, "infos")
@@ -216,17 +188,13 @@ def _column_from_wire(name: Any, values: Any, count: int) -> tuple[Kind, NDArray
         return ArrayKind(array.dtype, array.shape[1:]), array
     if not isinstance(name, str) or name not in _NUMBERS:
         names = ", ".join([*_NUMBERS, _ARRAYS])
-        raise WireError(f"expected a type out of {names}, got {shown(name)}")
+        raise WireError(f"expected a type out of {names}, got {shortened(name)}")
     kind = _NUMBERS[name]
     return kind, array_from_wire(values, kind.dtype, (count,))
 
 
 def infos_from_wire(node: Any, count: int) -> list[dict[Any, Any]]:
-    """The infos of a message.
-
-    Raises:
-        WireError: they are not so many dicts, or columns of so many infos.
-    """
+    """The infos of a message."""
     if (table := info_table_from_wire(node, count)) is not None:
         return table.dicts()
     if not isinstance(node, list) or len(node) != count:
@@ -234,11 +202,11 @@ def infos_from_wire(node: Any, count: int) -> list[dict[Any, Any]]:
     infos = [from_wire(info) for info in node]
     for info in infos:
         if not isinstance(info, dict):
-            raise WireError(f"expected infos that are dicts, got {shown(info)}")
+            raise WireError(f"expected infos that are dicts, got {shortened(info)}")
     return infos
 
 
-def what_travels(info: Mapping[Any, Any]) -> dict[Any, Any]:
+def drop_unsendable(info: Mapping[Any, Any]) -> dict[Any, Any]:
     """A dict without what cannot travel, of which a warning tells once."""
     travels = {}
     for key, value in info.items():

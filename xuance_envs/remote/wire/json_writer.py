@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xuance_envs.remote.wire.arrays import Tagged, as_nested_list
+from xuance_envs.remote.wire.arrays import TaggedArray, as_nested_list
 from xuance_envs.remote.wire.bounds import TooLargeError
 from xuance_envs.remote.wire.infos import InfoTable
 from xuance_envs.remote.wire.nodes import ATOMS, TAG
@@ -25,7 +25,7 @@ BLOCK = 8192
 def _part(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return as_nested_list(value)
-    if isinstance(value, Tagged):
+    if isinstance(value, TaggedArray):
         return value.as_nested_list()
     if isinstance(value, bytes):
         return {TAG: "bytes", "data": base64.b64encode(value).decode()}
@@ -42,9 +42,6 @@ class JsonWriter:
     """Writes one message, as long as it is not too large.
 
     What is small is written by one call, and what is large in pieces.
-
-    Args:
-        limit: the most bytes it may have.
     """
 
     def __init__(self, limit: int) -> None:
@@ -52,12 +49,8 @@ class JsonWriter:
         self._size = 0
         self._pieces: list[bytes] = []
 
-    def written(self, message: Any) -> bytes:
-        """The message.
-
-        Raises:
-            TooLargeError: it would have too many bytes.
-        """
+    def write(self, message: Any) -> bytes:
+        """The message."""
         self._node(message)
         return b"".join(self._pieces)
 
@@ -71,7 +64,7 @@ class JsonWriter:
     def _node(self, node: Any) -> None:
         if isinstance(node, np.ndarray):
             self._array(node)
-        elif isinstance(node, Tagged):
+        elif isinstance(node, TaggedArray):
             self._tagged(node)
         elif isinstance(node, InfoTable):
             self._list(to_wire(info) for info in node.dicts())
@@ -131,7 +124,7 @@ class JsonWriter:
                 self._array(row)
             self._add("]")
 
-    def _tagged(self, node: Tagged) -> None:
+    def _tagged(self, node: TaggedArray) -> None:
         if node.array.size <= BLOCK:
             self._add(encode_json(node))
             return

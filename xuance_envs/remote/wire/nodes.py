@@ -24,12 +24,12 @@ __all__ = [
     "FIELDS",
     "INTS",
     "MAX_DEPTH",
-    "NOT_FINITE",
+    "NON_FINITE",
     "TAG",
     "WireError",
     "check_fields",
-    "shown",
-    "spell",
+    "non_finite_name",
+    "shortened",
 ]
 
 MAX_DEPTH = 64
@@ -41,7 +41,7 @@ ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 INTS = range(-(2**63), 2**64)
 """The integers that are."""
 
-NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """The floats that JSON lacks, by the strings that stand for them."""
 
 TAG = "$"
@@ -63,23 +63,19 @@ class WireError(ValueError):
 
 
 def check_fields(node: Mapping[Any, Any], tag: str) -> None:
-    """Raises unless a dict has a tag and what belongs to it.
-
-    Raises:
-        WireError: it has not.
-    """
+    """Raises unless a dict has a tag and what belongs to it."""
     if node.get(TAG) != tag or node.keys() != _KEYS[tag]:
         raise WireError(f"expected {tag!r} with {', '.join(FIELDS[tag])} and nothing else")
 
 
-def spell(value: float) -> str:
+def non_finite_name(value: float) -> str:
     """The string for a float that is not finite."""
     if math.isnan(value):
         return "NaN"
     return "Infinity" if value > 0 else "-Infinity"
 
 
-def shown(value: Any) -> str:
+def shortened(value: Any) -> str:
     """A value for an error, cut short: it may be as long as a message."""
     if isinstance(value, int) and value not in INTS:
         return "an integer beyond 64 bits"

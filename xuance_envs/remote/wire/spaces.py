@@ -9,10 +9,10 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from xuance_envs.multi_agent.record import ActionRecord, ObservationRecord
-from xuance_envs.multi_agent.team import Team, team_of
+from xuance_envs.multi_agent.record_layout import ActionRecord, ObservationRecord
+from xuance_envs.multi_agent.team import Team, build_team
 from xuance_envs.remote.wire.arrays import (
-    Tagged,
+    TaggedArray,
     array_from_wire,
     dtype_from_wire,
     shape_from_wire,
@@ -27,14 +27,7 @@ MAX_SPACE_ELEMENTS = 2**28
 
 
 def space_to_wire(space: Space[Any]) -> dict[str, Any]:
-    """A space as a part of a message.
-
-    Args:
-        space: any of Gymnasium's own, or of many agents' records.
-
-    Raises:
-        WireError: it is a custom one, or has a dtype that does not travel.
-    """
+    """A space as a part of a message."""
     for kind, (encode, _) in _SPACES.items():
         if type(space) is kind:
             return {"type": kind.__name__, **encode(space)}
@@ -45,11 +38,7 @@ def space_to_wire(space: Space[Any]) -> dict[str, Any]:
 
 
 def space_from_wire(node: Any, depth: int = 0) -> Space[Any]:
-    """The space of a part of a message: the reverse of :func:`space_to_wire`.
-
-    Raises:
-        WireError: it is not of any form that :func:`space_to_wire` gives.
-    """
+    """The space of a part of a message: the reverse of :func:`space_to_wire`."""
     if depth > MAX_DEPTH:
         raise WireError(f"expected spaces nested at most {MAX_DEPTH} deep")
     name = node.get("type") if isinstance(node, dict) else None
@@ -70,12 +59,12 @@ def _box_to_wire(space: spaces.Box) -> dict[str, Any]:
     return {
         "low": _bound_to_wire(space.low),
         "high": _bound_to_wire(space.high),
-        **_form_of(space.low),
+        **_dtype_and_shape_to_wire(space.low),
     }
 
 
 def _box_from_wire(node: Any, depth: int) -> spaces.Box:
-    dtype, shape = _form_from_wire(node)
+    dtype, shape = _dtype_and_shape_from_wire(node)
     low, high = (_bound_from_wire(node[name], dtype, shape) for name in ("low", "high"))
     return spaces.Box(low, high, shape, dtype.type)
 
@@ -84,7 +73,7 @@ def _bound_to_wire(bound: NDArray[Any]) -> Any:
     """One number for a bound that is the same everywhere, as most are."""
     if bound.size and bound.tobytes() == np.full_like(bound, bound.flat[0]).tobytes():
         bound = np.array(bound.flat[0])
-    return Tagged(bound)
+    return TaggedArray(bound)
 
 
 def _bound_from_wire(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
@@ -93,12 +82,12 @@ def _bound_from_wire(node: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) ->
     return array_from_wire(node, dtype, shape)
 
 
-def _form_of(array: NDArray[Any]) -> dict[str, Any]:
+def _dtype_and_shape_to_wire(array: NDArray[Any]) -> dict[str, Any]:
     dtype_from_wire(array.dtype.name)
     return {"dtype": array.dtype.name, "shape": list(array.shape)}
 
 
-def _form_from_wire(node: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def _dtype_and_shape_from_wire(node: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
     dtype, shape = dtype_from_wire(node["dtype"]), shape_from_wire(node["shape"])
     if int(np.prod(shape, dtype=object)) > MAX_SPACE_ELEMENTS:
         raise WireError(f"expected a space of at most {MAX_SPACE_ELEMENTS} elements")
@@ -120,13 +109,13 @@ def _discrete_from_wire(node: Any, depth: int) -> spaces.Discrete:
 
 
 def _multi_discrete_to_wire(space: spaces.MultiDiscrete) -> dict[str, Any]:
-    form = _form_of(np.empty(space.shape, space.dtype))
+    form = _dtype_and_shape_to_wire(np.empty(space.shape, space.dtype))
     nvec, start = (np.asarray(part, np.int64) for part in (space.nvec, space.start))
-    return {"nvec": Tagged(nvec), "start": Tagged(start), **form}
+    return {"nvec": TaggedArray(nvec), "start": TaggedArray(start), **form}
 
 
 def _multi_discrete_from_wire(node: Any, depth: int) -> spaces.MultiDiscrete:
-    dtype, shape = _form_from_wire(node)
+    dtype, shape = _dtype_and_shape_from_wire(node)
     nvec, start = (
         array_from_wire(node[name], np.dtype(np.int64), shape) for name in ("nvec", "start")
     )
@@ -174,11 +163,11 @@ def _dict_from_wire(node: Any, depth: int) -> spaces.Dict:
     return spaces.Dict([(from_wire(key), space_from_wire(inner, depth)) for key, inner in pairs])
 
 
-def _several_to_wire(space: Any) -> dict[str, Any]:
+def _compound_to_wire(space: Any) -> dict[str, Any]:
     return {"spaces": [space_to_wire(inner) for inner in space.spaces]}
 
 
-def _several_from_wire(kind: Callable[[Any], Space[Any]]) -> Callable[[Any, int], Space[Any]]:
+def _compound_from_wire(kind: Callable[[Any], Space[Any]]) -> Callable[[Any, int], Space[Any]]:
     def decode(node: Any, depth: int) -> Space[Any]:
         if not isinstance(node["spaces"], list):
             raise WireError(f"{node['type']}: expected a list of spaces")
@@ -238,7 +227,7 @@ def _record_from_wire(kind: Callable[[Team], Space[Any]]) -> Callable[[Any, int]
             )
 
         state, groups = node["state_space"], node["groups"]
-        team = team_of(
+        team = build_team(
             agents,
             by_agent("observation_spaces"),
             by_agent("action_spaces"),
@@ -259,8 +248,8 @@ _SPACES: dict[type, tuple[Callable[[Any], dict[str, Any]], Callable[[Any, int], 
     spaces.MultiBinary: (_multi_binary_to_wire, _multi_binary_from_wire),
     spaces.Text: (_text_to_wire, _text_from_wire),
     spaces.Dict: (_dict_to_wire, _dict_from_wire),
-    spaces.Tuple: (_several_to_wire, _several_from_wire(spaces.Tuple)),
-    spaces.OneOf: (_several_to_wire, _several_from_wire(spaces.OneOf)),
+    spaces.Tuple: (_compound_to_wire, _compound_from_wire(spaces.Tuple)),
+    spaces.OneOf: (_compound_to_wire, _compound_from_wire(spaces.OneOf)),
     spaces.Sequence: (_sequence_to_wire, _sequence_from_wire),
     spaces.Graph: (_graph_to_wire, _graph_from_wire),
     ObservationRecord: (_record_to_wire, _record_from_wire(ObservationRecord)),

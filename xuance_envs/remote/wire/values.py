@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from xuance_envs.remote.wire.arrays import (
     DTYPES,
-    Tagged,
+    TaggedArray,
     scalar_from_wire,
     tagged_array_from_wire,
 )
@@ -24,12 +24,12 @@ from xuance_envs.remote.wire.nodes import (
     FIELDS,
     INTS,
     MAX_DEPTH,
-    NOT_FINITE,
+    NON_FINITE,
     TAG,
     WireError,
     check_fields,
-    shown,
-    spell,
+    non_finite_name,
+    shortened,
 )
 
 __all__ = ["from_client", "from_wire", "to_wire"]
@@ -39,9 +39,6 @@ def to_wire(value: Any, depth: int = 0) -> Any:
     """Any value that can travel, as a part of a message.
 
     Instances of subclasses travel as what they derive from: an ``OrderedDict`` as a dict.
-
-    Raises:
-        WireError: it cannot travel.
     """
     kind = type(value)
     if kind is bool or kind is str or value is None or kind is bytes:
@@ -49,7 +46,7 @@ def to_wire(value: Any, depth: int = 0) -> Any:
     if kind is int:
         return value if value in INTS else {TAG: "int", "data": hex(value)}
     if kind is float:
-        return value if math.isfinite(value) else {TAG: "float", "data": spell(value)}
+        return value if math.isfinite(value) else {TAG: "float", "data": non_finite_name(value)}
     if depth >= MAX_DEPTH:
         raise WireError(
             f"values nested deeper than {MAX_DEPTH}, or within themselves, cannot travel"
@@ -63,11 +60,7 @@ def to_wire(value: Any, depth: int = 0) -> Any:
 
 
 def from_wire(node: Any, depth: int = 0) -> Any:
-    """The value of a part of a message: the reverse of :func:`to_wire`.
-
-    Raises:
-        WireError: it is not of any form that :func:`to_wire` gives.
-    """
+    """The value of a part of a message: the reverse of :func:`to_wire`."""
     kind = type(node)
     if kind is not dict and kind is not list:
         if kind in ATOMS:
@@ -81,21 +74,17 @@ def from_wire(node: Any, depth: int = 0) -> Any:
         decoded = {}
         for key, item in node.items():
             if type(key) is not str:
-                raise WireError(f"expected strings as keys, got {shown(key)}")
+                raise WireError(f"expected strings as keys, got {shortened(key)}")
             decoded[key] = item if type(item) in ATOMS else from_wire(item, depth + 1)
         return decoded
     tag = node[TAG]
     if type(tag) is not str or tag not in _DECODERS:
-        raise WireError(f"expected a tag out of {', '.join(_DECODERS)}, got {shown(tag)}")
+        raise WireError(f"expected a tag out of {', '.join(_DECODERS)}, got {shortened(tag)}")
     return _DECODERS[tag](node, depth + 1)
 
 
 def from_client(node: Any) -> Any:
-    """The same, of somebody who may mean harm: in a time that grows with the message's length.
-
-    Raises:
-        WireError: as :func:`from_wire` does; or it has a set or a dict that could be slow to make.
-    """
+    """The same, of somebody who may mean harm: in a time that grows with the message's length."""
     check_keys(node)
     return from_wire(node)
 
@@ -126,14 +115,14 @@ def _encode_scalar(value: np.generic, depth: int) -> Any:
         raise WireError(f"a number of dtype {value.dtype} cannot travel")
     data = value.item()
     if isinstance(data, float) and not math.isfinite(data):
-        data = spell(data)
+        data = non_finite_name(data)
     return {TAG: "scalar", "dtype": value.dtype.name, "data": data}
 
 
 def _encode_array(value: NDArray[Any], depth: int) -> Any:
     if value.dtype.name not in DTYPES:
         raise WireError(f"an array of dtype {value.dtype} cannot travel")
-    return Tagged(np.asarray(value))
+    return TaggedArray(np.asarray(value))
 
 
 def _encode_graph(value: GraphInstance, depth: int) -> Any:
@@ -163,7 +152,7 @@ _ENCODERS: tuple[tuple[type, Callable[[Any, int], Any]], ...] = (
 def _decode_items(node: Any, depth: int) -> list[Any]:
     check_fields(node, node[TAG])
     if not isinstance(node["items"], list):
-        raise WireError(f"expected a list of items, got {shown(node['items'])}")
+        raise WireError(f"expected a list of items, got {shortened(node['items'])}")
     return [from_wire(item, depth) for item in node["items"]]
 
 
@@ -191,7 +180,7 @@ def _decode_hashed(kind: Callable[[Iterable[Any]], Any]) -> Callable[[Any, int],
 def _decode_text(node: Any, tag: str) -> str:
     check_fields(node, tag)
     if not isinstance(node["data"], str):
-        raise WireError(f"{tag}: expected a string, got {shown(node['data'])}")
+        raise WireError(f"{tag}: expected a string, got {shortened(node['data'])}")
     return str(node["data"])
 
 
@@ -204,9 +193,9 @@ def _decode_int(node: Any, depth: int) -> int:
 
 def _decode_float(node: Any, depth: int) -> float:
     text = _decode_text(node, "float")
-    if text not in NOT_FINITE:
-        raise WireError(f"float: expected one of {', '.join(NOT_FINITE)}, got {shown(text)}")
-    return NOT_FINITE[text]
+    if text not in NON_FINITE:
+        raise WireError(f"float: expected one of {', '.join(NON_FINITE)}, got {shortened(text)}")
+    return NON_FINITE[text]
 
 
 def _decode_bytes(node: Any, depth: int) -> bytes:
@@ -221,7 +210,7 @@ def _decode_graph(node: Any, depth: int) -> GraphInstance:
     parts = [from_wire(node[name], depth) for name in FIELDS["graph"]]
     for part, optional in zip(parts, (False, True, True), strict=True):
         if not isinstance(part, np.ndarray) and not (optional and part is None):
-            raise WireError(f"graph: expected arrays, got {shown(part)}")
+            raise WireError(f"graph: expected arrays, got {shortened(part)}")
     return GraphInstance(*parts)
 
 

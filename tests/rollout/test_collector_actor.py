@@ -1,0 +1,70 @@
+"""A collector as it is in its actor, without the actor."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from collected_envs import SPACES, TWO, Thinker, env_fns
+
+from xuance_envs.engine.serialization import dumps_for_worker, unpack_error
+from xuance_envs.rollout.collector_actor import CollectorActor, CollectorPlan
+
+PLAN = CollectorPlan(
+    number=1,
+    first=3,
+    num_envs=1,
+    env_fns=dumps_for_worker(env_fns(SPACES["vector"])[:1]),
+    seeds=None,
+    processes=1,
+    step_timeout=None,
+    start_timeout=None,
+    agent=dumps_for_worker(Thinker(TWO)),
+    weights=None,
+    random_state=torch.get_rng_state().numpy().tobytes(),
+    restarts=0,
+    options={"steps_per_env": 2},
+)
+
+
+@pytest.fixture(autouse=True)
+def own_noise() -> Iterator[None]:
+    """Leaves this process's generator as it was, which a collector seeds."""
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("part", "packed", "said"),
+    [
+        ("agent", b"celsewhere\nThing\n.", "No module named 'elsewhere'. The agent could"),
+        ("env_fns", b"celsewhere\nThing\n.", "No module named 'elsewhere'. What makes the env"),
+        ("env_fns", b"cgymnasium\nno_thing\n.", "get attribute 'no_thing' .*What makes the env"),
+    ],
+)
+def test_code_that_is_not_there_is_told_with_what_to_do(
+    part: str, packed: bytes, said: str
+) -> None:
+    actor = CollectorActor(replace(PLAN, **{part: packed}))
+    well, error = actor.build()
+    assert not well
+    place = re.escape("in collector 1 on this machine: the code has to be there, installed")
+    with pytest.raises(ImportError, match=f"{said}.*{place}"):
+        raise unpack_error(error)
+    actor.close()
+
+
+def test_the_same_turn_again_is_told_again() -> None:
+    actor = CollectorActor(PLAN)
+    assert actor.build()[0]
+    try:
+        first, again, next_one = (actor.rollout(turn)[1] for turn in (0, 0, 1))
+        assert (first["states"][0] == again["states"][0]).all()
+        assert not (first["states"][0] == next_one["states"][0]).all()
+    finally:
+        actor.close()

@@ -1,0 +1,136 @@
+"""A pretended cluster: actors of this process, asked in threads, for what needs no Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
+from functools import partial
+from time import monotonic
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from xuance_envs.engine.ray import multi_process_actor
+from xuance_envs.engine.ray.actor import ActorPlan
+from xuance_envs.engine.ray.cluster import ActorLostError, ActorOptions
+from xuance_envs.engine.ray.connectable_actor import ConnectableActor
+from xuance_envs.engine.ray.multi_process_actor import MultiProcessActor
+from xuance_envs.vector_envs import ray_vec_env
+
+HELD = {signal.SIGINT, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF}
+HELD_FOR = 0.02
+"""Seconds that signals wait at most."""
+
+
+class PretendedMachine(ConnectableActor, MultiProcessActor):
+    """The inside of an actor, in this process."""
+
+    def location(self) -> tuple[int, str]:
+        return os.getpid(), "of this process"
+
+    def listen(self) -> tuple[str, int, bytes]:
+        return self.listen_at("127.0.0.1")
+
+
+class PretendedCluster:
+    """Does what is asked of a :class:`~xuance_envs.engine.ray.cluster.RayCluster`.
+
+    Args:
+        rooms: by node, for how many workers there is room.
+        direct_connection_obstacle: why actors are not to be connected to; None where they are.
+    """
+
+    alive = True
+
+    def __init__(
+        self, capacities: Mapping[str, int], direct_connection_obstacle: str | None
+    ) -> None:
+        self._rooms = capacities
+        self.direct_connection_obstacle = direct_connection_obstacle
+
+    def wait_until_idle(self, options: ActorOptions) -> None:
+        pass
+
+    def free_workers(self, options: ActorOptions) -> int:
+        return sum(self._rooms.values())
+
+    def capacities(self, options: ActorOptions) -> dict[str, tuple[int, int]]:
+        return {node: (room, room) for node, room in self._rooms.items()}
+
+    def start_actor(self, options: ActorOptions, plan: ActorPlan) -> Any:
+        actor = PretendedMachine(plan)
+        pool = futures.ThreadPoolExecutor(len(plan.split) + 3, "pretended")
+        methods = {
+            name: SimpleNamespace(of=pool, does=getattr(actor, name))
+            for name in ("answer", "attach", "close", "listen", "serve", "location")
+        }
+        return SimpleNamespace(**methods, actor=actor, pool=pool)
+
+    def call(self, method: Any, *arguments: Any) -> futures.Future[Any]:
+        try:
+            return undisturbed(lambda: method.of.submit(method.does, *arguments))
+        except RuntimeError:  # it was killed
+            lost: futures.Future[Any] = futures.Future()
+            lost.set_exception(ActorLostError("it was killed"))
+            return lost
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def get(self, ref: futures.Future[Any], seconds: float | None) -> Any:
+        if not self.wait([ref], 1, seconds):
+            raise TimeoutError
+        return undisturbed(ref.result)
+
+    def wait(self, refs: Sequence[Any], count: int, seconds: float | None) -> list[Any]:
+        ends = math.inf if seconds is None else monotonic() + seconds
+        when = futures.FIRST_COMPLETED if count == 1 else futures.ALL_COMPLETED
+        while True:
+            left = min(max(ends - monotonic(), 0.0), HELD_FOR)
+            done = undisturbed(partial(futures.wait, refs, left, when)).done
+            if len(done) >= count or monotonic() >= ends:
+                return [ref for ref in refs if ref in done][:count]  # as Ray does
+
+    def kill(self, handle: Any) -> None:
+        handle.actor.close()
+        handle.pool.shutdown()
+
+    def name_node(self, node_id: str) -> str:
+        return f"node {node_id}"
+
+    def release(self) -> None:
+        return
+
+
+def undisturbed(does: Callable[[], Any]) -> Any:
+    """Does something in which an interrupt would leave a lock of the pool's taken for ever."""
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+        return does()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+
+
+@contextlib.contextmanager
+def pretended_machines(
+    direct_connection_obstacle: str | None = None, **capacities: int
+) -> Iterator[None]:
+    """Has vector environments on Ray made on pretended machines, for as long as this lasts.
+
+    Args:
+        direct_connection_obstacle: why they are not to be connected to; None where they are.
+        rooms: by node, for how many workers there is room.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            ray_vec_env,
+            "RayCluster",
+            lambda *_: PretendedCluster(capacities, direct_connection_obstacle),
+        )
+        patch.setattr(multi_process_actor, "CONTEXT", "forkserver")
+        yield

@@ -1,0 +1,152 @@
+"""What other libraries do with single environments, to be called where the environments live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+__all__ = [
+    "RegisteringEnvFn",
+    "ReturnEnv",
+    "SB3EnvFn",
+    "call_method",
+    "call_wrapper_attr",
+    "custom_registrations",
+    "get_wrapper_attr",
+    "has_wrapper_attr",
+    "is_wrapped",
+    "set_own_attr",
+    "set_wrapper_attr",
+    "spaces_of",
+]
+
+RESERVED_METHODS = ("reset", "step", "close", "_setattr", "_check_spaces")
+
+
+def call_wrapper_attr(env: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls what :meth:`gymnasium.Env.get_wrapper_attr` finds, or returns it if it is no method."""
+    if name in RESERVED_METHODS:
+        raise ValueError(
+            f"Trying to call function `{name}` with `call`, use `{name}` directly instead."
+        )
+    found = env.get_wrapper_attr(name)
+    return found(*args, **kwargs) if callable(found) else found
+
+
+def call_method(env: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls a method of the outermost wrapper that has it."""
+    return env.get_wrapper_attr(name)(*args, **kwargs)
+
+
+def get_wrapper_attr(env: Any, name: str) -> Any:
+    """The attribute of the outermost wrapper that has it."""
+    return env.get_wrapper_attr(name)
+
+
+def has_wrapper_attr(env: Any, name: str) -> bool:
+    """Whether the environment or one it wraps has the attribute."""
+    try:
+        env.get_wrapper_attr(name)
+    except AttributeError:
+        return False
+    return True
+
+
+def set_wrapper_attr(env: Any, name: str, value: Any) -> None:
+    """Sets an attribute where it is, or else on the outermost wrapper, as Gymnasium does."""
+    env.set_wrapper_attr(name, value)
+
+
+def set_own_attr(env: Any, name: str, value: Any) -> None:
+    """Sets an attribute on the outermost wrapper, as Stable-Baselines3 does."""
+    setattr(env, name, value)
+
+
+def spaces_of(env: Any) -> tuple[Any, Any]:
+    """The observation space and the action space."""
+    return env.observation_space, env.action_space
+
+
+def is_wrapped(env: Any, wrapper: tuple[str, str]) -> bool:
+    """Whether some layer's class is the wrapper, or derives from it."""
+    while isinstance(env, gymnasium.Wrapper):
+        if any((kind.__module__, kind.__qualname__) == wrapper for kind in type(env).__mro__):
+            return True
+        env = env.env
+    return False
+
+
+class ReturnEnv:
+    """A function that makes an environment, for one that is there."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+    def __call__(self) -> Any:
+        """Returns it."""
+        return self.env
+
+
+class SB3EnvFn:
+    """A function whose environment Stable-Baselines3 takes, if need be through shimmy."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+
+    def __call__(self) -> Any:
+        """Makes the environment."""
+        env = self.function()
+        if isinstance(env, gymnasium.Env):
+            return env
+        from stable_baselines3.common.vec_env import DummyVecEnv
+
+        return DummyVecEnv([ReturnEnv(env)]).envs[0]
+
+
+class RegisteringEnvFn:
+    """A function that makes an environment, and what its process needs to know before."""
+
+    def __init__(self, function: Callable[[], Any], specs: Mapping[str, EnvSpec]) -> None:
+        self.function = function
+        self.specs = specs
+
+    def __call__(self) -> Any:
+        """Makes the environment."""
+        for env_id, spec in self.specs.items():
+            gymnasium.registry.setdefault(env_id, spec)
+        return self.function()
+
+
+def custom_registrations(registry: Iterable[EnvSpec]) -> dict[str, EnvSpec]:
+    """The registered environments that are not Gymnasium's own, by id.
+
+    A program registers them by importing a module or in its main one, neither of which its
+    workers do. What a main module defines is taken along by value.
+    """
+    own = {}
+    for spec in registry:
+        entry = spec.entry_point
+        if isinstance(entry, str) and entry.startswith("gymnasium."):
+            continue
+        own[spec.id] = _with_main_by_value(spec)
+    return own
+
+
+def _with_main_by_value(spec: EnvSpec) -> EnvSpec:
+    entry = spec.entry_point
+    if not isinstance(entry, str) or not entry.startswith("__main__:"):
+        return spec
+    import __main__
+
+    found: Any = __main__
+    for name in entry.partition(":")[2].split("."):
+        found = getattr(found, name, None)
+    if found is None:
+        return spec
+    copied = dict(vars(spec))
+    for derived in ("namespace", "name", "version"):
+        copied.pop(derived, None)
+    return EnvSpec(**{**copied, "entry_point": found})

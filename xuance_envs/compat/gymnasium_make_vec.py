@@ -1,0 +1,61 @@
+"""Gymnasium's ``make_vec`` with the drop-in classes of this package in place of Gymnasium's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium
+from gymnasium import VectorizeMode
+from gymnasium.envs.registration import EnvSpec, _find_spec
+
+from xuance_envs.compat.gymnasium_async import AsyncVectorEnv
+from xuance_envs.compat.gymnasium_sync import SyncVectorEnv
+
+__all__ = ["Wrappers", "make_gymnasium_vec", "wrapped"]
+
+Wrappers = Sequence[Callable[[Any], Any]]
+"""Each is called with an environment, and returns what it made of it."""
+
+
+def make_gymnasium_vec(
+    env_id: str | EnvSpec,
+    num_envs: int,
+    mode: str | VectorizeMode,
+    vector_kwargs: Mapping[str, Any],
+    wrappers: Wrappers,
+    env_kwargs: Mapping[str, Any],
+) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+    """What ``gymnasium.make_vec`` returns, in the classes of this package."""
+    try:
+        mode = VectorizeMode(mode)
+    except ValueError:
+        expected = ", ".join(repr(each.value) for each in VectorizeMode)
+        raise ValueError(f"vectorization_mode: expected one of {expected}, got {mode!r}") from None
+    if mode is VectorizeMode.VECTOR_ENTRY_POINT:
+        return gymnasium.make_vec(
+            env_id, num_envs, mode, dict(vector_kwargs), list(wrappers), **env_kwargs
+        )
+    # As Gymnasium's own make_vec finds it: gymnasium.spec imports no module, and wants a version.
+    spec = copy.deepcopy(env_id if isinstance(env_id, EnvSpec) else _find_spec(env_id))
+    given = {**spec.kwargs, **env_kwargs}
+    spec.kwargs = {}
+    make_env = partial(wrapped, partial(gymnasium.make, copy.copy(spec), **given), wrappers)
+    kind = SyncVectorEnv if mode is VectorizeMode.SYNC else AsyncVectorEnv
+    vector_env = kind([make_env] * num_envs, **vector_kwargs)
+    spec.kwargs = {**given, "num_envs": num_envs, "vectorization_mode": mode.value}
+    for name, value in (("vector_kwargs", dict(vector_kwargs)), ("wrappers", list(wrappers))):
+        if value:
+            spec.kwargs[name] = value
+    vector_env.spec = spec
+    return vector_env
+
+
+def wrapped(make_env: Callable[..., Any], wrappers: Wrappers, **kwargs: Any) -> Any:
+    """Makes an environment, and wraps it."""
+    env = make_env(**kwargs)
+    for wrapper in wrappers:
+        env = wrapper(env)
+    return env

@@ -1,0 +1,337 @@
+"""Steps and commands of some environments, while others may be stepping.
+
+For interfaces that name the environments of each step. A group is asked for one thing at a time:
+what is sent to one that is at work waits until it has answered, and then its environments step
+together.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from xuance_envs.compat.stepping import Stepper
+from xuance_envs.engine.data.info_batch import InfoBatch
+from xuance_envs.engine.group.outcome import Outcome
+from xuance_envs.engine.groups import Groups, LocalGroups
+from xuance_envs.engine.ledger import is_fatal
+
+__all__ = ["PartialStep", "SubsetStepper"]
+
+
+class PartialStep(NamedTuple):
+    """What came of a step of some environments, in copies."""
+
+    envs: NDArray[np.intp]
+    observations: Any
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    infos: InfoBatch
+
+
+class SubsetStepper(Stepper):
+    """Environments of which some are stepped, while others may be stepping."""
+
+    def __init__(self, groups: Groups) -> None:
+        super().__init__(groups)
+        self._every = np.arange(self.num_envs)
+        self._envs_of = [np.arange(driver.lo, driver.hi) for driver in groups.drivers]
+        self._numbers = itertools.count()
+        observations, actions = self.arrays.observations, self.arrays.actions
+        self._copy_observations = observations.copy_flat or observations.copy
+        self._take_observations = observations.take_flat or observations.copy
+        self._read_actions = actions.reader()
+        # Rows of an array, where environments are given just these.
+        is_rows = actions.flat is not None and (
+            actions.flat.ndim > 1 or isinstance(actions.layout.space, spaces.Discrete)
+        )
+        self._action_rows = actions.flat if is_rows else None
+        # The environments that were sent and have not arrived, and whether one of them waits for
+        # its group; what each group was last asked: to step these, or for a command, and whether an
+        # error in that leaves nothing to go on with; what has come of a command; what has come of
+        # steps, while it lies in the arrays, and taken out of them.
+        self._sent = np.zeros(self.num_envs, np.bool_)
+        self._has_queued = False
+        self._last_request: dict[int, NDArray[np.intp] | None] = {}
+        self._fatal_on_error: dict[int, bool] = {}
+        self._replies: dict[int, Any] = {}
+        self._finished_in_arrays: dict[int, tuple[NDArray[np.intp], Outcome]] = {}
+        self._finished_parts: list[PartialStep] = []
+
+    def step_all(self, actions: Any) -> PartialStep:
+        """Steps every environment, of which none may be stepping.
+
+        What an interrupt left of a step before is waited for, and thrown away.
+        """
+        self._discard_stale()
+        self.start_step(actions)
+        infos = self.finish_step().infos
+        arrays = self.arrays
+        return PartialStep(
+            self._every,
+            self._copy_observations(),
+            arrays.rewards.copy(),
+            arrays.terminated.copy(),
+            arrays.truncated.copy(),
+            infos,
+        )
+
+    def step(self, envs: NDArray[np.intp], actions: Any) -> PartialStep:
+        """Steps some environments while none is stepping; otherwise as :meth:`step_all`."""
+        self._discard_stale()
+        self._action_writer.put(actions, envs)
+        by_group = self._by_group(envs)
+        packed = {k: self._pack_step(k, list(mine.values())) for k, mine in by_group.items()}
+        part = self._partial_step(self._run_commands(envs, packed).items(), envs)
+        self._replies = {}
+        return part
+
+    def send(self, envs: NDArray[np.intp], actions: Any) -> None:
+        """Starts a step of some environments, none of which may be stepping."""
+        self._discard_stale()
+        self._action_writer.put(actions, envs)
+        # In this order an interrupt leaves nothing behind that is never started.
+        self._has_queued = True
+        self._sent[envs] = True
+        self._start_queued()
+
+    def receive(self, wanted: int, timeout: float | None = None) -> list[PartialStep]:
+        """Waits for so many of the environments that were sent."""
+        self._groups.check_open()
+        if self._has_queued:
+            self._start_queued()
+        deadline = None if timeout is None else monotonic() + timeout
+        missing = wanted - self._num_finished()
+        while missing > 0 and (num_in_flight := int(np.count_nonzero(self._sent))):
+            left = None
+            if deadline is not None and missing < wanted:
+                left = max(deadline - monotonic(), 0.0)
+            # What waits for its group is to start as soon as that has answered.
+            one_at_a_time = self._has_queued or deadline is not None
+            if not self._collect(left, 1 if one_at_a_time else min(missing, num_in_flight)):
+                break
+            missing = wanted - self._num_finished()
+        if self._finished_in_arrays:
+            self._copy_finished()
+        parts, self._finished_parts = self._finished_parts, []
+        return parts
+
+    def reset(
+        self, envs: NDArray[np.intp], seeds: Sequence[int | None], options: Any
+    ) -> tuple[Any, InfoBatch]:
+        """Resets some environments, each with its seed, and all with the same options."""
+        self._discard_stale()
+        packed = self._groups.pack_resets(envs.tolist(), seeds, [options] * len(envs))
+        infos, _ = self._groups.info_collector.infos(
+            self._run_commands(envs, packed).items(), envs
+        ).parts
+        self._replies = {}
+        return self._take_observations(envs), infos
+
+    def apply_to(
+        self, envs: NDArray[np.intp], function: Callable[..., Any], arguments: Sequence[Any]
+    ) -> list[Any]:
+        """Calls ``function(env, *arguments)`` for some environments, each with its arguments."""
+        self._discard_stale()
+        by_group = self._by_group(envs)
+        packed = {
+            k: self._groups.drivers[k].pack(
+                "apply",
+                list(mine.values()),
+                _call_catching,
+                [(function, arguments[n]) for n in mine],
+            )
+            for k, mine in by_group.items()
+        }
+        results: list[Any] = [None] * len(envs)
+        for k, replies in self._run_commands(envs, packed, fatal_on_error=False).items():
+            for n, (error, value) in zip(by_group[k], replies, strict=True):
+                if error is not None:
+                    raise error
+                results[n] = value
+        self._replies = {}
+        return results
+
+    def _discard_stale(self) -> None:
+        """Checks that they are open, and lets go of what an interrupt left of a whole step."""
+        self._groups.check_open()
+        if self._ledger.stepping:
+            self.finish_step()
+        if self._finished_in_arrays or self._replies:
+            self._free_arrays()
+
+    @property
+    def in_flight(self) -> NDArray[np.intp]:
+        """The environments that were sent, and that nobody has received."""
+        sent = self._sent.copy()
+        for part in self._finished_parts:
+            sent[part.envs] = True
+        for envs, _ in self._finished_in_arrays.values():
+            sent[envs] = True
+        return sent.nonzero()[0]
+
+    def _num_finished(self) -> int:
+        """How many environments have arrived, and nobody has received."""
+        finished_envs = [part.envs for part in self._finished_parts] + [
+            envs for envs, _ in self._finished_in_arrays.values()
+        ]
+        return sum(map(len, finished_envs))
+
+    def _free_arrays(self) -> None:
+        """Readies the arrays for other requests, which overwrite what has come of these."""
+        if self._finished_in_arrays:
+            self._copy_finished()
+        if self._replies:  # of commands; an interrupt has kept them from being taken in
+            replies = self._replies.items()
+            outcomes = [(k, reply) for k, reply in replies if isinstance(reply, Outcome)]
+            self._groups.info_collector.absorb(outcomes)
+            self._replies = {}
+
+    def _copy_finished(self) -> None:
+        """Takes out of the arrays what has come of steps."""
+        if not self._ledger.pending.keys().isdisjoint(self._finished_in_arrays):
+            self._collect(0.0, start=False)  # again: an interrupt came before all was taken note of
+        finished = self._finished_in_arrays
+        stepped = [envs for envs, _ in finished.values()]
+        envs = stepped[0] if len(stepped) == 1 else np.concatenate(stepped)
+        part = self._partial_step([(k, outcome) for k, (_, outcome) in finished.items()], envs)
+        finished_parts = [*self._finished_parts, part]
+        # No call in between, so that an interrupt finds either all of it or nothing.
+        self._finished_parts, self._finished_in_arrays = finished_parts, {}
+
+    def _by_group(self, envs: NDArray[np.intp]) -> dict[int, dict[int, int]]:
+        """By group, which of some environments are its own: where they are in it, by position."""
+        drivers, group_of = self._groups.drivers, self._groups.group_of
+        found: dict[int, dict[int, int]] = {}
+        for n, env in enumerate(envs.tolist()):
+            k = group_of[env]
+            found.setdefault(k, {})[n] = env - drivers[k].lo
+        return found
+
+    def _run_commands(
+        self, envs: NDArray[np.intp], packed: Mapping[int, Any], fatal_on_error: bool = True
+    ) -> Mapping[int, Any]:
+        """Asks some groups for a command, each when it has done what it is at."""
+        ledger = self._ledger
+        if not ledger.any_in_flight:
+            ledger.start(packed)
+            try:
+                self._replies = dict(ledger.finish())
+            except Exception as error:
+                self._fail_with(error, fatal_on_error)
+                raise
+            ledger.clear_pending()
+            return self._replies
+        # Nor may a command be under way any more that an interrupt has ended.
+        while any([k in packed or self._last_request[k] is None for k in ledger.pending]):
+            self._collect(None, start=False)
+        self._free_arrays()
+        self._last_request.update(dict.fromkeys(packed))
+        self._fatal_on_error.update(dict.fromkeys(packed, fatal_on_error))
+        ledger.send_commands(envs, packed)
+        while not self._replies.keys() >= packed.keys():
+            self._collect(None, start=False)  # what waits would overwrite the first answers
+        return self._replies
+
+    def _start_queued(self) -> None:
+        """Starts the groups that have something to step, and are not at work."""
+        self._free_arrays()
+        ledger = self._ledger
+        has_queued = False
+        whole: list[int] = []
+        packed: dict[int, Any] = {}
+        (sent,) = self._sent.nonzero()
+        for k, mine in self._by_group(sent).items():
+            if k in ledger.pending:
+                last_request = self._last_request[k]
+                has_queued |= last_request is None or len(last_request) < len(mine)
+            elif len(mine) == len(self._envs_of[k]):
+                self._last_request[k] = self._envs_of[k]
+                whole.append(k)
+            else:
+                self._last_request[k] = sent[list(mine)]
+                packed[k] = self._pack_step(k, list(mine.values()))
+        if whole:
+            ledger.send_step(ledger.envs_of(whole), whole, self._action_writer.packed(whole))
+        if packed:
+            ledger.send_commands(np.concatenate([self._last_request[k] for k in packed]), packed)
+        self._has_queued = has_queued
+
+    def _pack_step(self, k: int, places: Sequence[int]) -> Any:
+        """A step of some of a group's environments, as its driver takes it."""
+        driver, actions = self._groups.drivers[k], self.arrays.actions
+        lists: list[Any]
+        if self._action_rows is not None:
+            lists = [self._action_rows]
+        else:
+            lists = actions.objects or [self._read_actions()]
+        given = [values[driver.lo : driver.hi] for values in lists]
+        return driver.pack("step", given, next(self._numbers), places)
+
+    def _collect(self, timeout: float | None, wanted: int = 1, start: bool = True) -> bool:
+        """Takes in what comes next, and starts what waits for it; whether something came."""
+        try:
+            ready = self._ledger.wait(wanted, timeout)
+        except Exception as error:
+            failed = self._ledger.failed_group
+            is_step = self._last_request[failed] is not None
+            self._fail_with(error, is_step or self._fatal_on_error[failed])
+            raise
+        for k, reply in ready.items():
+            envs = self._last_request[k]
+            if envs is None:
+                self._replies[k] = reply
+            else:
+                self._finished_in_arrays[k] = envs, reply
+                self._sent[envs] = False
+        if ready:
+            self._ledger.receive(self._ledger.envs_of(ready))
+        if start and self._has_queued:
+            self._start_queued()
+        return bool(ready)
+
+    def _partial_step(
+        self, outcomes: Iterable[tuple[int, Any]], envs: NDArray[np.intp]
+    ) -> PartialStep:
+        infos, _ = self._groups.info_collector.infos(outcomes, envs).parts
+        arrays = self.arrays
+        return PartialStep(
+            envs,
+            self._take_observations(envs),
+            arrays.rewards.take(envs),
+            arrays.terminated.take(envs),
+            arrays.truncated.take(envs),
+            infos,
+        )
+
+    def _fail_with(self, error: Exception, always_fatal: bool) -> None:
+        """Deals with an error in something that was asked, if it leaves nothing to go on with."""
+        if always_fatal or is_fatal(error):
+            self.fail()
+
+    def fail(self) -> None:
+        """See :class:`~xuance_envs.compat.stepping.Stepper`; environments here stay usable."""
+        if isinstance(self._groups, LocalGroups):
+            self._ledger.stepping = False
+            with suppress(Exception):  # the one that is being dealt with
+                self._ledger.finish()
+            self._ledger.drain()
+            self._sent[:] = False
+        else:
+            self.close()
+
+
+def _call_catching(env: Any, function: Callable[..., Any], arguments: Collection[Any]) -> Any:
+    """What a function raised and returned."""
+    try:
+        return None, function(env, *arguments)
+    except Exception as error:
+        return error, None

@@ -1,0 +1,83 @@
+"""Masks of actions: what they are by an action space, and where they lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, describe
+from xuance_envs.engine.data.space_rows import SpaceRows
+
+__all__ = ["MASK_KEYS", "MASK_METHOD", "mask_layout", "mask_rows", "store_mask"]
+
+MASK_KEYS = ("action_mask", "avail_actions")
+"""The keys of infos that masks are looked for under, in this order."""
+
+MASK_METHOD = "action_masks"
+"""The method of environments that is asked for a mask where no info has one."""
+
+
+def mask_layout(action_space: Space[Any]) -> SpaceLayout | None:
+    """How a mask of actions of a space lies; None for a space whose actions have no masks.
+
+    For Discrete it is a vector of bools, one for each action. For MultiDiscrete those of all its
+    parts come one after the other, and for MultiBinary two for each bit. For a Dict or a Tuple of
+    such spaces it has the space's structure.
+    """
+    space = _mask_space(action_space)
+    return None if space is None else SpaceLayout(space)
+
+
+def _mask_space(space: Space[Any]) -> Space[Any] | None:
+    if isinstance(space, spaces.Dict):
+        parts = {key: _mask_space(inner) for key, inner in space.spaces.items()}
+        whole = {key: part for key, part in parts.items() if part is not None}
+        return spaces.Dict(whole) if whole.keys() == parts.keys() else None
+    if isinstance(space, spaces.Tuple):
+        row = [_mask_space(inner) for inner in space.spaces]
+        full = [part for part in row if part is not None]
+        return spaces.Tuple(full) if len(full) == len(row) else None
+    if isinstance(space, spaces.Discrete):
+        width = int(space.n)
+    elif isinstance(space, spaces.MultiDiscrete):
+        width = int(space.nvec.sum())
+    elif isinstance(space, spaces.MultiBinary):
+        width = 2 * int(np.prod(space.shape))
+    else:
+        return None
+    return spaces.MultiBinary(width)
+
+
+def mask_rows(layout: SpaceLayout, num_envs: int) -> SpaceRows:
+    """A mask for each environment, nothing allowed."""
+    parts: list[Any] = [np.zeros((num_envs, *leaf.shape), np.bool_) for leaf in layout.leaves]
+    return SpaceRows(layout, parts, num_envs)
+
+
+def store_mask(rows: SpaceRows, i: int, mask: Any) -> None:
+    """Stores the mask of environment i; what is not 0 in it allows an action."""
+    try:
+        given = rows.layout.flatten(mask)
+    except BadValueError as error:
+        raise BadValueError(f"its mask of actions: {error}") from None
+    for part, leaf, value in zip(rows.parts, rows.layout.leaves, given, strict=True):
+        array = value if type(value) is np.ndarray else _array_of(value)
+        if array is None or array.size != part.shape[1] or array.dtype.kind not in "biuf":
+            raise BadValueError(
+                f"its mask of actions{leaf.path}: expected {part.shape[1]} entries, got "
+                f"{describe(value)}"
+            )
+        part[i] = array if array.ndim == 1 else array.ravel()
+
+
+def _array_of(value: Any) -> Any:
+    try:
+        return np.asarray(value)
+    except ValueError:  # of several lengths
+        pass
+    try:
+        return np.concatenate([np.ravel(part) for part in value])
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,144 @@
+"""Loops over the keys of dicts, written out key by key.
+
+What each of many agents has comes and goes in dicts, in every step of every environment. A loop
+over them takes about twice as long as the same written out, for the loop itself and for a dict that
+grows. So, as named tuples' are, these functions are made of source text. There is nothing in it but
+numbers: what the functions work with are arguments. For many keys they are loops, since each number
+of keys has a source of its own, which takes a moment to compile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain, islice
+from typing import Any
+
+from xuance_envs.engine.data.space_rows import Row
+
+__all__ = ["Cell", "make_dict_builder", "make_dict_reader", "make_nested_reader"]
+
+_ALL = slice(None)
+
+_MAX_KEYS = 64
+"""For how many keys functions are written out."""
+
+_MAX_CELLS = 1024
+"""The same for keys of dicts in a dict."""
+
+Cell = tuple[Any, Any, Any]
+"""A key, and where what is under it goes: what holds it, and the index in that."""
+
+
+def make_dict_builder(
+    keys: Sequence[Any],
+    places: Sequence[int],
+    unpack: Callable[[Any], Sequence[Any]],
+    known: Mapping[Any, Any],
+    made: Callable[[Any], Any],
+) -> Callable[[Any], dict[Any, Any]]:
+    """A function that makes a dict of the numbers in a record."""
+    in_order = sorted(places)
+    at = [in_order.index(place) for place in places]
+
+    def take(record: Any) -> dict[Any, Any]:
+        given = unpack(record)
+        numbers = [given[i] for i in at]
+        values = [known[number] if number in known else made(number) for number in numbers]
+        return dict(zip(keys, values, strict=True))
+
+    if len(keys) > _MAX_KEYS or at != list(range(len(at))):
+        return take
+    return _dict_builder_source(len(keys))(unpack, known, take, *keys)  # type: ignore[no-any-return]
+
+
+def make_dict_reader(
+    keys: Sequence[Any], rows: Sequence[Row], pack: Callable[..., None], memory: memoryview
+) -> Callable[[Mapping[Any, Any], Mapping[Any, Any]], None]:
+    """A function that stores what a dict has in rows, and the numbers that another one has.
+
+    It raises a LookupError where one has not all keys, and what the row does or the packing for
+    what does not fit.
+    """
+    if len(keys) <= _MAX_KEYS:
+        make = _dict_reader_source(len(keys))
+        return make(pack, memory, _ALL, *keys, *rows)  # type: ignore[no-any-return]
+    pairs = list(zip(keys, rows, strict=True))
+
+    def put(values: Mapping[Any, Any], numbers: Mapping[Any, Any]) -> None:
+        for key, row in pairs:
+            row[_ALL] = values[key]
+        pack(memory, 0, *[numbers[key] for key in keys])
+
+    return put
+
+
+def make_nested_reader(cells_of: Mapping[Any, Sequence[Cell]]) -> Callable[[Any], bool] | None:
+    """A function that stores what the dicts in a dict have, and tells whether there was no more.
+
+    It raises a LookupError where a key is missing.
+    """
+    counts = tuple(map(len, cells_of.values()))
+    if sum(counts) > _MAX_CELLS:
+        return None
+    cells = chain.from_iterable(chain.from_iterable(cells_of.values()))
+    return _nested_reader_source(counts)(*cells_of, *cells)  # type: ignore[no-any-return]
+
+
+@lru_cache(_MAX_KEYS + 1)
+def _dict_builder_source(count: int) -> Callable[..., Any]:
+    keys, numbers = _names("k", count), _names("n", count)
+    items = [f"{key}: known[{number}]" for key, number in zip(keys, numbers, strict=True)]
+    return _compile(
+        ["unpack", "known", "take", *keys],
+        ["record"],
+        [
+            f"[{', '.join(numbers)}] = unpack(record)",
+            f"try: return {{{', '.join(items)}}}",
+            "except LookupError: return take(record)",
+        ],
+    )
+
+
+@lru_cache(_MAX_KEYS + 1)
+def _dict_reader_source(count: int) -> Callable[..., Any]:
+    keys, rows = _names("k", count), _names("r", count)
+    lines = [f"{row}[every] = values[{key}]" for row, key in zip(rows, keys, strict=True)]
+    numbers = "".join([f", numbers[{key}]" for key in keys])
+    return _compile(
+        ["pack", "memory", "every", *keys, *rows],
+        ["values", "numbers"],
+        [*lines, f"pack(memory, 0{numbers})"],
+    )
+
+
+@lru_cache(128)
+def _nested_reader_source(counts: tuple[int, ...]) -> Callable[..., Any]:
+    outer, cells = _names("o", len(counts)), iter(range(sum(counts)))
+    lines = [f"if len(dicts) != {len(counts)}: return False"]
+    for key, count in zip(outer, counts, strict=True):
+        lines += [f"inner = dicts[{key}]", f"if len(inner) != {count}: return False"]
+        lines += [f"h{i}[a{i}] = inner[k{i}]" for i in islice(cells, count)]
+    known = [name for i in range(sum(counts)) for name in (f"k{i}", f"h{i}", f"a{i}")]
+    return _compile([*outer, *known], ["dicts"], [*lines, "return True"])
+
+
+def _names(letter: str, count: int) -> list[str]:
+    return [f"{letter}{i}" for i in range(count)]
+
+
+def _compile(
+    known: Sequence[str], given: Sequence[str], lines: Sequence[str]
+) -> Callable[..., Any]:
+    """A function of what is known for long, that returns one of what is given in each step."""
+    body = "\n        ".join(lines)
+    source = f"""
+def make({", ".join(known)}):
+    def act({", ".join(given)}):
+        {body}
+    return act
+"""
+    namespace: dict[str, Any] = {}
+    exec(compile(source, f"<{__name__}>", "exec"), namespace)
+    made: Callable[..., Any] = namespace["make"]
+    return made

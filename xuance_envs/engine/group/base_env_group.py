@@ -1,0 +1,174 @@
+"""Environments of one process: made, asked single things, and closed."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from xuance_envs.engine.group.env_errors import make_env_error
+from xuance_envs.engine.group.progress_record import NO_ACTIVE_ENV, ProgressRecord
+from xuance_envs.engine.group.recipe import Recipe
+from xuance_envs.engine.group.single_env import (
+    EnvDescription,
+    check_distinct,
+    check_env_api,
+    close,
+    find_layer,
+    find_setattr_layer,
+    get_attribute,
+    render,
+)
+from xuance_envs.engine.serialization import copy_of
+from xuance_envs.errors import EnvError, StateError
+from xuance_envs.state.recorders import record
+
+__all__ = ["NO_RESULT", "BaseEnvGroup", "never"]
+
+NO_RESULT = object()
+
+
+def never(error: BaseException) -> bool:
+    """No exception is an interrupt."""
+    return False
+
+
+class BaseEnvGroup:
+    """Environments that are asked single things."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        recorder: ProgressRecord,
+        is_interrupt: Callable[[BaseException], bool] = never,
+    ) -> None:
+        self.envs: list[Any] = []
+        self._progress = recorder
+        self._active_env = recorder.at
+        self._first = recipe.first
+        self._is_interrupt = is_interrupt
+        self._command = "construct"
+        try:
+            made_from = zip(recipe.env_fns, recipe.keywords, strict=True)
+            for i, (env_fn, kwargs) in enumerate(made_from):
+                self._active_env[0] = i + 1
+                try:
+                    self.envs.append(check_env_api(env_fn(**kwargs)))
+                    record(self.envs[-1])
+                except BaseException as error:
+                    raise self._failure(i, error) from error
+            self._active_env[0] = NO_ACTIVE_ENV
+            check_distinct(self.envs, recipe.first)
+        except BaseException:
+            with contextlib.suppress(EnvError):
+                self.close()
+            raise
+
+    def describe(self) -> list[tuple[int, EnvDescription]]:
+        """Describes the group's first environment, and the first one that differs from it."""
+        first = EnvDescription.of(self.envs[0])
+        other = next((i for i, env in enumerate(self.envs) if first.differing_space(env)), 0)
+        described = [(self._first, first)]
+        if other:
+            described.append((self._first + other, EnvDescription.of(self.envs[other])))
+        return copy.deepcopy(described)
+
+    def call(self, places: Sequence[int], name: str, args: Any, kwargs: Any) -> list[Any]:
+        """Calls a method of some environments, each with copies of the arguments."""
+
+        def act(env: Any, _: Any) -> Any:
+            own_args, own_kwargs = copy_of((args, kwargs))
+            return get_attribute(env, name)(*own_args, **own_kwargs)
+
+        return self._each("call", places, act, name)
+
+    def get_attr(self, places: Sequence[int], name: str) -> list[Any]:
+        """Reads an attribute of some environments, reaching through wrappers."""
+        return self._each("get_attr", places, lambda env, _: get_attribute(env, name), name)
+
+    def set_attr(self, places: Sequence[int], name: str, values: Sequence[Any]) -> list[None]:
+        """Sets an attribute where it is, or else on the innermost environment, to a copy."""
+        act = lambda env, value: setattr(env, name, copy_of(value))  # noqa: E731  # as its siblings
+        return self._each("set_attr", places, act, name, values, find_setattr_layer)
+
+    def apply(
+        self, places: Sequence[int], function: Callable[..., Any], arguments: Sequence[Any]
+    ) -> list[Any]:
+        """Calls ``function(env, *arguments)`` for some environments, each with own copies."""
+        act = lambda env, values: function(env, *copy_of(values))  # noqa: E731  # as its siblings
+        return self._each("call", places, act, None, arguments)
+
+    def render(self, places: Sequence[int], mode: str | None) -> list[Any]:
+        """Renders some environments."""
+        return self._each("render", places, lambda env, _: render(env, mode), "render")
+
+    def close(self) -> None:
+        """Closes every environment, also after one of them failed to, or after an interrupt."""
+        self._command = "close"
+        failure: EnvError | None = None
+        interrupt: BaseException | None = None
+        while self.envs:
+            self._active_env[0] = len(self.envs)
+            env = self.envs.pop()
+            try:
+                close(env)
+            except BaseException as error:
+                if self._is_interrupt(error):
+                    interrupt = error
+                    continue
+                failure = self._failure(len(self.envs), error)
+                failure.__cause__ = error
+        if (raised := interrupt or failure) is not None:
+            raise raised
+
+    def each(
+        self,
+        command: str,
+        places: Sequence[int],
+        act: Callable[[Any], Any],
+        values: Sequence[Any] | None = None,
+    ) -> list[Any]:
+        """Does something about some environments; says which it was where it fails."""
+        given = places if values is None else values
+        return self._each(command, places, lambda _, value: act(value), None, given)
+
+    def _each(
+        self,
+        command: str,
+        places: Sequence[int],
+        act: Callable[[Any, Any], Any],
+        name: str | None = None,
+        values: Sequence[Any] | None = None,
+        find: Callable[[Any, str], Any] = find_layer,
+    ) -> list[Any]:
+        """Does something with some environments, or with what in each has the attribute."""
+        previous, self._command = self._command, command
+        results = []
+        try:
+            for k, i in enumerate(places):
+                self._active_env[0] = i + 1
+                env = self.envs[i]
+                try:
+                    owner = env if name is None else find(env, name)
+                    if owner is not None:
+                        results.append(act(owner, None if values is None else values[k]))
+                        continue
+                except StateError:
+                    raise
+                except BaseException as error:
+                    raise self._failure(i, error) from error
+                raise AttributeError(
+                    f"environment {self._first + i} ({env}) has no attribute {name!r}"
+                )
+        finally:
+            self._command = previous
+            self._active_env[0] = NO_ACTIVE_ENV
+        return results
+
+    def _failure(self, i: int, error: BaseException, result: Any = NO_RESULT) -> EnvError:
+        """The error to raise for what environment i of the group raised or returned."""
+        if self._is_interrupt(error):
+            raise error
+        returned = () if result is NO_RESULT else (result,)
+        return make_env_error(self._first + i, self._command, error, *returned)

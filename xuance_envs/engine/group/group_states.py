@@ -1,0 +1,316 @@
+"""The environments of a group saved, and loaded."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from time import perf_counter
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.engine.group.outcome import ActingState, Autoreset, Outcome, ResultWithStates
+from xuance_envs.engine.group.protocol import StateBuffer
+from xuance_envs.engine.serialization import dumps_for_worker, loads
+from xuance_envs.errors import EnvError, StateError
+from xuance_envs.state.checkpointer import EnvCheckpointer, PreparedRestore
+from xuance_envs.state.faults import FaultError, MismatchError, to_state_error
+from xuance_envs.state.fingerprint import Fingerprint
+from xuance_envs.state.handlers import merge_registered, registered
+from xuance_envs.state.pickling import dumps_plain, loads_plain
+
+__all__ = ["DIVERGED", "WORKER_REPLACED", "GroupStates", "checksum", "packed_registry"]
+
+Saved = tuple[bytes | int | None, bytes, bool]
+"""A state, or how many bytes it has; the digest of what it was saved from; whether it replays."""
+
+
+WORKER_REPLACED = "its process was replaced after the state had been read: do it again"
+"""The reason why a state that was read is not there."""
+
+DIVERGED = "different"
+"""Stands for a repetition that came to something else."""
+
+
+def checksum(shown: Sequence[Sequence[Any]]) -> int:
+    """A number for what environments show: as far as it is arrays."""
+    total = 0
+    for leaves in shown:
+        for leaf in leaves:
+            if isinstance(leaf, np.ndarray | np.generic):
+                total = zlib.crc32(leaf.tobytes(), total)
+    return total
+
+
+def packed_registry() -> bytes | None:
+    """What was registered for classes of others, for another process; None for nothing."""
+    known = registered()
+    return dumps_for_worker(known) if known else None
+
+
+class _Group(Protocol):
+    envs: list[Any]
+
+    def acting_state(self, i: int) -> ActingState: ...
+
+    def fits_observation_space(self, leaves: Sequence[Any]) -> bool: ...
+
+    def set_acting_states(self, acting_states: Mapping[int, ActingState]) -> Outcome: ...
+
+    def each(
+        self, command: str, places: Sequence[int], act: Any, values: Sequence[Any] | None = None
+    ) -> list[Any]: ...
+
+    def step_with_actions(self, actions: Sequence[NDArray[Any]]) -> Outcome: ...
+
+    def flag_in_infos(self, key: str) -> None: ...
+
+    def outcome(self) -> Outcome: ...
+
+    def command(self, name: str) -> Callable[..., Any]: ...
+
+    def resend_columns_next(self) -> None: ...
+
+
+_ACTING_STATE_TYPES = [list, dict, bool, dict], [list, dict, str, dict]
+"""The types of what is kept with a state of what the environment shows."""
+
+
+class _AlreadyThere(NamedTuple):
+    """Stands for a state that an environment is in already."""
+
+    seen: Any
+
+    def apply(self) -> None:
+        pass
+
+
+def _put_in(prepared: PreparedRestore | _AlreadyThere) -> None:
+    prepared.apply()
+
+
+class GroupStates:
+    """Saves and loads the environments of a group."""
+
+    def __init__(self, group: _Group, first: int, autoreset: Autoreset) -> None:
+        self._group = group
+        self._first = first
+        self._autoreset = autoreset
+        self._handlers: dict[int, tuple[Any, EnvCheckpointer]] = {}
+        self._kept: dict[int, bytes] = {}
+        self._outgoing: dict[int, bytes] = {}
+        self._prepared: dict[int, PreparedRestore | _AlreadyThere] = {}
+        self._registry: bytes | None = None
+        self._packed_fingerprints: dict[bytes, bytes] = {}
+
+    def save_states(
+        self,
+        places: Sequence[int],
+        registry: bytes | None,
+        wanted: Collection[int] | None = None,
+        kept: Collection[int] = (),
+        max_bytes: int | None = None,
+    ) -> tuple[list[Saved], dict[bytes, bytes]]:
+        """The states of some environments, and by its digest, packed, what each was saved from."""
+        self._apply_registry(registry)
+        self.discard_states()
+        fingerprints: dict[bytes, bytes] = {}
+
+        def save_one(i: int) -> tuple[bytes, bytes, bool]:
+            state = self._state(i)
+            seen = self._pack_acting_state(i)
+            try:
+                plan = state.plan
+                data = state.save(seen, plan)
+            except FaultError as fault:
+                raise to_state_error(self._first + i, fault, "save_state") from None
+            digest = plan.fingerprint.digest
+            if digest not in fingerprints:
+                fingerprints[digest] = self._packed_fingerprint(plan.fingerprint)
+            return data, digest, plan.replays
+
+        found = dict(zip(places, self._group.each("save_state", places, save_one), strict=True))
+        self._kept = {i: found[i][0] for i in kept}
+        outgoing = {i: found[i][0] for i in (found if wanted is None else wanted)}
+        saved: dict[int, Saved] = {
+            i: (outgoing.get(i), digest, replays) for i, (_, digest, replays) in found.items()
+        }
+        if max_bytes is not None and sum(map(len, outgoing.values())) > max_bytes:
+            self._outgoing = outgoing
+            saved.update({i: (len(data), *saved[i][1:]) for i, data in outgoing.items()})
+        return list(saved.values()), fingerprints
+
+    def copy_saved_states(self, places: Sequence[int], lent: Sequence[StateBuffer]) -> None:
+        """Writes the states whose sizes :meth:`save_states` told."""
+        for i, part in zip(places, lent, strict=True):
+            part.write(self._require(self._outgoing, i, "save_state"))
+            del self._outgoing[i]
+
+    def prepare_states(
+        self,
+        places: Sequence[int],
+        sources: Sequence[tuple[bool, int]],
+        digests: Sequence[bytes],
+        fingerprints: Mapping[bytes, bytes],
+        forks: bool,
+        trusted: bool,
+        registry: bytes | None,
+        states: Sequence[bytes | StateBuffer] = (),
+    ) -> list[str]:
+        """Reads states for some environments, and sees whether they can be put in."""
+        self._apply_registry(registry)
+        self._prepared = {}
+        blobs = [one if isinstance(one, bytes) else one.read() for one in states]
+        prepared: dict[int, PreparedRestore | _AlreadyThere] = {}
+
+        def prepare_one(given: tuple[int, tuple[bool, int], bytes]) -> list[str]:
+            i, (is_kept, number), digest = given
+            if is_kept and number == i and not forks:
+                prepared[i] = _AlreadyThere(self._pack_acting_state(i))
+                return []
+            data = self._require(self._kept, number, "clone_state") if is_kept else blobs[number]
+            state, env = self._state(i), self._first + i
+            try:
+                plan = state.plan
+                own, warnings = plan.fingerprint, []
+                if digest != own.digest:
+                    warnings = own.check(*loads_plain(fingerprints[digest], trusted))
+                prepared[i] = state.prepare(data, trusted, [env] if forks else None, plan)
+                if not trusted:
+                    self._check_acting_state(prepared[i].seen)
+                self._check_autoreset(prepared[i].seen[2])
+            except FaultError as fault:
+                raise to_state_error(env, fault, "load_state") from None
+            return warnings
+
+        given = list(zip(places, sources, digests, strict=True))
+        warnings: list[list[str]] = self._group.each("load_state", places, prepare_one, given)
+        self._prepared, self._kept = prepared, {}
+        return list(dict.fromkeys(doubt for each in warnings for doubt in each))
+
+    def load_states(self, places: Sequence[int]) -> Outcome:
+        """Puts in the states that were prepared."""
+        acting_states = {}
+        prepared, self._prepared = self._prepared, {}
+        for i in places:
+            self._require(prepared, i, "load_state")
+        self._group.each("load_state", places, _put_in, [prepared[i] for i in places])
+        for i in places:
+            leaves, info, pending, arguments = prepared[i].seen
+            acting_states[i] = ActingState(leaves, info, bool(pending), arguments)
+        return self._group.set_acting_states(acting_states)
+
+    def discard_states(self) -> None:
+        """Lets go of all that is kept for the next command."""
+        self._kept, self._outgoing, self._prepared = {}, {}, {}
+
+    # -- for who loses no step ----------------------------------------------------------
+
+    def run_and_save(
+        self, command: str, arguments: Sequence[Any], registry: bytes | None
+    ) -> ResultWithStates:
+        """Does a command, and saves all environments thereafter.
+
+        What cannot be saved is no error: then there are no states.
+        """
+        result = self._group.command(command)(*arguments)
+        began = perf_counter()
+        states = self.states_if_any(registry)
+        return ResultWithStates(result, states, perf_counter() - began)
+
+    def states_if_any(
+        self, registry: bytes | None
+    ) -> tuple[list[Saved], dict[bytes, bytes]] | None:
+        """The states of all environments; None where one cannot be saved."""
+        with suppress(EnvError):
+            return self.save_states(range(len(self._group.envs)), registry)
+        return None
+
+    def resume(
+        self,
+        states: tuple[list[Saved], Mapping[bytes, bytes]],
+        steps: Sequence[Sequence[NDArray[Any]]],
+        seen: int,
+        registry: bytes | None,
+        next_command: tuple[str, Sequence[Any]] | None,
+    ) -> Any:
+        """Goes on in the place of environments that were lost."""
+        saved, fingerprints = states
+        places = range(len(self._group.envs))
+        try:
+            sources = [(False, i) for i in places]
+            data, digests, _ = zip(*saved, strict=True)
+            about = fingerprints, False, True, registry
+            self.prepare_states(places, sources, digests, *about, data)
+            self.load_states(places)
+            for actions in steps:
+                self._group.step_with_actions(actions)
+        except EnvError:
+            return DIVERGED
+        if checksum([self._group.acting_state(i).leaves for i in places]) != seen:
+            return DIVERGED
+        self._group.resend_columns_next()
+        if next_command is None:
+            return None
+        command, arguments = next_command
+        result = self._group.command(command)(*arguments)
+        if command == "step":
+            self._group.flag_in_infos("worker_restarted")
+            result = self._group.outcome()
+        return result
+
+    def _pack_acting_state(self, i: int) -> tuple[Any, ...]:
+        """What is kept with a state of what the environment shows."""
+        leaves, info, pending, arguments = self._group.acting_state(i)
+        return leaves, info, pending and self._autoreset.name, dict(arguments)
+
+    def _check_acting_state(self, seen: Any) -> None:
+        """Sees that what somebody else may have written can be shown."""
+        if not isinstance(seen, tuple) or list(map(type, seen)) not in _ACTING_STATE_TYPES:
+            raise FaultError("", f"expected what an environment shows, got {seen!r}")
+        leaves, _, pending, _ = seen
+        if pending and pending not in Autoreset.__members__:
+            raise FaultError("", f"expected the moment of a reset, got {pending!r}")
+        if not self._group.fits_observation_space(leaves):
+            raise FaultError("", f"expected an observation of this space, got {leaves!r}")
+
+    def _require(self, kept: Mapping[int, Any], i: int, command: str) -> Any:
+        """What was kept of an environment."""
+        if i not in kept:
+            raise StateError(
+                self._first + i,
+                command,
+                WORKER_REPLACED,
+            )
+        return kept[i]
+
+    def _check_autoreset(self, pending: str | bool) -> None:
+        if pending and pending != self._autoreset.name:
+            next_command = Autoreset[str(pending)].value
+            raise MismatchError(
+                "moment of the reset that is pending", next_command, self._autoreset.value
+            )
+
+    def _packed_fingerprint(self, fingerprint: Fingerprint) -> bytes:
+        """What belongs to a fingerprint's digest, packed; an environment's is packed once."""
+        digest = fingerprint.digest
+        if digest not in self._packed_fingerprints:
+            self._packed_fingerprints[digest] = dumps_plain(
+                (fingerprint.parts, fingerprint.versions)
+            )
+        return self._packed_fingerprints[digest]
+
+    def _state(self, i: int) -> EnvCheckpointer:
+        env = self._group.envs[i]
+        known = self._handlers.get(i)
+        if known is None or known[0] is not env:
+            known = self._handlers[i] = env, EnvCheckpointer(env)
+        return known[1]
+
+    def _apply_registry(self, registry: bytes | None) -> None:
+        if registry is not None and registry != self._registry:
+            merge_registered(loads(registry))
+            self._registry = registry
+            self._handlers = {}

@@ -1,0 +1,101 @@
+"""What was last known of a group of environments, where a worker that fails cannot reach it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from xuance_envs.engine.data.info_batch import InfoBatch, InfoColumns
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.group.outcome import Outcome, StepExtras
+
+__all__ = ["LastSnapshot"]
+
+
+class LastSnapshot:
+    """The observation each environment acts on, and its last info."""
+
+    def __init__(self, arrays: StepArrays) -> None:
+        self._arrays = arrays
+        self._n = len(arrays.rewards)
+        self._parts = [part.copy() for part in arrays.observations.parts]
+        self._columns = InfoColumns(arrays.infos, 1)
+        self._reset_columns = InfoColumns(arrays.reset_infos, 1)
+        self._group_of = np.zeros(self._n, np.intp)
+        self._batch: InfoBatch | None = None
+        self._built_infos: dict[int, dict[Any, Any]] = {}
+
+    def record_step(self, outcome: Outcome, places: Sequence[int]) -> None:
+        """Takes note of a step of some environments, or of all."""
+        if len(places) < self._n:  # none of which is reset in it
+            self.record_reset(outcome, places)
+            return
+        rest = self._take_layouts(outcome)
+        self._copy_in(slice(None), self._arrays.observations.parts, rest.observations)
+        self._built_infos = {}
+        self._batch = self._columns.batch(self._group_of, {})
+        if outcome.ended:
+            ended = np.flatnonzero(self._arrays.terminated | self._arrays.truncated)
+            parts = self._arrays.reset_observations.parts
+            self._copy_in(ended, parts, rest.reset_observations)
+            batch = self._reset_columns.batch(self._group_of, {})
+            self._built_infos = {place: batch.build(place, place) for place in ended.tolist()}
+
+    def record_reset(self, outcome: Outcome, places: Sequence[int]) -> None:
+        """Takes note of a reset of some environments."""
+        rest = self._take_layouts(outcome)
+        self._copy_in(np.array(places), self._arrays.observations.parts, rest.observations)
+        batch = self._columns.batch(self._group_of, {})
+        self._built_infos.update({place: batch.build(place, place) for place in places})
+
+    def observations(self) -> list[list[Any]]:
+        """What each environment shows, as leaves."""
+        return [[part[i] for part in self._parts] for i in range(self._n)]
+
+    def infos(self) -> list[dict[Any, Any]]:
+        """The last info of each environment, as far as it was in columns."""
+        return [
+            self._built_infos[place]
+            if place in self._built_infos
+            else {}
+            if self._batch is None
+            else self._batch.build(place, place)
+            for place in range(self._n)
+        ]
+
+    def restore(self, outcome: Outcome) -> Outcome:
+        """Makes the observations of a step those that are known; returns its outcome with them."""
+        objects = []
+        for mine, its in zip(self._parts, self._arrays.observations.parts, strict=True):
+            if isinstance(mine, list):
+                objects.append(mine)
+            else:
+                its[...] = mine
+        if not objects:
+            return outcome
+        assert outcome.rest is not None
+        news = outcome.rest.reset_observations or objects
+        known = [
+            [new if old is None else old for old, new in zip(olds, its, strict=True)]
+            for olds, its in zip(objects, news, strict=True)
+        ]
+        return replace(outcome, rest=replace(outcome.rest, observations=known))
+
+    def _take_layouts(self, outcome: Outcome) -> StepExtras:
+        rest = outcome.rest or StepExtras()
+        self._columns.set_layout(0, rest.layout)
+        self._reset_columns.set_layout(0, rest.reset_layout)
+        return rest
+
+    def _copy_in(self, at: Any, parts: Sequence[Any], objects: Sequence[Sequence[Any]]) -> None:
+        given = iter(objects)
+        for mine, its in zip(self._parts, parts, strict=True):
+            if isinstance(mine, list):
+                values = next(given)
+                for place in range(self._n)[at] if isinstance(at, slice) else at:
+                    mine[place] = values[place]
+            else:
+                mine[at] = its[at]

@@ -1,0 +1,173 @@
+"""Worker processes as a backend: how each is started, placed on a CPU, started again, and ended."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from multiprocessing.util import Finalize
+from typing import Any
+
+from xuance_envs._override import override
+from xuance_envs.engine.backend import FORCED_CLOSE_TIMEOUT, Backend
+from xuance_envs.engine.by_value import assign_class_ids
+from xuance_envs.engine.cpus import available_cpus
+from xuance_envs.engine.data.info_columns import INFO_BYTES
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.group.recipe import Recipe
+from xuance_envs.engine.polling import FdPoller
+from xuance_envs.engine.process.cpu_pinning import CpuPinner
+from xuance_envs.engine.process.driver import ProcessDriver
+from xuance_envs.engine.process.shared_memory import SharedMemory
+from xuance_envs.engine.process.shared_memory_transfer import SharedMemoryTransfer
+from xuance_envs.engine.process.shutdown import CLOSE_TIMEOUT, stop_workers
+from xuance_envs.engine.process.worker_diagnostics import REGION_BYTES
+from xuance_envs.engine.process.worker_process import StartSettings, start_worker
+
+__all__ = ["ProcessBackend", "SharedProcessBackend"]
+
+
+class ProcessBackend(Backend[ProcessDriver]):
+    """The worker processes of one vector environment."""
+
+    pickling_hint = ". context='fork' does without pickling"
+
+    def __init__(
+        self,
+        settings: StartSettings,
+        split: Sequence[tuple[int, int]],
+        recipe: Recipe,
+        pin: bool = False,
+        caller_steps: bool = False,
+        info_bytes: int = INFO_BYTES,
+    ) -> None:
+        super().__init__(split, recipe, info_bytes)
+        self.settings = settings
+        self.state_transfer: SharedMemoryTransfer = SharedMemoryTransfer(settings.memory)
+        self._forked = settings.context.get_start_method() == "fork"
+        if self._forked:
+            assign_class_ids()
+        self._pin = pin
+        self._caller_steps = caller_steps
+        self._pinner: CpuPinner
+
+    @override
+    def attach(self, spaces: tuple[Any, Any], arrays: StepArrays) -> None:
+        super().attach(spaces, arrays)
+        self.start_pinning()
+
+    def start_pinning(self) -> None:
+        """Begins to watch how quick steps are, to keep the workers on a CPU each if they are."""
+        pids = [driver.worker.pid for driver in self.workers] if self._pin else ()
+        self._pinner = CpuPinner(pids, self._caller_steps, available_cpus())
+
+    def before_step(self) -> None:
+        """Keeps the workers on a CPU each as long as their steps are quick."""
+        self._pinner.step()
+
+    @override
+    def restart(self, index: int) -> ProcessDriver:
+        driver = super().restart(index)
+        self._pinner.replace(index, driver.worker.pid)
+        return driver
+
+    def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
+        """See :class:`~xuance_envs.engine.backend.Backend`; they are on shared memory."""
+        memory, size = self.settings.memory, StepArrays.nbytes(*spaces, num_envs, self.info_bytes)
+        self._arrays_at = memory.allocate(size)
+        mapped = memory.map(self._arrays_at, size)
+        return StepArrays.allocate(*spaces, num_envs, mapped, self.info_bytes)
+
+    @override
+    def poller(self, drivers: Sequence[Driver]) -> FdPoller:
+        return FdPoller(drivers, self.settings.main_spin)
+
+    @override
+    def end(self, close_timeout: float | None = None) -> None:
+        stop_workers(self.workers, CLOSE_TIMEOUT if close_timeout is None else close_timeout)
+
+    @override
+    def register_finalizer(self, owner: Any) -> Callable[[], Any]:
+        # Not __del__: this also runs at the interpreter's exit, before multiprocessing waits
+        # for the workers.
+        return Finalize(owner, _end, args=(self, self.settings.memory), exitpriority=100)
+
+    def _start(self, index: int, started: Callable[[ProcessDriver], None]) -> None:
+        """Starts one, and hands it over."""
+        lo, hi = self._split[index]
+        inherited = self.recipe.env_fns[lo:hi] if self._forked else None
+        try:
+            start_worker(
+                self.settings,
+                index,
+                f"xuance_envs-{lo}-{hi - 1}",
+                inherited,
+                lambda worker: started(ProcessDriver(worker, self.settings, lo, hi)),
+            )
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
+                raise
+            raise OSError(
+                error.errno,
+                f"{error.strerror}: could not start worker {index + 1} of "
+                f"{len(self._split)}, each of which takes a process and up to five descriptors. "
+                "Raise the limits (ulimit -n, ulimit -u), or have more environments share a "
+                "worker with in_series",
+            ) from error
+
+    def _end(self, index: int) -> None:
+        stop_workers([self.workers[index]], FORCED_CLOSE_TIMEOUT)
+
+    def _attach_arguments(self, lo: int, hi: int) -> tuple[Any, ...]:
+        return self._spaces, len(self.recipe), self.info_bytes, self._arrays_at, lo, hi
+
+    def _functions(self, lo: int, hi: int) -> bytes | None:
+        return None if self._forked else super()._functions(lo, hi)
+
+
+class SharedProcessBackend(ProcessBackend):
+    """One group more in a worker process of another vector environment.
+
+    One group of a process is asked at a time, and has answered before another one is asked:
+    whoever has the vector environments sees to that. The process ends with the last of them.
+    """
+
+    pickling_hint = ""
+
+    def __init__(
+        self,
+        host_backend: ProcessBackend,
+        recipe: Recipe,
+    ) -> None:
+        split = [(0, len(recipe))]
+        super().__init__(host_backend.settings, split, recipe, info_bytes=host_backend.info_bytes)
+        self._host_backend = host_backend
+        self._forked = False  # the process is there, and inherits nothing any more
+        self._parts: list[int] = []
+        self.settings.memory.add_user()
+
+    @override
+    def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
+        arrays = super().allocate(spaces, num_envs)
+        self._parts.append(self._arrays_at)
+        return arrays
+
+    def end(self, close_timeout: float | None = None) -> None:
+        """See :class:`~xuance_envs.engine.backend.Backend`; the next one may have its memory."""
+        super().end(close_timeout)
+        while self._parts:
+            self.settings.memory.recycle(self._parts.pop())
+
+    def _start(self, index: int, started: Callable[[ProcessDriver], None]) -> None:
+        region = self.settings.memory.allocate(REGION_BYTES)
+        self._parts.append(region)
+        started(
+            self._host_backend.workers[0].add_group(region // REGION_BYTES, *self._split[index])
+        )
+
+
+def _end(processes: ProcessBackend, memory: SharedMemory) -> None:
+    try:
+        processes.end(FORCED_CLOSE_TIMEOUT)
+    finally:
+        memory.close()

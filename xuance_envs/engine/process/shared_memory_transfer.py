@@ -1,0 +1,80 @@
+"""States that are lent to worker processes in the memory that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from xuance_envs._override import override
+from xuance_envs.engine.driver import StateTransfer
+from xuance_envs.engine.process.shared_memory import SharedBuffer, SharedMemory
+
+__all__ = ["TRANSFER_THRESHOLD", "UNCHECKED_BYTES", "SharedMemoryTransfer"]
+
+TRANSFER_THRESHOLD = 1 << 16
+"""States of more bytes for one group, or from one, are lent. So many a pipe holds on Linux: more go
+through it in turns, for which two processes wait for each other."""
+
+UNCHECKED_BYTES = 1 << 24
+"""Up to so many bytes are lent without a look at how much memory there is, which takes as long as
+copying one or two of these MiB."""
+
+_STATES_ERROR = (
+    "the states that environments are cloned from, saved in or loaded from need {:,} bytes of "
+    "shared memory, {}. Fewer at a time need less"
+)
+
+
+class SharedMemoryTransfer(StateTransfer):
+    """Lends worker processes parts of their memory.
+
+    A part goes back to the system as soon as it is taken back, and with the memory at the latest,
+    which vanishes with the processes.
+    """
+
+    max_inline_bytes = TRANSFER_THRESHOLD
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._memory = memory
+        self._starts: list[int] = []
+        # By its identity, a state that has been lent, and where it is.
+        self._exported: dict[int, tuple[bytes, SharedBuffer]] = {}
+
+    @override
+    def should_transfer(self, states: Sequence[bytes | SharedBuffer]) -> bool:
+        nbytes = 0
+        for state in states:
+            if isinstance(state, SharedBuffer):
+                return True
+            nbytes += len(state)
+        return nbytes > TRANSFER_THRESHOLD
+
+    def export(self, states: Sequence[bytes | SharedBuffer]) -> list[SharedBuffer]:
+        """See :class:`~xuance_envs.engine.driver.StateTransfer`; each is written there once."""
+        new = [s for s in states if isinstance(s, bytes) and id(s) not in self._exported]
+        for state, part in zip(new, self.allocate([len(state) for state in new]), strict=True):
+            part.write(state)
+            self._exported[id(state)] = state, part
+        return [s if isinstance(s, SharedBuffer) else self._exported[id(s)][1] for s in states]
+
+    @override
+    def allocate(self, sizes: Sequence[int]) -> list[SharedBuffer]:
+        parts: list[SharedBuffer] = []
+        if sizes:
+            start = self._memory.allocate(sum(sizes), _STATES_ERROR, UNCHECKED_BYTES)
+            self._starts.append(start)
+            for size in sizes:
+                parts.append(SharedBuffer(self._memory.fd, start, size))
+                start += size
+        return parts
+
+    @override
+    def read(self, state: Any) -> bytes:
+        return state.read() if isinstance(state, SharedBuffer) else bytes(state)
+
+    @override
+    def release(self) -> None:
+        self._exported = {}
+        while self._starts:
+            self._memory.free(self._starts[-1])
+            self._starts.pop()

@@ -1,0 +1,132 @@
+"""What a worker process says about itself without being asked, and when it cannot answer.
+
+Each worker has a region of the file that its process shares with the caller. It keeps there
+which environment it is at, how long its steps take, the end of what Python wrote to standard
+error, and what :mod:`faulthandler` says when a signal ends it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import mmap
+import os
+import sys
+from contextlib import suppress
+from functools import partial
+from typing import Any, TextIO
+
+from xuance_envs.engine.group.progress_record import NO_ACTIVE_ENV, ProgressRecord
+from xuance_envs.engine.group.step_clock import TIMES_BYTES, StepTimes, timing_delta
+from xuance_envs.engine.process.shared_memory import ALIGNMENT, make_private_in_forks
+
+__all__ = ["REGION_BYTES", "WorkerDiagnostics", "open_recorder", "start_recording"]
+
+REGION_BYTES = ALIGNMENT
+"""Bytes per worker, and per group more in one."""
+
+_TEXT = 4096
+_TEXT_SIZE = 8192
+_REPORT = _TEXT + _TEXT_SIZE
+_TIMES = 1 << 15
+_LINES = 20
+_LINE = 300
+
+
+class WorkerDiagnostics:
+    """A worker's region, seen from the caller."""
+
+    def __init__(self, fd: int, index: int) -> None:
+        self._fd = fd
+        self._start = index * REGION_BYTES
+
+    def clear(self) -> None:
+        """Forgets a worker, so that the next one can have the region."""
+        os.pwrite(self._fd, bytes(REGION_BYTES), self._start)
+
+    def active_env(self) -> int | None:
+        """The place in its group of the environment the worker is at, where it says so."""
+        at = int.from_bytes(os.pread(self._fd, 8, self._start), sys.byteorder)
+        return None if at == NO_ACTIVE_ENV else at - 1
+
+    def times(self) -> StepTimes:
+        """How long its steps take."""
+        return StepTimes.read(os.pread(self._fd, TIMES_BYTES, self._start + _TIMES))
+
+    def timing_delta(self) -> bytes:
+        """What its last step changed in them, for a copy of them."""
+        return timing_delta(os.pread(self._fd, TIMES_BYTES, self._start + _TIMES))
+
+    def crash_output(self) -> str:
+        """The last lines of its standard error, and the first ones of its crash report.
+
+        The report has the innermost call first.
+        """
+        data = os.pread(self._fd, _TIMES - _TEXT, self._start + _TEXT)
+        stderr_lines = _lines(data[:_TEXT_SIZE])[-_LINES:]
+        report = _lines(data[_TEXT_SIZE:].partition(b"\nExtension modules:")[0])  # often hundreds
+        if len(report) > _LINES:
+            report[_LINES:] = [f"  ... and {len(report) - _LINES} lines more"]
+        return "\n".join(stderr_lines + report)
+
+
+def _lines(data: bytes) -> list[str]:
+    lines = data.rstrip(b"\0").decode(errors="replace").strip("\n").splitlines()
+    return [line if len(line) <= _LINE else f"{line[:_LINE]} ..." for line in lines]
+
+
+def open_recorder(fd: int, index: int) -> ProgressRecord:
+    """Where a group keeps its records."""
+    region = _mapped(fd, index)
+    return ProgressRecord(region[:8].cast("q"), region[_TIMES : _TIMES + TIMES_BYTES])
+
+
+def _mapped(fd: int, index: int) -> memoryview:
+    start = index * REGION_BYTES
+    memory = mmap.mmap(fd, REGION_BYTES, offset=start)
+    make_private_in_forks(memory, fd, start)
+    return memoryview(memory)
+
+
+def start_recording(fd: int, index: int) -> ProgressRecord:
+    """Has this process keep its region from now on."""
+    region = _mapped(fd, index)
+    faulthandler.disable()  # or a handler that some library put over it before a fork would stay
+    try:  # a file position of its own, which a passed descriptor does not have
+        own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
+    except OSError:
+        faulthandler.enable()
+    else:
+        os.lseek(own, index * REGION_BYTES + _REPORT, os.SEEK_SET)
+        faulthandler.enable(own, all_threads=False)
+        os.register_at_fork(after_in_child=partial(_report_to_stderr, own))
+    if sys.stderr is not None:
+        sys.stderr = _TeeStream(sys.stderr, region[_TEXT:_REPORT])
+    return open_recorder(fd, index)
+
+
+def _report_to_stderr(own: int) -> None:
+    """Has the crash of a forked process reported where it would be without all this."""
+    with suppress(OSError):
+        os.dup2(2, own, inheritable=False)
+
+
+class _TeeStream:
+    """A stream whose last output can be read in a region of memory."""
+
+    def __init__(self, stream: TextIO, region: memoryview) -> None:
+        self._stream = stream
+        self._region = region
+        self._last = b""
+
+    def write(self, text: str) -> int:
+        with suppress(Exception):
+            self._last = (self._last + text.encode(errors="replace"))[-len(self._region) :]
+            self._region[: len(self._last)] = self._last
+        return self._stream.write(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -1,0 +1,53 @@
+"""Which actors there are, and where: one for each worker, or for each machine's share of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["ActorAssignment", "one_actor_per_node", "one_actor_per_worker"]
+
+
+@dataclass(frozen=True)
+class ActorAssignment:
+    """Workers that one actor has."""
+
+    workers: range
+    node: str | None = None
+
+
+def one_actor_per_worker(count: int) -> list[ActorAssignment]:
+    """An actor for each of so many workers."""
+    return [ActorAssignment(range(k, k + 1)) for k in range(count)]
+
+
+def one_actor_per_node(
+    count: int, capacities: Mapping[str, tuple[int, int]]
+) -> list[ActorAssignment]:
+    """An actor for each machine, with workers in a row, spread evenly over the room there is.
+
+    Where there is too little now, it is the room that there will be when others leave; and for whom
+    there is none then there are actors as large as a machine, for those that join.
+    """
+    free = {node: now for node, (now, _) in capacities.items()}
+    if sum(free.values()) < count:
+        free = {node: idle for node, (_, idle) in capacities.items()}
+    taken = dict.fromkeys(capacities, 0)
+    left = count
+    while left and any(free.values()):
+        node = max(free, key=lambda each: (free[each], -taken[each]))
+        free[node] -= 1
+        taken[node] += 1
+        left -= 1
+    sizes: list[tuple[int, str | None]] = [(size, node) for node, size in taken.items() if size]
+    if left:
+        most = max([1, *(total for _, total in capacities.values())])
+        waiting = math.ceil(left / most)
+        sizes += [((left + k) // waiting, None) for k in range(waiting)]
+    shares = []
+    first = 0
+    for size, where in sizes:
+        shares.append(ActorAssignment(range(first, first + size), where))
+        first += size
+    return shares

@@ -1,0 +1,265 @@
+"""Ray actors as a backend: how each is started, started again, waited for, and ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+from xuance_envs._override import override
+from xuance_envs.engine.backend import FORCED_CLOSE_TIMEOUT, Backend
+from xuance_envs.engine.data.info_columns import INFO_BYTES
+from xuance_envs.engine.data.step_arrays import StepArrays
+from xuance_envs.engine.driver import Driver
+from xuance_envs.engine.group.recipe import Recipe
+from xuance_envs.engine.polling import Poller
+from xuance_envs.engine.ray.actor import ActorPlan
+from xuance_envs.engine.ray.actor_assignment import ActorAssignment
+from xuance_envs.engine.ray.actor_client import CONNECT_TIMEOUT, ActorClient, ActorSettings
+from xuance_envs.engine.ray.cluster import ActorLostError, RayCluster
+from xuance_envs.engine.ray.driver import ActorDriver
+from xuance_envs.engine.ray.object_store_transfer import ObjectStoreTransfer
+from xuance_envs.engine.ray.transports import POLL_INTERVAL, SocketTransport
+from xuance_envs.engine.serialization import dumps_for_worker
+
+__all__ = ["RayBackend"]
+
+logger = logging.getLogger("xuance_envs")
+
+MIXED_POLL_INTERVAL = 0.01
+"""Seconds between two looks at what Ray tells while connections are waited for: where some actors
+are connected to, and others are not."""
+
+CLOSE_TIMEOUT = 5.0
+"""Seconds actors have to close their environments before they are killed."""
+
+
+class RayBackend(Backend[ActorDriver]):
+    """The actors of one vector environment, each with one worker or several."""
+
+    def __init__(
+        self,
+        settings: ActorSettings,
+        plan: ActorPlan,
+        shares: Sequence[ActorAssignment],
+        split: Sequence[tuple[int, int]],
+        recipe: Recipe,
+        info_bytes: int = INFO_BYTES,
+    ) -> None:
+        super().__init__(split, recipe, info_bytes)
+        self.actors: list[ActorClient] = []
+        self.after_submit = self.flush
+        self.state_transfer = ObjectStoreTransfer(settings.cluster)
+        self._settings = settings
+        self._plan = plan
+        self._may_connect = settings.cluster.direct_connection_obstacle is None
+        self._shares = shares
+        self._place_of = {
+            worker: (number, worker - share.workers.start)
+            for number, share in enumerate(shares)
+            for worker in share.workers
+        }
+
+    def flush(self) -> None:
+        """Makes the calls of what groups have been asked."""
+        for actor in self.actors:
+            actor.flush()
+
+    @override
+    def start(self) -> None:
+        for share in self._shares:
+            self.actors.append(self._actor(share))
+        super().start()
+
+    def _actor(self, share: ActorAssignment) -> ActorClient:
+        workers = share.workers
+        plan = replace(self._plan, split=tuple(self._split[workers.start : workers.stop]))
+        options = self._settings.options.for_workers(len(workers), share.node)
+        return ActorClient(self._settings, options, plan)
+
+    def _start(self, index: int, started: Callable[[ActorDriver], None]) -> None:
+        number, group = self._place_of[index]
+        started(ActorDriver(self._settings, self.actors[number], group, self.flush))
+
+    def _end(self, index: int) -> None:
+        """Ends the actor of a worker that is to be replaced, unless that alone has been lost.
+
+        Workers of an actor that was lost are replaced one after the other, in the same successor.
+        """
+        number, _ = self._place_of[index]
+        actor = self.actors[number]
+        gone = actor.lost is not None or not self._plan.in_processes
+        if gone and actor is self.workers[index].actor:
+            end_actors(self._settings.cluster, [actor], FORCED_CLOSE_TIMEOUT)
+            self.actors[number] = self._actor(self._shares[number])
+            self._attach_actor(self.actors[number])
+
+    def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
+        """See :class:`~xuance_envs.engine.backend.Backend`; replies are copied into them."""
+        return StepArrays.allocate(*spaces, num_envs, info_bytes=self.info_bytes)
+
+    def attach(self, spaces: tuple[Any, Any], arrays: StepArrays) -> None:
+        """See :class:`~xuance_envs.engine.backend.Backend`."""
+        self._arrays = arrays
+        packed = dumps_for_worker(spaces)
+        self._plan = replace(self._plan, spaces=packed)
+        for actor, ref in [(actor, actor.allocate(packed)) for actor in self.actors]:
+            self._attach_actor(actor)
+            try:
+                self._settings.cluster.get(ref, None)
+            except ActorLostError as error:
+                actor.mark_lost(str(error))
+                lost = next(worker for worker in self.workers if worker.actor is actor)
+                raise lost.death_error() from None
+        if self._may_connect:
+            self._connect()
+        super().attach(spaces, arrays)
+
+    def _connect(self) -> None:
+        """Connects to all actors, which have started by now."""
+        for actor in self.actors:
+            actor.listen()
+        left, unconnected = CONNECT_TIMEOUT, []
+        for actor in self.actors:
+            began = monotonic()
+            why = actor.connect(began + left)
+            if why is not None:  # those that cannot be reached have that time in all
+                left = max(left - (monotonic() - began), 0.0)
+                unconnected.append(actor.connection_failure(why))
+        if unconnected:
+            self._may_connect = False  # also to those that take the place of others
+            logger.warning(
+                "%s; %d of %d actors are asked by Ray's calls",
+                *(unconnected[0], len(unconnected), len(self.actors)),
+            )
+
+    def _attach_actor(self, actor: ActorClient) -> None:
+        envs = actor.plan.envs
+        actor.attach(self._arrays.slice(envs.start, envs.stop), self._may_connect)
+
+    @override
+    def poller(self, drivers: Sequence[Driver]) -> Poller:
+        return _ActorPoller(self, self._settings)
+
+    @override
+    def end(self, close_timeout: float | None = None) -> None:
+        self.workers.clear()
+        end_actors(
+            self._settings.cluster,
+            self.actors,
+            CLOSE_TIMEOUT if close_timeout is None else close_timeout,
+        )
+
+    @override
+    def register_finalizer(self, owner: Any) -> Callable[[], Any]:
+        return weakref.finalize(owner, _end, self, self._settings, os.getpid())
+
+    def _attach_arguments(self, lo: int, hi: int) -> tuple[Any, ...]:
+        plans = (actor.plan for actor in self.actors)
+        plan = next(plan for plan in plans if lo in plan.envs)
+        first = plan.envs.start
+        place = (lo - first, hi - first)
+        return self._spaces, plan.num_envs, self.info_bytes, plan.reserved, *place
+
+
+class _ActorPoller(Poller):
+    """Waits for the first of some actors that replies, by a connection or to a call of Ray's."""
+
+    def __init__(self, actors: RayBackend, settings: ActorSettings) -> None:
+        self._actors = actors
+        self._cluster = settings.cluster
+        self._next_check = 0.0
+
+    @override
+    def watch(self, group: int) -> None:
+        pass
+
+    @override
+    def poll(self, busy: Collection[int]) -> set[int]:
+        return self._poll_replies(busy, 0.0)
+
+    @override
+    def wait(self, busy: Collection[int], until: float | None) -> set[int]:
+        while True:
+            # All that have: where one is waited for, Ray tells of one.
+            found = self.poll(busy)
+            if found or (until is not None and monotonic() >= until):
+                return found
+            left = (
+                POLL_INTERVAL
+                if until is None
+                else min(max(until - monotonic(), 0.0), POLL_INTERVAL)
+            )
+            if found := self._poll_replies(busy, left):
+                return found
+
+    def _poll_replies(self, busy: Collection[int], seconds: float) -> set[int]:
+        self._actors.flush()
+        waiting = [self._actors.workers[group] for group in busy]
+        connections = {
+            connection.fd: connection
+            for connection in dict.fromkeys(worker.connection for worker in waiting)
+            if connection is not None
+        }
+        found = {group for group in busy if self._actors.workers[group].answered}
+        groups_of: dict[Any, set[int]] = {}
+        for group in busy:
+            worker = self._actors.workers[group]
+            if group not in found and worker.connection is None:
+                groups_of.setdefault(worker.ref, set()).add(group)
+        left = 0.0 if found else seconds
+        if connections:
+            for fd, _ in _poll(connections, min(left, MIXED_POLL_INTERVAL) if groups_of else left):
+                connections[fd].read()
+            found.update(group for group in busy if self._actors.workers[group].answered)
+            left = 0.0
+        if groups_of:
+            count = 1 if left else len(groups_of)
+            ready = self._cluster.wait(list(groups_of), count, left)
+            found.update(*(groups_of[ref] for ref in ready))
+        if monotonic() >= self._next_check:
+            self._next_check = monotonic() + POLL_INTERVAL
+            self._check_served(connections.values())
+        return found
+
+    def _check_served(self, connections: Collection[SocketTransport]) -> None:
+        """Notices which are served no longer."""
+        by_ref = {connection.serve_ref: connection for connection in connections}
+        if by_ref:
+            for ref in self._cluster.wait(list(by_ref), len(by_ref), 0.0):
+                by_ref[ref].end()
+
+
+def _poll(fds: Collection[int], seconds: float) -> list[tuple[int, int]]:
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return poll.poll(seconds * 1e3)
+
+
+def end_actors(
+    cluster: RayCluster, actors: list[ActorClient], close_timeout: float = CLOSE_TIMEOUT
+) -> None:
+    """Ends actors: asks them to close their environments, then kills them."""
+    try:
+        if cluster.alive:
+            calls = [call for actor in actors if (call := actor.ask_to_close()) is not None]
+            if calls:
+                cluster.wait(calls, len(calls), close_timeout)
+    finally:
+        while actors:
+            actors.pop().kill()
+
+
+def _end(actors: RayBackend, settings: ActorSettings, owner: int) -> None:
+    if os.getpid() != owner:
+        return  # forked from it
+    try:
+        actors.end(FORCED_CLOSE_TIMEOUT)
+    finally:
+        settings.cluster.release()

@@ -1,0 +1,176 @@
+"""A worker process that is replaced when it is lost, by one that goes on where it was.
+
+Now and then the states of its environments are saved, and the actions since then are kept, here
+where the worker cannot reach them. Another process is given both: it loads the states, repeats the
+steps, sees that they come to what was last known, and does the step that was lost. Where they do
+not, or where it is lost as well, the episodes are truncated as by
+:class:`~xuance_envs.engine.restarts.RestartingDriver`.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+from xuance_envs._override import override
+from xuance_envs.engine.failure_files import FailureRecorder
+from xuance_envs.engine.group.group_states import DIVERGED, checksum, packed_registry
+from xuance_envs.engine.group.outcome import ResultWithStates
+from xuance_envs.engine.replay_log import STATE_CHANGING_COMMANDS, ReplayLog
+from xuance_envs.engine.restarts import READY_TAG, RestartingDriver, WorkerLoss
+from xuance_envs.errors import EnvError, StateError, WorkerDiedError
+
+__all__ = ["ResumingDriver"]
+
+_MAX_COST_FACTOR = 4
+"""So many times as long as saving states may take what brings them here."""
+
+
+class ResumingDriver(RestartingDriver):
+    """A group of environments in a worker whose loss loses nothing.
+
+    Actions without a fixed shape are not kept: with them, it is as with a restart.
+
+    The arguments are those of :class:`~xuance_envs.engine.restarts.RestartingDriver`.
+    """
+
+    def __init__(self, *arguments: Any, files: FailureRecorder | None = None) -> None:
+        super().__init__(*arguments)
+        self._files = files
+        self._replay_log = ReplayLog(self._arrays)
+        # Of what is asked now: when it was, where states are saved after it; and whether it is a
+        # step whose actions are kept, and nothing else.
+        self._began = 0.0
+        self._is_logged_step = False
+        # What states were followed by before others were saved, and in which step that was.
+        self._before: tuple[int, Any, list[Any]] = READY_TAG, None, []
+        # Whether a successor is to resume, and whether one has been asked to.
+        self._resume_next = self._resume_tried = False
+
+    @override
+    def submit_step(self, tag: int, actions: Any) -> None:
+        log = self._replay_log
+        self._is_logged_step = tag < log.next_save and actions is None
+        if self._is_logged_step:
+            log.record_step(tag)
+            RestartingDriver.submit_step(self, tag, None)  # each step: super() would take as long
+        elif actions is not None or self._to_truncate or not log.enabled:
+            super().submit_step(tag, actions)
+        else:
+            if log.states is not None and log.has_capacity:
+                log.record_step(tag)
+            self._submit_and_save(tag, ("step", ()))
+
+    @override
+    def submit(self, tag: int, packed: Any) -> None:
+        call, _ = packed
+        self._is_logged_step = False
+        if (
+            call[0] in STATE_CHANGING_COMMANDS
+            and self._replay_log.enabled
+            and not self._to_truncate
+        ):
+            self._submit_and_save(tag, call)
+        else:
+            super().submit(tag, packed)
+
+    def _submit_and_save(self, tag: int, call: tuple[str, Any]) -> None:
+        """Asks for a command, and for the states after it."""
+        self._began = perf_counter()
+        packed = self._worker.pack("run_and_save", *call, packed_registry())
+        super().submit(tag, (call, packed._replace(command=call[0])))  # as errors are to name it
+
+    def _on_ready(self, result: Any) -> None:
+        self._check_replay(result)
+        self._resume_next = self._resume_tried = False
+
+    def _on_result(self, result: Any) -> None:
+        if not self._is_logged_step:
+            result = self._unwrap_states(result)
+            self._resume_next = self._resume_tried = False
+        RestartingDriver._on_result(self, result)
+        if self._files is not None and self._command[0] == "step":
+            nan = self._replay_log.find_new_nan(self.lo)
+            if nan:
+                self._record(nan)
+
+    def _unwrap_states(self, result: Any) -> Any:
+        """Begins the trail anew, where this is no step that it goes on with; what it came to."""
+        self._check_replay(result)
+        log = self._replay_log
+        if not isinstance(result, ResultWithStates):
+            if self._command[0] in ("step", *STATE_CHANGING_COMMANDS) and log.last_tag != self.tag:
+                log.reset(None)
+            return result
+        if self._files is not None and self._before[0] != self.tag:
+            self._before = self.tag, log.states, self._steps()
+        if result.states is None:
+            log.enabled = False
+        elif self._command[0] == "step":
+            duration = self.times().p50
+            log.update_interval(self._cost(result, duration), duration, self.tag)
+        log.reset(result.states, self.tag)
+        return result.result
+
+    def _cost(self, result: ResultWithStates, duration: float) -> float:
+        """Seconds that saving made a step longer: also by what brings the states here."""
+        waited = perf_counter() - self._began - duration
+        # Most of that may be the caller's, who came late for the answer.
+        return max(result.cost, min(waited, _MAX_COST_FACTOR * result.cost))
+
+    def _on_env_error(self, error: EnvError) -> None:
+        if not isinstance(error, StateError) and error.command in ("step", "reset"):
+            self._record(str(error))
+
+    def _record(self, what: str) -> None:
+        if self._files is None or self._command[0] != "step" or self._resume_tried:
+            return
+        tag, states, steps = self._before
+        if tag != self.tag:
+            states, steps = self._replay_log.states, self._steps()
+        self._files.write(states, steps, what)
+
+    def _steps(self) -> list[Any]:
+        """The actions since states were saved, those of this step with them."""
+        return [*self._replay_log.steps(before=self.tag), self._replay_log.current_actions()]
+
+    # -- when it is lost --------------------------------------------------------------
+
+    def _on_lost(self, error: WorkerLoss) -> None:
+        if not isinstance(error, EnvError):
+            self._record(str(error))
+        super()._on_lost(error)
+
+    def _can_resume(self) -> bool:
+        may_resume = self._restarts.resumes and not (self._resume_tried or self._to_truncate)
+        self._resume_next = may_resume and self._replay_log.states is not None
+        self._is_logged_step = False
+        if not self._resume_next:
+            self._replay_log.reset(None)
+        return self._resume_next
+
+    def _restart_worker(self) -> None:
+        if not self._resume_next:
+            super()._restart_worker()
+            return
+        command, arguments = self._command
+        then = (command, arguments) if command in ("step", "reset") else None
+        seen = checksum(self._last_snapshot.observations())
+        states, steps = self._replay_log.states, self._replay_log.steps(before=self.tag)
+        resume = "resume", (states, steps, seen, packed_registry(), then)
+        self._resume_tried = True
+        tag = READY_TAG if then is None else self.tag
+        watched = sorted(self._watched)
+        self._backend.replace(self._index, tag, self._keywords, self._attributes, watched, resume)
+        self._needs_restart = False
+
+    def _check_replay(self, result: Any) -> None:
+        """Sees whether the repetition came to what was known."""
+        if isinstance(result, str) and result == DIVERGED:
+            raise WorkerDiedError(
+                range(self.lo, self.hi),
+                None,
+                None,
+                self._command[0],
+                "another process took its place, but repeating its steps came to something else",
+            )

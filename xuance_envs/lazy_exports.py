@@ -1,0 +1,49 @@
+"""Names that a package offers, each loaded from its home when it is first used.
+
+Which names there are, and where they live, is written once, in the package's ``__init__.pyi``: type
+checkers read that file as it is, and :func:`lazy_exports` looks names up in it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+__all__ = ["lazy_exports"]
+
+
+def lazy_exports(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """What a package is to have as ``__getattr__`` and ``__dir__``.
+
+    Its ``__all__`` is had by the former, too.
+    """
+    homes: dict[str, str] = {}
+
+    def known() -> dict[str, str]:
+        if not homes:
+            # Imported here because every worker process imports packages, and none looks names up.
+            import pkgutil
+            import re
+
+            stub = pkgutil.get_data(package, "__init__.pyi") or b""
+            lines = re.findall(
+                r"^from (\S+) import (?:\(\s+)?(\w+) as \2\b", stub.decode(), re.MULTILINE
+            )
+            homes.update({name: home for home, name in lines})
+        return homes
+
+    def get(name: str) -> object:
+        if name == "__all__":
+            return sorted(known())
+        if name not in known():
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        import importlib
+
+        value = getattr(importlib.import_module(homes[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *known()})
+
+    return get, names

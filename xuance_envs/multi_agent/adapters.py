@@ -1,0 +1,54 @@
+"""Which adapter makes an environment with many agents one that steps records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+from xuance_envs.engine.data.space_layout import BadValueError, describe
+from xuance_envs.multi_agent.agents_env import AgentsEnv
+from xuance_envs.multi_agent.team import Groups
+from xuance_envs.multi_agent.xuance_env import XuanCeAgentsEnv
+
+__all__ = ["SeededEnv", "agents_env"]
+
+_adapter_cache: WeakValueDictionary[Any, AgentsEnv] = WeakValueDictionary()
+"""Those that live here, so that two functions that return the same environment are found out."""
+
+
+class SeededEnv(NamedTuple):
+    """What a function may return in place of an environment."""
+
+    env: Any
+    seed: int
+
+
+def agents_env(
+    env_fn: Callable[..., Any],
+    groups: Groups | None = None,
+    state: bool | str = "auto",
+    action_mask: bool | str = "auto",
+    **keywords: Any,
+) -> AgentsEnv:
+    """Makes an environment with many agents, and of it one that steps records."""
+    env, first_seed = env_fn(**keywords), None
+    if type(env) is SeededEnv:
+        env, first_seed = env
+    named = None if groups is None else tuple((name, tuple(ids)) for name, ids in groups.items())
+    key = id(env), named, state, action_mask
+    made = _adapter_cache.get(key)
+    if made is None or made.source_env is not env:
+        made = _adapter_cache[key] = _adapter_class(env)(
+            env, groups, state, action_mask, first_seed
+        )
+    return made
+
+
+def _adapter_class(env: Any) -> type[AgentsEnv]:
+    for name in ("reset", "step"):
+        if not callable(getattr(env, name, None)):
+            raise BadValueError(f"expected an environment, got {describe(env)} without {name}()")
+    if isinstance(getattr(env, "observation_space", None), Mapping):
+        return XuanCeAgentsEnv
+    return AgentsEnv

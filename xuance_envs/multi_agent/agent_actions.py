@@ -1,0 +1,231 @@
+"""What the caller gives as actions of many agents, taken in."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, describe
+from xuance_envs.engine.data.space_rows import ALL_ENVS, Index, SpaceRows
+from xuance_envs.multi_agent.record_layout import RecordLayout
+from xuance_envs.multi_agent.team import Group
+from xuance_envs.vector_envs.action_writer import all_in_space
+
+__all__ = ["AgentActions"]
+
+
+class AgentActions:
+    """Puts actions into records."""
+
+    def __init__(self, record: RecordLayout, num_envs: int, check: bool) -> None:
+        self._record = record
+        self._check = check
+        self.records = np.zeros((num_envs, record.action_dtype.itemsize), np.uint8)
+        self._every = np.arange(num_envs)
+        batch = record.structured_actions(self.records)
+        self._rows = [
+            SpaceRows(
+                SpaceLayout(batch_space(fields.group.action_space, len(fields.group.agents))),
+                [batch[name] for name in fields.action_names],
+                num_envs,
+            )
+            for fields in record.groups
+        ]
+        self._flat = self._rows[0].flat if record.team.is_one else None
+        # By group, an action for those that do not live; None where it takes more than an array.
+        self._idle = [
+            None if (flat := rows.flat) is None else np.zeros(flat.shape[2:], flat.dtype)
+            for rows in self._rows
+        ]
+        self._agent_rows = [record.action_rows(_Fields(batch, i)) for i in range(num_envs)]
+
+    def put(
+        self, actions: Any, alive: NDArray[np.bool_], envs: NDArray[np.intp] | None = None
+    ) -> None:
+        """Stores the actions of some environments' agents, or of all."""
+        flat = self._flat
+        if (
+            flat is not None
+            and type(actions) is np.ndarray
+            and actions.dtype == flat.dtype
+            and actions.shape == (flat.shape if envs is None else (len(envs), *flat.shape[1:]))
+            and not self._check
+        ):
+            flat[... if envs is None else envs] = actions
+            return
+        at: Index = ALL_ENVS if envs is None else envs
+        envs = self._every if envs is None else envs
+        count = len(envs)
+        try:
+            if _are_dicts_by_agent(actions):
+                self._put_dicts(actions, alive, envs, at)
+            else:
+                self._put_arrays(actions, envs, at)
+        except BadValueError as error:
+            raise ValueError(f"actions for {count} environments: {error}") from None
+        if self._check:
+            self._check_all(alive, envs)
+
+    def _put_arrays(self, actions: Any, envs: NDArray[np.intp], at: Index) -> None:
+        groups = self._record.groups
+        if self._record.team.is_one:
+            if self._flat is not None and isinstance(actions, Mapping):
+                shape = (len(envs), *self._flat.shape[1:])
+                raise BadValueError(
+                    f"expected an array of shape {shape}, or a list with a dict by agent for each "
+                    f"environment, got a dict with the keys {list(actions)}"
+                )
+            self._rows[0].put(actions, at, len(envs))
+            return
+        names = [fields.group.name for fields in groups]
+        if not isinstance(actions, Mapping) or actions.keys() != set(names):
+            got = f"the keys {list(actions)}" if isinstance(actions, Mapping) else describe(actions)
+            raise BadValueError(
+                f"expected a dict with the groups {names}, or a list with a dict by agent for each "
+                f"environment, got {got}"
+            )
+        before = self.records[envs]
+        try:
+            for name, rows in zip(names, self._rows, strict=True):
+                try:
+                    rows.put(actions[name], at, len(envs))
+                except BadValueError as error:
+                    raise BadValueError(f"group {name!r}: {error}") from None
+        except BadValueError:
+            self.records[envs] = before
+            raise
+
+    def _put_dicts(
+        self,
+        actions: Sequence[Any],
+        alive: NDArray[np.bool_],
+        envs: NDArray[np.intp],
+        at: Index,
+    ) -> None:
+        agents = self._record.team.agents
+        if len(actions) != len(envs):
+            raise BadValueError(f"expected a list of {len(envs)}, got one of {len(actions)}")
+        for given in actions:
+            if type(given) is not dict or len(given) != len(agents):
+                self._check_dicts(actions, alive, envs)
+                break
+        before = self.records[envs]
+        try:
+            for k, fields in enumerate(self._record.groups):
+                names, idle = fields.group.agents, self._idle[k]
+                if idle is None:
+                    self._check_dicts(actions, alive, envs)
+                    self._put_each(k, actions, alive, envs)
+                    continue
+                try:
+                    batch = [[given[name] for name in names] for given in actions]
+                except LookupError:
+                    self._check_dicts(actions, alive, envs)
+                    batch = [[given.get(name, idle) for name in names] for given in actions]
+                try:
+                    self._rows[k].put(np.asarray(batch), at, len(envs))
+                except (BadValueError, ValueError, TypeError):
+                    self._put_each(k, actions, alive, envs)
+        except BadValueError:
+            self.records[envs] = before
+            raise
+
+    def _check_dicts(
+        self, actions: Sequence[Any], alive: NDArray[np.bool_], envs: NDArray[np.intp]
+    ) -> None:
+        """Raises unless those that live have an action, and all that have one are known."""
+        agents = self._record.team.agents
+        known = set(agents)
+        for given, env in zip(actions, envs.tolist(), strict=True):
+            if not isinstance(given, Mapping):
+                raise BadValueError(f"environment {env}: expected a dict, got {describe(given)}")
+            if not given.keys() <= known:
+                unknown_agents = [agent for agent in given if agent not in known]
+                raise BadValueError(
+                    f"environment {env}: expected actions of {list(agents)}, got some of "
+                    f"{unknown_agents}"
+                )
+            for agent, lives in zip(agents, alive[env].tolist(), strict=True):
+                if lives and agent not in given:
+                    raise BadValueError(
+                        f"environment {env}: expected an action of agent {agent!r}, which lives, "
+                        f"got those of {list(given)}"
+                    )
+
+    def _put_each(
+        self, k: int, actions: Sequence[Any], alive: NDArray[np.bool_], envs: NDArray[np.intp]
+    ) -> None:
+        """Stores the actions of a group one by one, but for those of agents that do not live."""
+        group = self._record.groups[k].group
+        for given, env in zip(actions, envs.tolist(), strict=True):
+            rows = self._agent_rows[env][k]
+            for i, (agent, place) in enumerate(zip(group.agents, group.places, strict=True)):
+                if agent in given and (alive[env, place] or not self._record.team.infos_by_agent):
+                    try:
+                        rows.row(i, _identity, strict=False)[:] = given[agent]
+                    except BadValueError as error:
+                        raise BadValueError(
+                            f"environment {env}, agent {agent!r}: {error}"
+                        ) from None
+
+    def _check_all(self, alive: NDArray[np.bool_], envs: NDArray[np.intp]) -> None:
+        """Raises unless all actions are in their spaces; those of the dead are put there."""
+        for k, fields in enumerate(self._record.groups):
+            space, flat = fields.group.action_space, self._rows[k].flat
+            if flat is None or not all_in_space(space, flat[envs]):
+                for env in envs.tolist():
+                    self._check_each(env, fields.group, self._agent_rows[env][k], alive[env])
+
+    def _check_each(
+        self, env: int, group: Group, rows: SpaceRows, alive: NDArray[np.bool_]
+    ) -> None:
+        space = group.action_space
+        values = rows.reader()()
+        for i, (agent, place) in enumerate(zip(group.agents, group.places, strict=True)):
+            if space.contains(values[i]):
+                continue
+            if alive[place]:
+                raise ValueError(
+                    f"the action for environment {env}, agent {agent!r}: expected one in {space}, "
+                    f"got {values[i]!r}"
+                )
+            rows.row(i, _identity, strict=False)[:] = _fixed_sample(space)
+
+
+class _Fields(Mapping[str, Any]):
+    """The fields of one record of a structured array."""
+
+    def __init__(self, batch: NDArray[Any], i: int) -> None:
+        self._batch = batch
+        self._i = i
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        field: NDArray[Any] = self._batch[name][self._i, ...]
+        return field
+
+    def __iter__(self) -> Any:
+        return iter(self._batch.dtype.names or ())
+
+    def __len__(self) -> int:
+        return len(self._batch.dtype.names or ())
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+def _fixed_sample(space: Space[Any]) -> Any:
+    """A value of a space, always the same."""
+    space = copy.deepcopy(space)
+    space.seed(0)
+    return space.sample()
+
+
+def _are_dicts_by_agent(actions: Any) -> bool:
+    return isinstance(actions, list | tuple) and any(isinstance(each, Mapping) for each in actions)

@@ -1,0 +1,173 @@
+"""The agents that play in a step, and where what they have goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from struct import Struct
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.space_layout import BadValueError, describe
+from xuance_envs.engine.data.space_rows import Row
+from xuance_envs.engine.data.unrolled_loops import make_dict_builder, make_dict_reader
+from xuance_envs.multi_agent.masks import MaskRow, Masks
+from xuance_envs.multi_agent.record_layout import RecordLayout
+
+__all__ = ["NO_INFO_TEMPLATE", "AgentSet", "AgentSetCache"]
+
+_STRUCT_CODES = {"i1": "b", "i2": "h", "i4": "i", "i8": "q"}
+_STRUCT_CODES |= {"u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
+
+_MAX_AGENT_SETS = 256
+"""How many lineups are kept: agents that come and go make many."""
+
+_MAX_CACHED_ACTIONS = 1024
+"""How many actions of a space are kept as what its agents are given."""
+
+NO_INFO_TEMPLATE = None, None, None
+"""What is known of infos before any have come."""
+
+
+class AgentSet:
+    """The agents that play in a step, and where what they have goes."""
+
+    __slots__ = (
+        "_pack_rewards",
+        "_rewards",
+        "_rows",
+        "actions",
+        "active",
+        "agents",
+        "info_template",
+        "info_template_misses",
+        "masked",
+        "no_flags",
+        "places",
+        "put",
+    )
+
+    def __init__(
+        self,
+        agents: list[Any],
+        places: list[int],
+        size: int,
+        rows: Sequence[Row],
+        rewards: memoryview,
+        actions: Callable[[NDArray[np.uint8]], dict[Any, Any]],
+        masked: list[tuple[Any, MaskRow]],
+    ) -> None:
+        self.agents = agents
+        self.places = places
+        self.active = np.zeros(size, np.bool_)
+        self.active[places] = True
+        self.actions = actions
+        self.masked = masked
+        self.no_flags = dict.fromkeys(agents, False)
+        self.info_template: tuple[Any, Any, Any] = NO_INFO_TEMPLATE
+        self.info_template_misses = 0
+        self._rows = dict(zip(agents, rows, strict=True))
+        self._rewards = rewards
+        self._pack_rewards = _struct_of("d", 8, places, size).pack_into
+        self.put = self._make_writer()
+
+    def replace_row(self, agent: Any, row: Row) -> None:
+        """Has the observation of an agent go to another row."""
+        self._rows[agent] = row
+        self.put = self._make_writer()
+
+    def _make_writer(self) -> Callable[[Mapping[Any, Any], Mapping[Any, Any]], None]:
+        in_order = [agent for _, agent in sorted(zip(self.places, self.agents, strict=True))]
+        rows = [self._rows[agent] for agent in in_order]
+        return make_dict_reader(in_order, rows, self._pack_rewards, self._rewards)
+
+
+class AgentSetCache:
+    """The lineups of a team, each made when it first plays."""
+
+    def __init__(
+        self, record: RecordLayout, rows: list[Row], rewards: memoryview, masks: Masks
+    ) -> None:
+        team = record.team
+        self._team = team
+        self._place = {agent: i for i, agent in enumerate(team.agents)}
+        self._rows = rows
+        self._rewards = rewards
+        self._masks = masks
+        self._actions = np.zeros(record.action_dtype.itemsize, np.uint8)
+        fields = record.fields(self._actions, record.action_dtype)
+        self._read_actions = [rows.reader() for rows in record.action_rows(fields)]
+        self._scalars: dict[int, Any] = {}  # of small actions
+        self._action_order = [place for group in team.groups for place in group.places]
+        self._cache: dict[tuple[Any, ...], AgentSet] = {}
+
+    def of(self, agents: Iterable[Any]) -> AgentSet:
+        """The agent_set of some agents."""
+        try:
+            key = tuple(agents)
+        except TypeError:
+            raise BadValueError(
+                f"expected agents to be a list of those that live, got {describe(agents)}"
+            ) from None
+        agent_set = self._cache.get(key)
+        return self._create(key) if agent_set is None else agent_set
+
+    def _create(self, key: tuple[Any, ...]) -> AgentSet:
+        for agent in key:
+            if agent not in self._place:
+                raise BadValueError(
+                    f"agent {agent!r} is not in possible_agents: expected one of "
+                    f"{list(self._team.agents)}"
+                )
+        if len(set(key)) != len(key):
+            raise BadValueError(f"expected each agent once in agents, got {list(key)}")
+        places = [self._place[agent] for agent in key]
+        if len(self._cache) >= _MAX_AGENT_SETS:
+            self._cache.clear()
+        masks = self._masks
+        agent_set = self._cache[key] = AgentSet(
+            list(key),
+            places,
+            len(self._place),
+            [self._rows[place] for place in places],
+            self._rewards,
+            self._make_action_reader(key, places),
+            [
+                (agent, masks.rows[place])
+                for agent, place in zip(key, places, strict=True)
+                if place in masks.in_observations
+            ],
+        )
+        return agent_set
+
+    def _make_action_reader(
+        self, agents: Sequence[Any], places: list[int]
+    ) -> Callable[[NDArray[np.uint8]], dict[Any, Any]]:
+        """What gives the actions of the agents at some places, in that order, from a record."""
+        own, readers, order = self._actions, self._read_actions, self._action_order
+        space = self._team.groups[0].action_space
+        if len(readers) == 1 and isinstance(space, spaces.Discrete):
+            dtype = np.dtype(space.dtype)
+            code = _STRUCT_CODES[dtype.str[1:]]
+            unpack = _struct_of(code, dtype.itemsize, places, len(order)).unpack_from
+            kind, known = dtype.type, self._scalars
+            if not known:  # NumPy's scalars take a while to make
+                last = int(space.start) + min(int(space.n), _MAX_CACHED_ACTIONS)
+                known.update((i, kind(i)) for i in range(int(space.start), last))
+            return make_dict_builder(agents, places, unpack, known, kind)
+        at = [order.index(place) for place in places]
+
+        def read(record: NDArray[np.uint8]) -> dict[Any, Any]:
+            own[:] = record
+            values = [action for read in readers for action in read()]
+            return {agent: values[i] for agent, i in zip(agents, at, strict=True)}
+
+        return read
+
+
+def _struct_of(code: str, size: int, places: Sequence[int], count: int) -> Struct:
+    """Of so many numbers in a row, those at some places; the others are skipped."""
+    taken = set(places)
+    return Struct("".join([code if i in taken else f"{size}x" for i in range(count)]))

@@ -1,0 +1,344 @@
+"""Environments that a client created together, and what they are asked to do.
+
+A command ends within its bound. Where the environments do not, their process is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import sys
+import termios
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from time import perf_counter
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.engine.process.process_backend import ProcessBackend
+from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
+from xuance_envs.multi_agent.record_layout import ObservationRecord
+from xuance_envs.remote import commands
+from xuance_envs.remote.failures import RefusedError, no_session
+from xuance_envs.remote.hosted_vec_env import HostedEnvConfig, HostedVecEnv
+from xuance_envs.remote.metrics import Metrics
+from xuance_envs.remote.repeating_env import HostedFunction
+from xuance_envs.remote.serving.admission import Quota
+from xuance_envs.remote.serving.reply_sizes import is_rgb_image, max_observation_bytes
+from xuance_envs.remote.serving.session_process import SessionProcess
+from xuance_envs.remote.settings import Settings
+from xuance_envs.remote.wire.batches import batch_from_wire
+from xuance_envs.remote.wire.bounds import TooLargeError, payload_bytes
+from xuance_envs.remote.wire.formats import WireFormat, dumps
+from xuance_envs.remote.wire.nodes import WireError
+from xuance_envs.remote.wire.values import from_client, to_wire
+
+__all__ = ["EnvHost"]
+
+T = TypeVar("T")
+
+_MSGPACK = WireFormat.MSGPACK  # to ask an enumeration's class for it takes a while
+
+CLOSE_TIMEOUT = 5.0
+"""Seconds that a command has to end when the environments are to be closed."""
+
+SMALL_REPLY = 256 * 2**10
+"""Bytes of observations up to which a step's answer is written without a thread."""
+
+SMALL_INFOS = 16 * 2**10
+"""Bytes of infos up to which it is also read without one."""
+
+BATCH = 16
+"""Environments that are rendered, or read from, at a time: what comes may be large."""
+
+
+class EnvHost:
+    """Environments of one session that were created together, as :meth:`make` makes them.
+
+    One command is run at a time; the session sees to that.
+    """
+
+    description: dict[str, Any]
+
+    def __init__(
+        self,
+        config: HostedEnvConfig,
+        settings: Settings,
+        metrics: Metrics,
+        process: SessionProcess,
+        quotas: Sequence[Quota] = (),
+    ) -> None:
+        self.auto_reset = config.auto_reset
+        self.num_envs = len(config.functions)
+        self.process = process
+        self.frame: NDArray[np.uint8] | None = None
+        self.steps = 0
+        self._checks_actions = not settings.permissions.any_action
+        self._needs_reset = set(range(self.num_envs))
+        self._limits = settings.limits
+        self._settings = settings
+        self._config = config
+        self._metrics = metrics
+        self._quotas = quotas
+        self._rates = [quota.steps for quota in quotas if quota.steps.is_limited]
+        self._counted_envs = 0
+        self._count(self.num_envs)
+        process.add_envs(self.num_envs)
+        self._closing = False
+        self._make_future: Future[None] | None = None
+        self._vec_env: HostedVecEnv
+
+    async def make(self) -> None:
+        """Starts the worker, and has it make the environments."""
+        process = self.process
+        future = self._make_future = process.submit(self._make)
+        try:
+            with process:
+                await asyncio.shield(asyncio.wrap_future(future))
+        except BaseException:
+            if not future.done():  # nobody waits for it any more
+                process.kill()
+                process.submit(partial(self._end_abandoned, future))
+            self._count(0)
+            process.remove_envs(self.num_envs)
+            process.count()
+            raise
+
+    def _make(self) -> None:
+        limits, config = self._limits, self._config
+        repeating = not config.auto_reset
+        infos = self._settings.permissions.infos_of(repeating)
+        shared_backend = self.process.running_backend
+        functions = [
+            HostedFunction(function, index, repeating, limits.memory, infos, shared_backend is None)
+            for index, function in enumerate(config.functions)
+        ]
+        self._vec_env = HostedVecEnv(
+            functions,
+            config.seed,
+            self._settings.context,
+            step_timeout=limits.request,
+            start_timeout=limits.start,
+            on_backend_created=self._prepared,
+            check_actions=self._checks_actions,
+            shared_backend=shared_backend,
+        )
+        try:
+            if repeating and isinstance(self._vec_env.observation_space, ObservationRecord):
+                raise WireError("environments with many agents are stepped with auto_reset")
+            self.description = {
+                **commands.describe(self._vec_env),
+                "checks_actions": self._checks_actions,
+            }
+        except WireError as error:
+            self.end()
+            raise RefusedError(409, "space", f"these cannot be hosted: {error}") from None
+        self._sizes = max_observation_bytes(self._vec_env.observation_space)
+
+    def _prepared(self, backend: ProcessBackend) -> None:
+        self.process.add_backend(backend)
+        if self._closing:
+            raise no_session()
+
+    @property
+    def make_done(self) -> bool:
+        """Whether the environments have been made, or cannot be."""
+        return self._make_future is not None and self._make_future.done()
+
+    async def cancel(self) -> None:
+        """Ends the process while it makes the environments, and waits for its end."""
+        self._closing = True
+        while not self.make_done:
+            self.process.kill()  # again, because it may have been about to start
+            await asyncio.sleep(0.02)
+
+    def _end_abandoned(self, future: Future[None]) -> None:
+        """Ends what nobody waits for any more, now that it is there, if it ever came to be."""
+        if future.exception() is None:
+            self.end()
+
+    def _count(self, environments: int) -> None:
+        """Has that many environments of it be counted, and no more."""
+        before, self._counted_envs = self._counted_envs, environments
+        for quota in self._quotas:
+            quota.add(environments - before, 0)
+
+    async def close(self) -> None:
+        """Closes the environments, and ends their process with the last; again, it does nothing."""
+        if self._closing:
+            return
+        process = self.process
+        self._closing = process.closing = True
+        self._count(0)
+        await process.wait_idle(CLOSE_TIMEOUT)
+        if process.is_running or self._vec_env.waiting:
+            process.kill()  # also where nobody waits for it any more
+        await process.wait_idle(self._limits.request)  # its descriptors are still waited for
+        process.remove_readers()
+        await asyncio.wrap_future(process.submit(self.end))
+        process.remove_envs(self.num_envs)
+
+    def end(self) -> None:
+        """Ends the environments; in their process's thread, because that takes a while."""
+        self._vec_env.close()
+        self._vec_env.end_worker()
+
+    def times(self) -> dict[str, Any]:
+        """How long steps take, as part of a message."""
+        if self._vec_env.closed:
+            raise RefusedError(409, "closed", "these environments failed before, and are closed")
+        return {name: to_wire(value) for name, value in vars(self._vec_env.times).items()}
+
+    # -- commands ---------------------------------------------------------------------
+
+    async def run(
+        self,
+        act: Callable[[HostedVecEnv], Any],
+        wire_format: WireFormat,
+        reset_envs: Sequence[int] = (),
+    ) -> bytes:
+        """Does something with the environments in their thread; the answer as it is sent."""
+
+        def run() -> bytes:
+            answer = act(self._vec_env)
+            self._needs_reset.difference_update(reset_envs)
+            return self._encode(answer, wire_format)
+
+        return await self._run_command(run)
+
+    def check_ready(self, envs: Sequence[int]) -> None:
+        """Raises where environments that repeat their actions are in no episode."""
+        if not self.auto_reset and (unready := sorted(self._needs_reset.intersection(envs))):
+            raise RefusedError(
+                409, "reset", f"call reset first: environment {unready[0]} is in no episode"
+            )
+
+    async def step(self, actions: Any, wire_format: WireFormat, large: bool = False) -> bytes:
+        """Steps every environment once; the answer as it is sent."""
+        vec_env = self._vec_env
+
+        def decode() -> Any:
+            return batch_from_wire(vec_env.action_space, actions, self.num_envs, from_client)
+
+        def encode() -> bytes:
+            return self._encode(commands.step(vec_env), wire_format)
+
+        process = self.process
+        with self._command():
+            batch = await self._run_in_thread(decode) if large else decode()
+            if not process.try_acquire_slot():
+                await process.acquire_slot()
+            start = perf_counter()
+            try:
+                vec_env.step_async(batch)
+                answered = await process.wait_for_reply(vec_env.wake_fds)
+            finally:
+                process.release_slot()
+            self._record_steps(self.num_envs, perf_counter() - start)
+            if not answered or self._is_large(wire_format):
+                return await self._run_in_thread(encode)
+            try:
+                return encode()
+            except Exception:
+                await self._run_in_thread(self._end_if_closed)
+                raise
+
+    async def repeat(
+        self, envs: Sequence[int], actions: Any, times: int, wire_format: WireFormat
+    ) -> bytes:
+        """Has some environments repeat their actions; the answer as it is sent."""
+        self.check_ready(envs)
+
+        def act() -> tuple[bytes, int, float]:
+            start = perf_counter()
+            try:
+                answer, steps = commands.repeat(
+                    self._vec_env, envs, actions, times, self._checks_actions
+                )
+            except EnvError as error:
+                self._needs_reset.add(error.env_index)
+                raise EnvError(
+                    error.env_index, "step", error.reason, error.env_traceback
+                ) from error.__cause__
+            except (WorkerDiedError, WorkerTimeoutError) as error:
+                error.command = "step"  # the worker knows it as a call
+                raise
+            seconds = perf_counter() - start
+            return self._encode(answer, wire_format), steps, seconds
+
+        body, steps, seconds = await self._run_command(act)
+        self._record_steps(steps, seconds)
+        return body
+
+    async def invoke(self, envs: Sequence[int], wire_format: WireFormat, **request: Any) -> bytes:
+        """Calls, reads, sets or renders some environments; the answer as it is sent."""
+
+        def act() -> bytes:
+            batch_size = len(envs) if request["operation"] in ("call", "set_attr") else BATCH
+            answer: dict[str, list[Any]] = {"results": []}
+            size = 0
+            for first in range(0, len(envs), batch_size):
+                some, results = commands.invoke(
+                    self._vec_env, envs[first : first + batch_size], **request
+                )
+                answer["results"] += some["results"]
+                size += sum(map(payload_bytes, some["results"]))
+                if size > self._limits.reply:
+                    raise RefusedError(413, "reply", str(TooLargeError(self._limits.reply)))
+                if request["operation"] == "render":
+                    self.frame = next(filter(is_rgb_image, results), self.frame)
+            return self._encode(answer, wire_format)
+
+        return await self._run_command(act)
+
+    def answer_bytes(self, count: int, wire_format: WireFormat) -> int:
+        """How large so many observations can be in an answer, objects among them aside."""
+        return self._sizes[wire_format] * count
+
+    def _encode(self, answer: Any, wire_format: WireFormat) -> bytes:
+        """An answer as it is sent."""
+        try:
+            return dumps(answer, wire_format, self._limits.reply)
+        except TooLargeError as error:
+            raise RefusedError(413, "reply", str(error)) from None
+
+    def _record_steps(self, steps: int, seconds: float) -> None:
+        self.steps += steps
+        self._metrics.count_steps(steps, seconds)
+        for rate in self._rates:
+            rate.record(steps)
+
+    # -- waiting ----------------------------------------------------------------------
+
+    def _is_large(self, wire_format: WireFormat) -> bool:
+        """Whether it takes a while to read the worker's answer, and to write it."""
+        if wire_format is not _MSGPACK or self._sizes[wire_format] * self.num_envs > SMALL_REPLY:
+            return True
+        fcntl.ioctl(self._vec_env.wake_fds[0], termios.FIONREAD, waiting := bytearray(4))
+        return int.from_bytes(waiting, sys.byteorder) > SMALL_INFOS
+
+    def _command(self) -> SessionProcess:
+        """The process, as the context in which a command is done."""
+        if not self._vec_env.closed:
+            self.process.check_alive()
+        return self.process
+
+    async def _run_command(self, act: Callable[[], T]) -> T:
+        with self._command():
+            return await self._run_in_thread(act)
+
+    async def _run_in_thread(self, act: Callable[[], T]) -> T:
+        def act_and_end() -> T:
+            try:
+                return act()
+            finally:
+                self._end_if_closed()
+
+        return await self.process.run(act_and_end)
+
+    def _end_if_closed(self) -> None:
+        if self._vec_env.closed:  # after an error
+            self._vec_env.end_worker()

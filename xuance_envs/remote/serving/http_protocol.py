@@ -1,0 +1,410 @@
+"""Connections: what each may cost, and how requests on them are read and answered.
+
+What it guarantees:
+
+- A head is bounded, in bytes and in headers, and so is the time it may take to arrive.
+- Who does not take its answer is cut off.
+- Each of these is said in the log, at most once a second.
+
+Requests for the routes that take messages are answered here, without an ASGI application in
+between, which takes as long as stepping several environments; all others by the application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from time import monotonic, perf_counter
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from xuance_envs._override import override
+from xuance_envs.remote.failures import RefusedError
+from xuance_envs.remote.serving.connection_manager import ConnectionManager
+from xuance_envs.remote.serving.requests import (
+    Reply,
+    Request,
+    RequestHead,
+    check_host,
+    encode_head,
+    refused,
+)
+
+__all__ = ["ServerConnection"]
+
+MAX_HEAD = 64 * 2**10
+"""Bytes of a request's head."""
+
+MAX_HEADERS = 100
+
+WRITE_CHUNK = 256 * 2**10
+"""Bytes of an answer that are given to a connection at a time."""
+
+MIN_WRITE_PROGRESS = 2**20
+"""Bytes of an answer that have to be taken within the time there is for writing, or all of them."""
+
+KEEP_ALIVE_TIMEOUT = 75.0
+"""Seconds that a connection is kept between two requests."""
+
+LINGER_TIMEOUT = 2.0
+"""Seconds that a connection is still read from after a request was refused amid its body.
+
+To close it at once would reset it, and the answer would be lost with it.
+"""
+
+
+class ServerConnection(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(self, manager: ConnectionManager, **options: Any) -> None:
+        super().__init__(**options)
+        self.requests = 0
+        self.idle_since = monotonic()
+        self.manager = manager
+        self._head_bytes = 0
+        self._in_head = False
+        self._head_since: float | None = self.idle_since
+        self._refusal: RefusedError | None = None
+        self._refused = False
+        self._written = 0
+        self._write_progress = 0, self.idle_since
+        self._last_request: tuple[bytes, int, RequestCycle] | None = None
+
+    # -- its beginning and end --------------------------------------------------------
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if not self.manager.add(self):
+            self._refuse(RefusedError(503, "connections", "too many connections: try again later"))
+            self.transport.close()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.manager.connections.discard(self)
+        super().connection_lost(exc)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        cycle: Any = self.cycle  # None at first
+        return cycle is None or bool(cycle.response_complete)
+
+    def abort(self) -> None:
+        """Ends it at once, and what was to be written with it."""
+        self.manager.connections.discard(self)
+        self.transport.abort()
+
+    def check_timeouts(self, now: float) -> None:
+        """Ends it where a head, the taking of an answer or a pause has had its time."""
+        limits = self.manager.limits
+        if self._head_since is not None and now - self._head_since > limits.head:
+            self.manager.log_limit(
+                "closed a connection", f"no whole head came within {limits.head:g} s"
+            )
+            self.abort()
+            return
+        if self.requests and self.is_idle and now - self.idle_since > KEEP_ALIVE_TIMEOUT:
+            self.transport.close()
+            return
+        pending = self.transport.get_write_buffer_size()
+        taken = self._written - pending
+        if not pending or taken - self._write_progress[0] >= MIN_WRITE_PROGRESS:
+            self._write_progress = taken, now
+        elif now - self._write_progress[1] > limits.write:
+            self.manager.log_limit(
+                "closed a connection", f"its answer was not taken within {limits.write:g} s"
+            )
+            self.abort()
+
+    # -- what comes -------------------------------------------------------------------
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        before, begins = self.cycle, self._is_between_requests
+        if begins and self._last_request is not None:
+            head, size, exchange = self._last_request
+            if len(data) == size and data.startswith(head):
+                self._reuse_head(exchange, data[len(head) :])
+                return
+        if len(data) <= MAX_HEAD - self._head_bytes:
+            super().data_received(data)
+            self._count_head(len(data))
+            begun = begins and self.cycle is not before
+            self._last_request = self._cacheable_head(data) if begun else None
+            return
+        self._last_request = None
+        view = memoryview(data)
+        while view and not self._refused:
+            piece = bytes(view[: MAX_HEAD - self._head_bytes])
+            view = view[len(piece) :]
+            super().data_received(piece)
+            self._count_head(len(piece))
+
+    @property
+    def _is_between_requests(self) -> bool:
+        """Whether the last request was read and answered whole, and nothing has come since."""
+        cycle: Any = self.cycle
+        return (
+            self._head_since is None
+            and cycle is not None
+            and cycle.response_complete
+            and not cycle.more_body
+            and not self._refused
+        )
+
+    def _cacheable_head(self, data: bytes) -> tuple[bytes, int, RequestCycle] | None:
+        """The head, the size and the exchange of the one whole request that some bytes are.
+
+        None where they are something else, or where more than the head says what it asks for.
+        """
+        exchange: Any = self.cycle
+        if type(exchange) is not RequestCycle or exchange.more_body or not exchange.keep_alive:
+            return None
+        end = data.find(b"\r\n\r\n") + 4
+        head = exchange.head
+        if end + (head.length or 0) != len(data) or exchange.expects_continue:
+            return None
+        if any(name == b"transfer-encoding" for name, _ in head.headers):
+            return None
+        return data[:end], len(data), exchange
+
+    def _reuse_head(self, last: RequestCycle, body: bytes) -> None:
+        """A request whose head is byte for byte that of the one before, so it is not read again."""
+        self._unset_keepalive_if_required()
+        self.requests += 1
+        self.cycle = exchange = RequestCycle(self, last.head, True, False, last.handler)  # type: ignore[assignment]  # all that uvicorn asks of one
+        exchange.body += body
+        exchange.more_body = False
+        exchange.start()
+
+    def _count_head(self, size: int) -> None:
+        """Takes note of bytes that were read: they may be the beginning of a head."""
+        if self._in_head:
+            self._head_bytes += size
+            if self._head_bytes >= MAX_HEAD or len(self.headers) > MAX_HEADERS:
+                self._refuse(_large_head())
+        if self._head_since is None and (self._in_head or self.is_idle):
+            self._head_since = monotonic()
+
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        self._in_head = True
+        self.url, self.headers, self.expect_100_continue = b"", [], False
+
+    def on_headers_complete(self) -> None:
+        """A head has come."""
+        self._in_head, self._head_bytes, self._head_since = False, 0, None
+        self.requests += 1
+        manager = self.manager
+        if len(self.headers) > MAX_HEADERS:
+            self._refusal = _large_head()
+            raise self._refusal
+        if manager.hosts is not None:
+            self._refusal = check_host(self.headers, manager.hosts)
+            if self._refusal is not None:
+                raise self._refusal
+        method, handler = self.parser.get_method(), manager.handler
+        if method == b"POST":
+            path = manager.post_routes.get(self.url)
+        elif method == b"GET" and self.url in manager.static_replies:
+            path, reply = manager.static_replies[self.url]
+            handler = partial(_static_reply, reply)
+        else:
+            path = None
+        if path is None or self.parser.should_upgrade():
+            self._delegate_to_app()
+            return
+        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        idle = self.is_idle
+        head = RequestHead(path, self.headers, method.decode())
+        # It is all that uvicorn asks of a cycle, and starts as one where it has to wait.
+        exchange: Any = RequestCycle(self, head, keep_alive, self.expect_100_continue, handler)
+        self.cycle = exchange
+        if idle:
+            exchange.start()
+        else:  # in its turn
+            self.flow.pause_reading()
+            self.pipeline.appendleft((exchange, self.app))
+
+    def _delegate_to_app(self) -> None:
+        """Has the application answer, with all that uvicorn makes of a head for one."""
+        url, headers, expects_continue = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects_continue
+        self.headers += headers
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """An answer has been given to the connection."""
+        self.idle_since = monotonic()
+        if self.pipeline:
+            super().on_response_complete()
+            return
+        # The same without a timer for each request: whoever has paused for long is looked for.
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+
+    # -- what goes --------------------------------------------------------------------
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Gives a piece of an answer to the connection."""
+        self._written += len(data)
+        self.transport.write(data)
+
+    async def drain(self) -> None:
+        """Waits until the connection takes more."""
+        if self.flow.write_paused:
+            await self.flow.drain()
+
+    def linger(self) -> None:
+        """Closes it in a while, and throws away until then what still comes."""
+        self.flow.resume_reading()
+        self.loop.call_later(LINGER_TIMEOUT, self.transport.close)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what is no request, or was refused while its head was read."""
+        self._refuse(self._refusal or RefusedError(400, "http", msg))
+
+    def _refuse(self, refusal: RefusedError) -> None:
+        """Says so, listens to nothing more, and closes."""
+        if self._refused or self.transport.is_closing():
+            return
+        self._refused, self._head_bytes = True, MAX_HEAD
+        self._in_head, self._head_since = False, None
+        self.manager.log_limit("refused a request", str(refusal))
+        reply = refused(refusal)
+        self.write(encode_head(reply, keep_alive=False) + reply.body)
+        self.linger()
+
+
+class RequestCycle:
+    """A request for a route that takes messages, and its answer; uvicorn's cycle in short."""
+
+    def __init__(
+        self,
+        connection: ServerConnection,
+        head: RequestHead,
+        keep_alive: bool,
+        expects_continue: bool,
+        handler: Callable[[Request], Awaitable[Reply]],
+    ) -> None:
+        self.head = head
+        self.keep_alive = keep_alive
+        self.expects_continue = expects_continue
+        self.handler = handler
+        self.disconnected = False
+        self.response_complete = False
+        self.body = bytearray()
+        self.more_body = True
+        self._connection = connection
+        self._body_event: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def message_event(self) -> RequestCycle:
+        """What is told that more of the body has come, or the client has gone."""
+        return self
+
+    def set(self) -> None:
+        """More of the body has come, or the client has gone."""
+        if self._body_event is not None and not self._body_event.done():
+            self._body_event.set_result(None)
+
+    def start(self) -> None:
+        """Has it answered in a task, which the server waits for when it ends."""
+        connection = self._connection
+        self._task = connection.loop.create_task(self.run_asgi(connection.app))
+        connection.tasks.add(self._task)
+
+    async def run_asgi(self, app: Any) -> None:
+        """Reads the request and answers it; under the name that uvicorn has for it."""
+        connection = self._connection
+        manager = connection.manager
+        start = perf_counter()
+        status = 500
+        request = Request(self.head, self._read)
+        try:
+            reply = await self.handler(request)
+            status = reply.status
+            if len(reply.body) <= WRITE_CHUNK:
+                self._send(reply)
+            else:
+                async with manager.reserve_send(connection, len(reply.body)):
+                    await self._send_in_pieces(reply)
+        except RefusedError as error:  # it cannot even be sent
+            manager.log_limit("closed a connection", str(error))
+            connection.abort()
+        except asyncio.CancelledError:  # the server ends
+            connection.abort()
+            raise
+        finally:
+            head = self.head
+            client = manager.proxies.client(connection.client, head.headers)
+            manager.request_log.record(client, request.owner, head.method, head.path, status, start)
+            if self._task is not None:
+                connection.tasks.discard(self._task)
+
+    async def _read(self, limit: int, seconds: float) -> bytes:
+        if self.expects_continue and self.more_body and not self.disconnected:
+            self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.expects_continue = False
+        if self.more_body:
+            try:
+                await asyncio.wait_for(self._wait_for_body(limit), seconds)
+            except asyncio.TimeoutError:
+                raise RefusedError(
+                    408, "slow", f"expected the whole request within {seconds:g} s"
+                ) from None
+        if len(self.body) > limit:
+            raise RefusedError(413, "body", f"expected a request of at most {limit} bytes")
+        body, self.body = self.body, bytearray()
+        return bytes(body)
+
+    async def _wait_for_body(self, limit: int) -> None:
+        while self.more_body and len(self.body) <= limit:
+            if self.disconnected:
+                raise RefusedError(400, "disconnected", "the request did not arrive whole")
+            self._connection.flow.resume_reading()
+            self._body_event = self._connection.loop.create_future()
+            await self._body_event
+
+    def _send(self, reply: Reply) -> None:
+        self.keep_alive = self.keep_alive and not self.more_body
+        if not self.disconnected:
+            self._connection.write(encode_head(reply, self.keep_alive) + reply.body)
+            self._end()
+
+    async def _send_in_pieces(self, reply: Reply) -> None:
+        connection = self._connection
+        self.keep_alive = self.keep_alive and not self.more_body
+        connection.write(encode_head(reply, self.keep_alive))
+        view = memoryview(reply.body)
+        for first in range(0, len(view), WRITE_CHUNK):
+            await connection.drain()
+            if self.disconnected:
+                return
+            connection.write(view[first : first + WRITE_CHUNK])
+        self._end()
+
+    def _end(self) -> None:
+        self.response_complete = True
+        if self.keep_alive:
+            self._connection.on_response_complete()
+        elif self.more_body:
+            self._connection.linger()
+        else:
+            self._connection.transport.close()
+
+
+async def _static_reply(reply: Reply, _: Request) -> Reply:
+    return reply
+
+
+def _large_head() -> RefusedError:
+    return RefusedError(
+        431, "head", f"expected a head of less than {MAX_HEAD} bytes and {MAX_HEADERS} headers"
+    )

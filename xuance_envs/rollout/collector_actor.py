@@ -1,0 +1,267 @@
+"""A collector in an actor of its own: environments, a copy of the agent, and what they are asked.
+
+What it answers is a value, or an error that says where it was. Nothing here knows what brings it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space
+
+from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.engine.ray.messages import CODE_DISTRIBUTION_HINT
+from xuance_envs.engine.serialization import loads, pack_error
+from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
+from xuance_envs.rollout.collector import RolloutCollector
+from xuance_envs.rollout.loop_state import LoopState
+from xuance_envs.state.pickling import dumps_plain, loads_plain
+from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
+from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
+from xuance_envs.vector_envs.vector_env import VecEnv
+
+__all__ = [
+    "STACKED",
+    "CollectorActor",
+    "CollectorPlan",
+    "get_rng_states",
+    "reseed",
+    "set_rng_states",
+]
+
+STACKED = ("actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags")
+"""The results of a rollout that have a row for each step, besides the states."""
+
+
+@dataclass(frozen=True)
+class CollectorPlan:
+    """What a collector is made from."""
+
+    number: int
+    first: int
+    num_envs: int
+    env_fns: bytes
+    seeds: list[int | None] | None
+    processes: int
+    step_timeout: float | None
+    start_timeout: float | None
+    agent: bytes
+    weights: bytes | None
+    random_state: bytes
+    restarts: int
+    options: Mapping[str, Any]
+
+    @property
+    def in_processes(self) -> bool:
+        """Whether its environments are in processes of their own, as a limit on time needs them."""
+        return self.processes > 1 or self.step_timeout is not None
+
+
+class CollectorActor:
+    """Plays rollouts."""
+
+    def __init__(self, plan: CollectorPlan) -> None:
+        self._plan = plan
+        self._collector: RolloutCollector | None = None
+        self._turn: int | None = None
+
+    def build(self) -> tuple[bool, Any]:
+        """Makes the environments and the agent, once."""
+        return self._run_catching(self._build_and_describe)
+
+    def rollout(self, turn: int) -> tuple[bool, Any]:
+        """Plays a rollout; the same one again is not played again, but told again."""
+        return self._run_catching(lambda: self._play(turn))
+
+    def update(self, weights: bytes) -> tuple[bool, Any]:
+        """Gives the agent other weights, between two rollouts; likewise."""
+        return self._run_catching(lambda: self._agent.load_state_dict(loads(weights)))
+
+    def save(self) -> tuple[bool, Any]:
+        """Tells the :class:`~xuance_envs.rollout.loop_state.LoopState` there is; likewise."""
+        return self._run_catching(self._save)
+
+    def load(self, loop_state: LoopState) -> tuple[bool, Any]:
+        """Goes on from one; likewise."""
+        return self._run_catching(lambda: self._load(loop_state))
+
+    def close(self) -> None:
+        """Closes the environments."""
+        if self._collector is not None:
+            self._collector.close()
+
+    def _run_catching(self, work: Callable[[], Any]) -> tuple[bool, Any]:
+        try:
+            return True, work()
+        except Exception as error:
+            return False, pack_error(self._with_global_indices(error))
+
+    def _with_global_indices(self, error: Exception) -> Exception:
+        """The same error by the environments' indices among those of all collectors."""
+        plan = self._plan
+        if isinstance(error, EnvError) and error.env_index >= 0:
+            env = plan.first + error.env_index
+            reason = f"{error.reason} (in collector {plan.number} on {self._location()})"
+            remapped = type(error)(env, error.command, reason, *error.args[3:])
+            remapped.__cause__ = error.__cause__
+            return remapped
+        if type(error) is RuntimeError:  # such as that spaces differ
+            where = f"in collector {plan.number} on {self._location()}"
+            return RuntimeError(f"{error} ({where}, whose environments count from {plan.first} on)")
+        if isinstance(error, WorkerDiedError | WorkerTimeoutError):
+            error.env_indices = tuple(plan.first + env for env in error.env_indices)
+            error.env_index = None if error.env_index is None else plan.first + error.env_index
+            where = f"It was in collector {plan.number} on {self._location()}."
+            error.details = f"{error.details}\n{where}".lstrip()
+        return error
+
+    def _location(self) -> str:
+        """Its machine, in words."""
+        return "this machine"
+
+    def _build_and_describe(self) -> tuple[Any, Any, list[Any]]:
+        if self._collector is None:
+            plan = self._plan
+            self._agent = self._unpickle(plan.agent, "the agent")
+            if plan.weights is not None:
+                self._agent.load_state_dict(loads(plan.weights))
+            vec_env = self._make_vec_env(
+                self._unpickle(plan.env_fns, "what makes the environments")
+            )
+            try:
+                self._collector = RolloutCollector(
+                    vec_env, self._agent, seed=plan.seeds, device="cpu", **plan.options
+                )
+            except BaseException:
+                vec_env.close()
+                raise
+            reseed(self._agent, plan.random_state, (plan.number, plan.restarts))
+        collector = self._collector
+        states = _parts(collector.state_space, collector.t_states)
+        return collector.state_space, collector.action_space, states
+
+    def _unpickle(self, packed: bytes, what: str) -> Any:
+        """What was sent."""
+        try:
+            return loads(packed)
+        except (ImportError, AttributeError) as error:
+            raise ImportError(
+                f"{type(error).__name__}: {error}. {what[0].upper()}{what[1:]} could not be loaded "
+                f"in collector {self._plan.number} on {self._location()}: the code has to be there, "
+                f"{CODE_DISTRIBUTION_HINT}"
+            ) from error
+
+    def _make_vec_env(self, functions: Sequence[Callable[..., Any]]) -> VecEnv:
+        plan = self._plan
+        if not plan.in_processes:
+            return DummyVecEnv(functions, copy=False)
+        return SubprocVecEnv(
+            functions,
+            in_series=-(-len(functions) // plan.processes),
+            copy=False,
+            step_timeout=plan.step_timeout,
+            start_timeout=plan.start_timeout,
+        )
+
+    def _require_collector(self) -> RolloutCollector:
+        """The collector, which has been built."""
+        assert self._collector is not None
+        return self._collector
+
+    def _play(self, turn: int) -> dict[str, Any]:
+        collector = self._require_collector()
+        if turn != self._turn:
+            self._turn = None
+            collector.rollout()
+            self._turn = turn
+        masks = collector.action_masks
+        states = ("states", "t_states", "end_states")
+        return {
+            **{name: getattr(collector, name).numpy() for name in STACKED},
+            **{name: _parts(collector.state_space, getattr(collector, name)) for name in states},
+            "action_masks": None if masks is None else masks.numpy(),
+            "ep_counts": collector.ep_counts.numpy(),
+            "statistics": collector.statistics.state(),
+        }
+
+    def _save(self) -> LoopState:
+        return replace(
+            self._require_collector().loop_state(), rng_states=(get_rng_states(self._agent),)
+        )
+
+    def _load(self, loop_state: LoopState) -> None:
+        self._turn = None
+        self._require_collector().restore_loop(loop_state)
+        if loop_state.rng_states:
+            set_rng_states(self._agent, loop_state.rng_states[0])
+        elif self._plan.number:
+            state = loop_state.generators["torch_generator"]
+            torch.manual_seed(_derive_seed(state, (self._plan.number,)))
+
+
+def _parts(space: Space[Any], states: Any) -> list[Any]:
+    layout = SpaceLayout(space)
+    found = [states] if layout.flat else layout.flatten(states)
+    return [part.detach().numpy() for part in found]
+
+
+def reseed(agent: Any, state: bytes, path: Sequence[int]) -> None:
+    """Gives this process's generator, and those of an agent, noise of their own."""
+    initial = torch.frombuffer(bytearray(state), dtype=torch.uint8)
+    torch.set_rng_state(initial)
+    if not any(path):
+        return
+    torch.manual_seed(_derive_seed(state, path))
+    for generator in _iter_generators(agent):
+        if isinstance(generator, torch.Generator):
+            own = generator.get_state().numpy().tobytes()
+            generator.manual_seed(_derive_seed(own, path))
+        else:
+            bits = generator.bit_generator
+            bits.state = type(bits)(_derive_seed(repr(bits.state).encode(), path)).state
+
+
+def get_rng_states(agent: Any) -> bytes:
+    """The states of this process's generator, and of those of an agent."""
+    own = [
+        generator.get_state().numpy().tobytes()
+        if isinstance(generator, torch.Generator)
+        else generator.bit_generator.state
+        for generator in _iter_generators(agent)
+    ]
+    return dumps_plain([torch.get_rng_state().numpy().tobytes(), *own])
+
+
+def set_rng_states(agent: Any, rng_states: bytes) -> None:
+    """Puts them back."""
+    shared, *own = loads_plain(rng_states, trusted=False)
+    generators = list(_iter_generators(agent))
+    if len(own) != len(generators):
+        raise ValueError(
+            f"state: expected one of an agent with {len(generators)} generators, as this one, "
+            f"got {len(own)}"
+        )
+    torch.set_rng_state(torch.frombuffer(bytearray(shared), dtype=torch.uint8))
+    for generator, state in zip(generators, own, strict=True):
+        if isinstance(generator, torch.Generator):
+            generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        else:
+            generator.bit_generator.state = state
+
+
+def _iter_generators(agent: Any) -> Iterator[Any]:
+    holders = agent.modules() if isinstance(agent, torch.nn.Module) else [agent]
+    for holder in holders:
+        for value in getattr(holder, "__dict__", {}).values():
+            if isinstance(value, torch.Generator | np.random.Generator):
+                yield value
+
+
+def _derive_seed(state: bytes, path: Sequence[int]) -> int:
+    digest = hashlib.sha256(state + repr(tuple(path)).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1

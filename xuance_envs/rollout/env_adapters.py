@@ -1,0 +1,222 @@
+"""Vector environments as a loop of agent and environments steps them: of one agent, or of many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
+from xuance_envs.multi_agent.step import MultiAgentStart, MultiAgentStep
+from xuance_envs.multi_agent.xuance import XuanCeVecMultiAgentEnv
+from xuance_envs.rollout.agents import check_plays_many, takes_masks
+from xuance_envs.state.env_states import EnvStates
+from xuance_envs.vector_envs.vector_env import StepBatch, VecEnv
+
+__all__ = ["EpisodeEnd", "LoopStep", "MultiAgentEnvs", "SingleAgentEnvs"]
+
+
+class EpisodeEnd(NamedTuple):
+    """An episode that ended in a step."""
+
+    place: int
+    first: Any
+    info: Mapping[Any, Any]
+    truncated: bool
+
+
+class LoopStep(NamedTuple):
+    """What came of a step of n environments, by their places."""
+
+    obs: Any
+    results: tuple[NDArray[Any], ...]
+    ended: NDArray[np.bool_]
+    segment_ends: NDArray[np.intp]
+    ends: list[EpisodeEnd]
+
+
+class SingleAgentEnvs:
+    """Environments with one agent each."""
+
+    leading_axes: Sequence[int] = ()
+    team: tuple[int, ...] = ()
+
+    def __init__(self, vec_env: VecEnv, agent: Any) -> None:
+        if not isinstance(vec_env, VecEnv):
+            what = "a VecEnv, which has environments with one agent each"
+            raise TypeError(
+                f"expected {what}, got {type(vec_env).__name__}{_conversion_hint(vec_env)}"
+            )
+        self.vec_env = vec_env
+        self.space = vec_env.observation_space
+        self.action_space = vec_env.action_space
+        self.gives_masks, self._needs_masks = takes_masks(agent)
+
+    def reset(self, **given: Any) -> Any:
+        """Starts episodes, in all or in some; what is seen of these."""
+        observations, _ = self.vec_env.reset(**given)
+        return observations
+
+    def step_wait(self) -> LoopStep:
+        """Waits for the step that was started."""
+        return _loop_step(*self.vec_env.step_wait())
+
+    def recv(self, min_envs: int) -> tuple[NDArray[np.intp], LoopStep]:
+        """Waits for some that were sent: which they are, and what came of it."""
+        batch: StepBatch = self.vec_env.recv(min_envs=min_envs)
+        return batch.env_ids, _loop_step(*batch[:5])
+
+    def load_state(self, state: EnvStates) -> None:
+        """Goes on from there."""
+        self.vec_env.load_state(state)
+
+    def masks(self) -> NDArray[np.bool_] | None:
+        """Which actions may be taken next, if the agent is to be told."""
+        if not self.gives_masks:
+            return None
+        try:
+            masks: NDArray[np.bool_] = self.vec_env.action_masks()
+        except (AttributeError, NotImplementedError):
+            if self._needs_masks:
+                raise
+            self.gives_masks = False
+            return None
+        return masks
+
+    def query_agent(self, agent: Any, states: Any, masks: torch.Tensor | None) -> Any:
+        """An agent's answer."""
+        given = {} if masks is None else {"masks": masks}
+        return agent.get_actions_and_values(states, actions=None, **given)
+
+
+def _conversion_hint(given: Any) -> str:
+    """What to do with what is no VecEnv."""
+    if isinstance(given, VectorEnv):
+        return (
+            ": wrap it with xuance_envs.compat.from_gymnasium, or make the environments with "
+            "DummyVecEnv_Gym or SubprocVecEnv_Gym"
+        )
+    if isinstance(given, MultiAgentVecEnv):
+        return ": give it to RolloutCollector itself, or derive from MultiAgentRolloutCollector"
+    if isinstance(given, XuanCeVecMultiAgentEnv):
+        return ": give its envs_of_agents to RolloutCollector"
+    return ""
+
+
+def _loop_step(
+    observations: Any,
+    rewards: NDArray[np.float32],
+    terminated: NDArray[np.bool_],
+    truncated: NDArray[np.bool_],
+    infos: Any,
+) -> LoopStep:
+    ended = terminated | truncated
+    (segment_ends,) = ended.nonzero()
+    ends = []
+    for place in segment_ends.tolist():
+        info = infos[place]
+        ends.append(EpisodeEnd(place, info["reset_obs"], info, bool(truncated[place])))
+    return LoopStep(observations, (rewards, terminated, truncated), ended, segment_ends, ends)
+
+
+class MultiAgentEnvs:
+    """Environments with many agents each, all with the same spaces.
+
+    What is seen of one is a dict: ``"obs"`` of its agents, and ``"state"`` where one is carried.
+    Attributes and methods are those of :class:`SingleAgentEnvs`, and ``alive``, ``(N, A)`` bool:
+    who acts next.
+    """
+
+    def __init__(self, vec_env: MultiAgentVecEnv, agent: Any) -> None:
+        if not isinstance(vec_env, MultiAgentVecEnv):
+            raise TypeError(
+                f"expected a MultiAgentVecEnv, got {type(vec_env).__name__}: environments with one "
+                "agent each go into RolloutCollector"
+            )
+        if not vec_env.is_one:
+            raise ValueError(
+                f"expected agents with equal spaces, and no groups, got {vec_env.groups} with "
+                f"{vec_env.observation_space}: where they differ, make them alike by a wrapper "
+                "around each environment that pads them"
+            )
+        check_plays_many(agent)
+        self.vec_env = vec_env
+        self.team = (vec_env.num_agents,)
+        one = vec_env.agents[0]
+        observation_space = vec_env.observation_space[one]
+        seen: dict[str, Space[Any]] = {"obs": batch_space(observation_space, vec_env.num_agents)}
+        self.leading_axes = [1] * len(SpaceLayout(observation_space).leaves)
+        if vec_env.state_space is not None:
+            seen["state"] = vec_env.state_space
+            self.leading_axes += [0] * len(SpaceLayout(vec_env.state_space).leaves)
+        self.space = spaces.Dict(seen)
+        self._layout = SpaceLayout(self.space)
+        self.action_space = vec_env.action_space[one]
+        self.gives_masks = False
+        self.alive = np.zeros((vec_env.num_envs, vec_env.num_agents), np.bool_)
+        self._masks: Any = None
+
+    def reset(self, **given: Any) -> Any:
+        """Starts episodes, in all or in some; what is seen of these."""
+        start = self.vec_env.reset(**given)
+        self._update_acting(start)
+        return self._observation_parts(start)
+
+    def step_wait(self) -> LoopStep:
+        """Waits for the step that was started."""
+        return self._loop_step(self.vec_env.step_wait())
+
+    def recv(self, min_envs: int) -> tuple[NDArray[np.intp], LoopStep]:
+        """Waits for some that were sent: which they are, and what came of it."""
+        step = self.vec_env.recv(min_envs=min_envs)
+        return step.env_ids, self._loop_step(step)
+
+    def load_state(self, state: EnvStates) -> None:
+        """Goes on from there."""
+        self._update_acting(self.vec_env.load_state(state))
+
+    def masks(self) -> NDArray[np.bool_] | None:
+        """Which actions may be taken next, if environments say."""
+        return self._masks.copy() if self.gives_masks else None
+
+    def query_agent(self, agent: Any, states: Any, masks: torch.Tensor | None) -> Any:
+        """An agent's answer."""
+        return agent.get_actions_and_values(states["obs"], states.get("state"), masks)
+
+    def _observation_parts(self, here: MultiAgentStart | MultiAgentStep) -> dict[str, Any]:
+        return {name: getattr(here, name) for name in self.space}
+
+    def _update_acting(self, start: MultiAgentStart | MultiAgentStep) -> None:
+        """Takes note of who acts next, and how it may."""
+        self.alive[start.env_ids] = start.alive
+        if start.action_mask is None:
+            return
+        if not self.gives_masks:
+            self.gives_masks = True
+            self._masks = np.ones((self.vec_env.num_envs, *start.action_mask.shape[1:]), np.bool_)
+        self._masks[start.env_ids] = start.action_mask
+
+    def _loop_step(self, step: MultiAgentStep) -> LoopStep:
+        acted, truncated = step.acted, step.truncated
+        # The dead of XuanCe's environments play on no more without having been terminated.
+        terminated = step.terminated | (acted & ~step.alive & ~truncated)
+        segment_ends = np.flatnonzero(((terminated | truncated) & acted).any(axis=1))
+        self._update_acting(step)
+        ends = []
+        if step.first is not None:
+            self._update_acting(step.first)
+            parts = self._layout.flatten(self._observation_parts(step.first))
+            for k, place in enumerate(step.env_ids.searchsorted(step.first.env_ids).tolist()):
+                first = self._layout.unflatten([part[k] for part in parts])
+                ends.append(EpisodeEnd(place, first, {}, bool(truncated[place].any())))
+        results = step.rewards, terminated, truncated, acted
+        return LoopStep(
+            self._observation_parts(step), results, step.episode_over, segment_ends, ends
+        )

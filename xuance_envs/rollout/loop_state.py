@@ -1,0 +1,136 @@
+"""What of a loop of agent and environments is kept, and how it is told to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from xuance_envs.errors import StateError
+from xuance_envs.rollout.episode_statistics import merge_statistics, slice_statistics
+from xuance_envs.state.env_states import EnvStates
+from xuance_envs.state.faults import FaultError
+from xuance_envs.state.pickling import dumps_plain, loads_plain
+
+__all__ = ["LoopState", "generators", "set_generators"]
+
+_VERSION = 1
+_KEYS = ("version", "num_envs", "global_steps", "envs", "loop", "torch_generator")
+_CONTENT = ("states", "fresh", "statistics", "recorder")
+
+
+@dataclass(frozen=True)
+class LoopState:
+    """All that what comes next depends on, but for the agent and what teaches it."""
+
+    envs: EnvStates
+    states: list[NDArray[Any]]
+    fresh: NDArray[np.bool_]
+    statistics: Mapping[str, Any]
+    recorder: Any
+    global_steps: int
+    generators: Mapping[str, bytes]
+    rng_states: Sequence[bytes] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Bytes and numbers, for ``torch.save``."""
+        content = {name: getattr(self, name) for name in _CONTENT}
+        return {
+            "version": _VERSION,
+            "num_envs": len(self.envs),
+            "global_steps": self.global_steps,
+            "envs": self.envs.to_bytes(),
+            "loop": dumps_plain(content),
+            **self.generators,
+            **({"noise": list(self.rng_states)} if self.rng_states else {}),
+        }
+
+    @classmethod
+    def from_dict(
+        cls,
+        state: Mapping[str, Any],
+        num_envs: int,
+        shapes: Sequence[tuple[int, ...]],
+        trusted: bool = False,
+    ) -> LoopState:
+        """What :meth:`to_dict` gave."""
+        missing = [name for name in _KEYS if name not in state]
+        if missing:
+            raise ValueError(f"state: expected what state_dict returned, got none of its {missing}")
+        if state["version"] != _VERSION:
+            raise ValueError(f"state: expected version {_VERSION}, got {state['version']}")
+        if state["num_envs"] != num_envs:
+            raise ValueError(
+                f"state: expected that of {num_envs} environments, got one of {state['num_envs']}"
+            )
+        envs = EnvStates.from_bytes(state["envs"], trusted)
+        content = _content(state["loop"], shapes)
+        generators = {name: state[name] for name in state if name.endswith("_generator")}
+        return cls(
+            envs,
+            **{name: content[name] for name in _CONTENT},
+            **{"global_steps": state["global_steps"], "generators": generators},
+            rng_states=state.get("noise", ()),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[LoopState]) -> LoopState:
+        """That of all environments, of those of some each; the generators are those of nobody."""
+        return cls(
+            EnvStates.joined([part.envs for part in parts]),
+            [np.concatenate(arrays) for arrays in zip(*(p.states for p in parts), strict=True)],
+            np.concatenate([part.fresh for part in parts]),
+            merge_statistics([part.statistics for part in parts]),
+            None,
+            sum(part.global_steps for part in parts),
+            {},
+            [rng_states for part in parts for rng_states in part.rng_states],
+        )
+
+    def part(self, lo: int, hi: int) -> LoopState:
+        """That of the environments from one index up to another; without a recorder or noise."""
+        return replace(
+            self,
+            envs=self.envs[lo:hi],
+            states=[part[lo:hi] for part in self.states],
+            fresh=self.fresh[lo:hi],
+            statistics=slice_statistics(self.statistics, lo, hi),
+            recorder=None,
+            global_steps=self.global_steps * (hi - lo) // len(self.envs),
+            rng_states=(),
+        )
+
+
+def _content(data: bytes, shapes: Sequence[tuple[int, ...]]) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = loads_plain(data, trusted=False)
+        found = [np.shape(part) for part in content["states"]]
+    except (FaultError, TypeError, LookupError) as error:
+        raise StateError(-1, "load_state_dict", f"cannot read the loop's state: {error}") from None
+    shapes = [tuple(shape) for shape in shapes]
+    if found != shapes:
+        raise StateError(-1, "load_state_dict", f"expected states of shapes {shapes}, got {found}")
+    return content
+
+
+def generators(device: torch.device) -> dict[str, bytes]:
+    """The states of torch's random generators: that of the CPU, and that of the device."""
+    found = {"torch_generator": torch.get_rng_state().numpy().tobytes()}
+    if device.type == "cuda":
+        found["cuda_generator"] = torch.cuda.get_rng_state(device).numpy().tobytes()
+    return found
+
+
+def set_generators(state: Mapping[str, bytes], device: torch.device) -> None:
+    """Puts them back."""
+    torch.set_rng_state(_tensor(state["torch_generator"]))
+    if device.type == "cuda" and "cuda_generator" in state:
+        torch.cuda.set_rng_state(_tensor(state["cuda_generator"]), device)
+
+
+def _tensor(data: bytes) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())

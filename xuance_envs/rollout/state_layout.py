@@ -1,0 +1,268 @@
+"""Observations as an agent sees them: tensors, images with their channels first.
+
+A *state* is an observation in the shape and dtype that the agent gets. A Dict or Tuple space gives
+a dict or tuple of tensors; inside this module they are lists with one part per leaf of the space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.space_layout import Leaf, SpaceLayout
+from xuance_envs.rollout.transfer import Transfer
+
+__all__ = ["StateLayout", "StateSlot"]
+
+IMAGE_AXES = 3
+
+
+@dataclass(frozen=True)
+class _StateLeaf:
+    """What becomes of one leaf of the observation space."""
+
+    observed_shape: tuple[int, ...]
+    observed_dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    channels_moved: bool
+
+
+class StateLayout:
+    """How the observations of a space become states."""
+
+    def __init__(
+        self,
+        space: Space[Any],
+        state_dtype: torch.dtype,
+        channels_first: bool | str,
+        transfer: Transfer,
+        leading_axes: Sequence[int] = (),
+    ) -> None:
+        if channels_first not in (True, False, "auto"):
+            raise ValueError(
+                f"channels_first: expected True, False or 'auto', got {channels_first!r}"
+            )
+        self._space = SpaceLayout(space)
+        self._transfer = transfer
+        leaves = self._space.leaves
+        self._leaves = [
+            _state_leaf(leaf, state_dtype, channels_first, self._space.flat, before)
+            for leaf, before in zip(leaves, leading_axes or [0] * len(leaves), strict=True)
+        ]
+        if channels_first is True and not any(leaf.channels_moved for leaf in self._leaves):
+            raise ValueError(f"channels_first=True: expected images with three axes, got {space}")
+        self.shape = self._space.unflatten([leaf.shape for leaf in self._leaves])
+
+    def parts(self, observations: Any) -> list[Any]:
+        """The parts of observations: of one, or of a batch."""
+        return [observations] if self._space.flat else self._space.flatten(observations)
+
+    def whole(self, parts: Sequence[Any]) -> Any:
+        """The reverse of :meth:`parts`."""
+        return self._space.unflatten(parts)
+
+    def permute(self, observation: Any) -> Any:
+        """Observations, one or a batch, arrays or tensors, with their axes in a state's order."""
+        channels_moved = [
+            part
+            if not leaf.channels_moved
+            else torch.movedim(part, -1, -IMAGE_AXES)
+            if isinstance(part, torch.Tensor)
+            else np.moveaxis(part, -1, -IMAGE_AXES)
+            for part, leaf in zip(self.parts(observation), self._leaves, strict=True)
+        ]
+        return self.whole(channels_moved)
+
+    def allocate(self, *leading: int) -> list[torch.Tensor]:
+        """Room for states on the device, whose shapes begin with ``leading``."""
+        return [make() for make in self.makers(*leading)]
+
+    def makers(self, *leading: int) -> list[Callable[[], torch.Tensor]]:
+        """By part, what makes such room again and again: see ``Transfer.maker``."""
+        return [self._transfer.maker((*leading, *leaf.shape), leaf.dtype) for leaf in self._leaves]
+
+    def stage(self, count: int) -> _StagingBuffer | None:
+        """What rows of ``count`` states share on their way to the device; None if it is direct."""
+        return (
+            None if self._transfer.direct else _StagingBuffer(self._leaves, count, self._transfer)
+        )
+
+    def rows(self, parts: Sequence[torch.Tensor], stage: _StagingBuffer | None) -> list[StateSlot]:
+        """Places for batches of states: the rows of ``parts``, which come through ``stage``."""
+        tensors = zip(*(part.unbind() for part in parts), strict=True)
+        if stage is not None:
+            return [StateSlot(self.whole(row), stage.arrays, row, stage) for row in tensors]
+        targets = zip(*self._targets(parts), strict=True)
+        return [
+            StateSlot(self.whole(row), target, row, None)
+            for row, target in zip(tensors, targets, strict=True)
+        ]
+
+    def new_row(self, count: int) -> StateSlot:
+        """A place for a batch of states in memory of its own."""
+        stage = self.stage(count)
+        tensors = self.allocate(count)
+        targets = self._targets(tensors) if stage is None else stage.arrays
+        return StateSlot(self.whole(tensors), targets, tensors, stage)
+
+    def _targets(self, tensors: Sequence[torch.Tensor]) -> list[NDArray[Any]]:
+        """What observations are written into, whose axes are in their order."""
+        return [
+            np.moveaxis(tensor.numpy(), -IMAGE_AXES, -1) if leaf.channels_moved else tensor.numpy()
+            for tensor, leaf in zip(tensors, self._leaves, strict=True)
+        ]
+
+
+class StateSlot:
+    """A place for a batch of states: written by observations, read by the agent."""
+
+    __slots__ = ("_stage", "_targets", "_tensors", "states")
+
+    def __init__(
+        self,
+        states: Any,
+        targets: Sequence[NDArray[Any]],
+        tensors: Sequence[torch.Tensor],
+        stage: _StagingBuffer | None,
+    ) -> None:
+        self.states = states
+        self._targets = targets
+        self._tensors = tensors
+        self._stage = stage
+
+    def write(
+        self,
+        parts: Sequence[NDArray[Any]],
+        places: Sequence[int] = (),
+        replacements: Sequence[Sequence[Any]] = (),
+    ) -> None:
+        """Stores a batch of observations, some of them replaced."""
+        if self._stage is not None:
+            self._stage.wait()
+        for target, part in zip(self._targets, parts, strict=True):
+            target[...] = part
+        for place, replacement in zip(places, replacements, strict=True):
+            for target, value in zip(self._targets, replacement, strict=True):
+                target[place] = value
+        if self._stage is not None:
+            self._stage.send(self._tensors)
+
+    def copy_from(self, states: Sequence[torch.Tensor]) -> None:
+        """Stores the parts of states that are on the device already."""
+        for tensor, state in zip(self._tensors, states, strict=True):
+            tensor.copy_(state)
+
+
+class _StagingBuffer:
+    """Memory that batches of observations pass through on their way to the device.
+
+    They travel as they are, which for images in bytes is a quarter of what floats would be, and
+    are cast and turned there.
+    """
+
+    def __init__(self, leaves: Sequence[_StateLeaf], count: int, transfer: Transfer) -> None:
+        self._transfer = transfer
+        self._leaves = leaves
+        self._hosts = [
+            transfer.host_tensor(
+                (count, *leaf.observed_shape), _torch_dtype(leaf.observed_dtype) or torch.float32
+            )
+            for leaf in leaves
+        ]
+        self.arrays = [host.numpy() for host in self._hosts]
+        self._device_buffers = [
+            torch.empty_like(host, device=transfer.device)
+            if leaf.channels_moved or host.dtype != leaf.dtype
+            else None
+            for leaf, host in zip(leaves, self._hosts, strict=True)
+        ]
+        self._sent: torch.cuda.Event | None = None
+
+    def wait(self) -> None:
+        """Waits until the arrays may be written to."""
+        self._transfer.wait(self._sent)
+
+    def send(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Starts to bring what is in the arrays to tensors on the device."""
+        for leaf, host, device_buffer, tensor in zip(
+            self._leaves, self._hosts, self._device_buffers, tensors, strict=True
+        ):
+            if device_buffer is None:
+                self._transfer.send(host, tensor)
+                continue
+            self._transfer.send(host, device_buffer)
+            tensor.copy_(
+                torch.movedim(device_buffer, -1, -IMAGE_AXES)
+                if leaf.channels_moved
+                else device_buffer
+            )
+        self._sent = self._transfer.mark()
+
+
+def _state_leaf(
+    leaf: Leaf, state_dtype: torch.dtype, channels_first: bool | str, alone: bool, before: int
+) -> _StateLeaf:
+    if leaf.dtype is None:
+        raise ValueError(
+            f"observations{leaf.path}: expected a space whose values have a fixed shape, "
+            f"got {leaf.space}, which cannot become a tensor"
+        )
+    dtype = state_dtype
+    if not _fits(leaf, state_dtype):
+        if alone:
+            raise ValueError(
+                f"state_dtype: expected one that holds all values of {leaf.space}, "
+                f"got {state_dtype}"
+            )
+        dtype = torch.float32
+    leading, seen = leaf.shape[:before], leaf.shape[before:]
+    channels_moved = len(seen) == IMAGE_AXES and (
+        not _has_channels_first(seen) if channels_first == "auto" else bool(channels_first)
+    )
+    shape = (*leading, seen[2], *seen[:2]) if channels_moved else leaf.shape
+    return _StateLeaf(leaf.shape, leaf.dtype, shape, dtype, channels_moved)
+
+
+def _has_channels_first(shape: tuple[int, ...]) -> bool:
+    return 2 * shape[0] <= min(shape[1:])
+
+
+def _fits(leaf: Leaf, dtype: torch.dtype) -> bool:
+    """Whether a floating dtype, or one that holds every value of the leaf."""
+    numpy_dtype = _numpy_dtype(dtype)
+    if numpy_dtype.kind == "f":
+        return True
+    assert leaf.dtype is not None
+    if leaf.dtype.kind == "f":
+        return False
+    if np.can_cast(leaf.dtype, numpy_dtype, "safe"):
+        return True
+    if not isinstance(leaf.space, spaces.Box):
+        return False
+    limits = np.iinfo(numpy_dtype)
+    return bool(leaf.space.low.min() >= limits.min and leaf.space.high.max() <= limits.max)
+
+
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = torch.empty(0, dtype=dtype).numpy().dtype
+    except TypeError:
+        found = np.dtype(object)
+    if found.kind not in "fiu":
+        raise ValueError(f"state_dtype: expected a real number type NumPy has too, got {dtype}")
+    return found
+
+
+def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype | None:
+    """Torch's name of a dtype; None where it has none that NumPy can write to."""
+    try:
+        return torch.from_numpy(np.empty(0, dtype)).dtype
+    except TypeError:
+        return None

@@ -1,0 +1,174 @@
+"""What one call of a vector environment brought, on its way through a transform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from xuance_envs.engine.data.space_layout import SpaceLayout
+from xuance_envs.engine.data.step_infos import StepInfos
+from xuance_envs.engine.serialization import copy_of
+from xuance_envs.vector_envs.vector_env import VecEnv
+
+__all__ = ["NO_ENVS", "Batch", "RawResults"]
+
+NO_ENVS = np.arange(0)
+"""No environment."""
+
+
+class Batch:
+    """Observations, rewards, flags and infos of k environments; a transform replaces some of them."""
+
+    __slots__ = (
+        *("obs", "rewards", "terminated", "truncated", "infos"),
+        *("source", "envs", "began", "exact_rewards", "ended"),
+    )
+
+    def __init__(
+        self,
+        obs: Any,
+        rewards: NDArray[Any],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        infos: Any,
+        source: VecEnv | None = None,
+        envs: NDArray[np.intp] | None = None,
+        began: NDArray[np.bool_] | None = None,
+    ) -> None:
+        self.obs = obs
+        self.rewards = rewards
+        self.terminated = terminated
+        self.truncated = truncated
+        self.infos: Any = infos
+        self.source = source
+        self.envs = envs
+        self.began = began
+        self.exact_rewards: NDArray[np.float64] | None = None
+        if type(infos) is StepInfos and infos.parts[1] is None:
+            self.ended = NO_ENVS
+        else:
+            self.ended = (terminated | truncated).nonzero()[0]
+
+    @classmethod
+    def of_last_step(cls, source: VecEnv) -> Batch:
+        """What a step brought that was over when an interrupt came."""
+        flags = source.buf_dones, source.buf_truncations
+        return cls(copy_of(source.buf_obs), source.buf_rews, *flags, source.buf_infos, source)
+
+    @property
+    def given_rewards(self) -> NDArray[Any]:
+        """The rewards that came: float64, as exact as can be had, or ``rewards``."""
+        return self.rewards if self.source is None else self.source.exact_rewards
+
+    @property
+    def at(self) -> Any:
+        """The index of its environments in an array of all."""
+        return slice(None) if self.envs is None else self.envs
+
+    def envs_of_rows(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """The environments at some rows."""
+        return rows if self.envs is None else self.envs[rows]
+
+    @property
+    def env_ids(self) -> list[int]:
+        """Its environments, by row."""
+        return list(range(len(self.rewards))) if self.envs is None else self.envs.tolist()
+
+    @property
+    def is_reset(self) -> bool:
+        """Whether all environments were reset, and nothing else."""
+        return self.envs is None and self.began is not None
+
+    def call_number_after(self, number: int) -> int:
+        """Which call since all were reset brought it, if the one before was that."""
+        return 0 if self.is_reset else number + 1
+
+    @property
+    def lost_rows(self) -> NDArray[np.intp]:
+        """The rows that stand in for a step whose worker was lost: not what an environment did."""
+        ended = self.ended
+        if not len(ended) or self.terminated[ended].all():
+            return NO_ENVS
+        infos = self.infos
+        if isinstance(infos, StepInfos):
+            return infos.column("worker_restarted")[1].nonzero()[0]
+        lost_rows = [row for row in ended.tolist() if "worker_restarted" in infos[row]]
+        return np.array(lost_rows, np.intp)
+
+    def drop_lost(self, part: NDArray[Any]) -> NDArray[Any]:
+        """The rows of an array but for those at :attr:`lost`."""
+        lost_rows = self.lost_rows
+        return np.delete(part, lost_rows, axis=0) if len(lost_rows) else part
+
+    def first_observations(self, layout: SpaceLayout) -> Any:
+        """The first observations of the episodes after those that ended, as one batch."""
+        values = self._reset_observations()
+        if layout.flat and layout.leaves[0].dtype is not None:
+            return np.stack(values)
+        parts = zip(*[layout.flatten(value) for value in values], strict=True)
+        return layout.unflatten(
+            [
+                tuple(part) if leaf.dtype is None else np.stack(part)
+                for part, leaf in zip(parts, layout.leaves, strict=True)
+            ]
+        )
+
+    def _reset_observations(self) -> Sequence[Any]:
+        infos = self.infos
+        if isinstance(infos, StepInfos):
+            ends = infos.parts[1]
+            assert ends is not None
+            return ends.observations(ends.envs)
+        return [infos[row]["reset_obs"] for row in self.ended.tolist()]
+
+    def set_first_observations(self, observations: Sequence[Any]) -> None:
+        """Gives the infos other first observations, one for each of ``ended``."""
+        infos = self.infos
+        if isinstance(infos, StepInfos):
+            self.infos = infos.with_reset_observations(observations)
+        else:
+            changed = list(infos)
+            for row, value in zip(self.ended.tolist(), observations, strict=True):
+                changed[row] = {**changed[row], "reset_obs": value}
+            self.infos = changed
+
+    def add_to_infos(self, key: str, values: Mapping[int, Callable[[], Any]]) -> None:
+        """Gives some infos one key more."""
+        infos = self.infos
+        if isinstance(infos, StepInfos):
+            envs = self.env_ids
+            self.infos = infos.with_values(key, {envs[row]: values[row] for row in values})
+        else:
+            changed = list(infos)
+            for row, value in values.items():
+                changed[row] = {**changed[row], key: value()}
+            self.infos = changed
+
+
+class RawResults:
+    """What the vector environment within all transforms brought last."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.rewards = np.zeros(num_envs, np.float32)
+        self.observations: Any = None
+        self.keep = False
+        self._source: VecEnv | None = None
+
+    def record_step(self, batch: Batch) -> None:
+        """Takes note of what a step or ``recv`` brought."""
+        self.rewards, self._source = batch.rewards, batch.source
+        if self.keep:
+            self.observations = copy_of(batch.obs)
+
+    def record_observations(self, obs: Any) -> None:
+        """Takes note of observations, if they are kept."""
+        if self.keep:
+            self.observations = copy_of(obs)
+
+    @property
+    def exact_rewards(self) -> NDArray[Any]:
+        """The rewards: float64 if a step of all brought them."""
+        return self.rewards if self._source is None else self._source.exact_rewards

@@ -1,0 +1,119 @@
+"""What the caller of a vector environment gives as actions, taken in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from xuance_envs.engine.action_masks import ActionMasks
+from xuance_envs.engine.data.space_layout import BadValueError
+from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
+from xuance_envs.engine.driver import Driver
+
+__all__ = ["ActionWriter", "all_in_space", "check_in_space"]
+
+SMALL_BATCH = 32
+"""Numbers up to which Python finds the largest one before NumPy has begun to."""
+
+_NONE: Mapping[int, Any] = {}
+
+
+class ActionWriter:
+    """Puts actions where the groups find them."""
+
+    def __init__(
+        self, rows: SpaceRows, drivers: Sequence[Driver] = (), masks: ActionMasks | None = None
+    ) -> None:
+        self._rows = rows
+        self._flat = rows.flat
+        self._drivers = drivers
+        self._masks = masks
+
+    def put(
+        self,
+        actions: Any,
+        envs: NDArray[np.intp] | None = None,
+        groups: Iterable[int] | None = None,
+    ) -> Mapping[int, Any]:
+        """Stores the actions of some environments, or of all."""
+        flat = self._flat
+        if (
+            flat is not None
+            and type(actions) is np.ndarray
+            and actions.dtype == flat.dtype
+            and actions.shape == (flat.shape if envs is None else (len(envs), *flat.shape[1:]))
+            and (self._masks is None or self._are_allowed(actions))
+        ):
+            flat[... if envs is None else envs] = actions
+            return _NONE
+        self._put_any(actions, envs)
+        return self.packed(groups)
+
+    def _are_allowed(self, actions: NDArray[Any]) -> bool:
+        """Whether actions are known to be in their space, and nothing else is asked of them."""
+        assert self._masks is not None
+        return not self._masks.wanted and all_in_space(self._rows.layout.space, actions)
+
+    def _put_any(self, actions: Any, envs: NDArray[np.intp] | None) -> None:
+        rows = self._rows
+        ids = range(len(rows)) if envs is None else envs.tolist()
+        try:
+            rows.put(actions, ALL_ENVS if envs is None else envs, len(ids))
+        except BadValueError as error:
+            raise ValueError(f"actions for {len(ids)} environments: {error}") from None
+        if self._masks is not None:
+            check_in_space(rows, range(len(rows)), None if envs is None else ids)
+            if self._masks.wanted:
+                self._masks.check(envs)
+
+    def packed(self, groups: Iterable[int] | None = None) -> Mapping[int, Any]:
+        """By group, or by all, what of its actions does not travel in arrays, if anything does not."""
+        if not self._rows.objects:
+            return _NONE
+        every = range(len(self._drivers)) if groups is None else groups
+        return {k: self._packed(self._drivers[k]) for k in every}
+
+    def _packed(self, driver: Driver) -> Any:
+        lists = self._rows.objects
+        try:
+            return driver.pack_actions([values[driver.lo : driver.hi] for values in lists])
+        except Exception as error:
+            raise ValueError(
+                f"the actions for environments {driver.lo} to {driver.hi - 1} cannot be sent to "
+                f"their process, because they cannot be pickled: {error}"
+            ) from error
+
+
+def check_in_space(
+    rows: SpaceRows, envs: Sequence[int], positions: Sequence[int] | None = None
+) -> None:
+    """Raises unless actions are in their space."""
+    space = rows.layout.space
+    if positions is None and all_in_space(space, rows.flat):
+        return
+    values = rows.reader()()
+    for position in range(len(rows)) if positions is None else positions:
+        if not space.contains(values[position]):
+            raise ValueError(
+                f"the action for environment {envs[position]}: expected one in {space}, "
+                f"got {values[position]!r}"
+            )
+
+
+def all_in_space(space: Space[Any], batch: NDArray[Any] | None) -> bool:
+    """Whether a batch is known to be in its space, for the spaces that most environments have."""
+    if batch is None:
+        return False
+    if type(space) is spaces.Discrete:
+        first = int(space.start)
+        if batch.size <= SMALL_BATCH:
+            values = batch.ravel().tolist()
+            return not values or (first <= min(values) and max(values) < first + int(space.n))
+        return bool(first <= int(batch.min()) and int(batch.max()) < first + int(space.n))
+    if type(space) is spaces.Box:
+        return bool(((batch >= space.low) & (batch <= space.high)).all())
+    return False
