@@ -1,4 +1,4 @@
-"""The page for those who come from another library: every name that is missing here is on it."""
+"""Test that the migration page lists every name that the drop-in replacements lack."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ classes = pytest.mark.parametrize("name", CLASSES)
 
 
 def both(name: str) -> tuple[Any, Any]:
-    """The class by this name here, and the other library's."""
-    _, module, ours, _ = CLASSES[name]
-    theirs = pytest.importorskip(module)
-    here = pytest.importorskip(f"xuance_envs.compat.{ours}")
-    return getattr(here, name), getattr(theirs, name)
+    """Return the drop-in class of this name, and the library's own."""
+    _, module, compat, _ = CLASSES[name]
+    library = pytest.importorskip(module)
+    replacement = pytest.importorskip(f"xuance_envs.compat.{compat}")
+    return getattr(replacement, name), getattr(library, name)
 
 
 def public(vec_env: Any) -> set[str]:
@@ -36,7 +36,7 @@ def public(vec_env: Any) -> set[str]:
 
 
 def signatures(vec_env: Any, names: set[str]) -> dict[str, list[tuple[str, Any]]]:
-    """Parameters and defaults of the methods."""
+    """Return the parameters and defaults of the methods."""
     methods = {name: getattr(vec_env, name) for name in names}
     return {
         name: [(p.name, p.default) for p in inspect.signature(method).parameters.values()]
@@ -46,7 +46,7 @@ def signatures(vec_env: Any, names: set[str]) -> dict[str, list[tuple[str, Any]]
 
 
 @classes
-def test_what_theirs_has_and_ours_has_not_is_named(name: str) -> None:
+def test_missing_attributes_are_documented_and_signatures_match(name: str) -> None:
     library, *_, options = CLASSES[name]
     vec_env, own = (
         kind([partial(gymnasium.make, "CartPole-v1")], **options) for kind in both(name)
@@ -63,9 +63,9 @@ def test_what_theirs_has_and_ours_has_not_is_named(name: str) -> None:
 
 
 @classes
-def test_ours_takes_their_arguments_in_their_places(name: str) -> None:
-    taken, expected = (
+def test_constructor_takes_the_library_arguments_in_order(name: str) -> None:
+    parameters, expected = (
         [(p.name, p.default) for p in inspect.signature(kind).parameters.values()]
         for kind in both(name)
     )
-    assert taken[: len(expected)] == expected
+    assert parameters[: len(expected)] == expected
