@@ -235,7 +235,7 @@ def drawn_end(title: str, ended: str, other: str, story: Sequence[Call]) -> str:
     left, column = 40 + 7.5 * max(15, *(len(name) for name, _ in rows)), 92
     width, height = round(left) + column * len(story) + 10, 96 + 26 * len(rows)
     labels = [text(left - 24, 22, "call", "end", opacity="0.7")]
-    labels.append(text(left - 24, 60, "environment states", "end", opacity="0.7"))
+    labels.append(text(left - 24, 60, "environment", "end", opacity="0.7"))
     parts, last = [], None
     for number, call in enumerate(story):
         x = left + column * (number + 0.5)
