@@ -1,18 +1,17 @@
-# Every target builds the virtual environment it needs; "make help" lists them.
+# Each target creates the virtual environment that it needs. "make help" lists the targets.
 
 PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python
 
-# What is installed, by stamp. Each stamp installs on top of the one it depends on, so that
-# "make demo" does not wait for what only the tests need, and two installs never run at once.
+# One stamp file per set of packages. Each stamp adds to the one it depends on. "make demo" therefore
+# installs no test dependencies, and two installations never run at once.
 DEMO_EXTRAS  := demo
 DEV_EXTRAS   := atari,demo,dev,docs,gym,mujoco,ray,remote,sb3
-# The libraries that are compared with. What does not install is left out of the tables.
+# Libraries for the benchmarks. Those that cannot be installed are left out of the tables.
 PEER_PACKAGES := envpool tianshou torchrl
-# Those that need other versions of what we need, each in an environment of its own, without the
-# parts of their requirements that are not used here. What they do not bring, such as torch and
-# pytest, is looked for in ours.
+# Libraries with conflicting requirements. Each has its own virtual environment, without its unused
+# requirements. Missing packages, such as torch and pytest, are imported from .venv.
 XUANCE := .venv-xuance
 XUANCE_NEEDS := 'numpy<2' 'gymnasium<1.3' scipy PyYAML tqdm tensorboard wandb \
     pygame-ce typing_extensions
@@ -25,13 +24,13 @@ TORCHRL_PARTS := torchrl==0.14.1 tensordict==0.14.3
 TORCHRL_NEEDS := pyvers hoptorch
 PUFFERLIB := .venv-pufferlib
 PUFFERLIB_NEEDS := 'numpy<2' gymnasium==0.29.1 pettingzoo==1.24.1 gym==0.26.2 psutil rich filelock
-# SuperSuit and AgileRL, which step many agents.
-MANY := .venv-many
-MANY_PARTS := supersuit==3.11.0 tinyscaler==1.2.8 agilerl==2.58.0 pettingzoo==1.25.0 \
+# SuperSuit and AgileRL, for the multi-agent benchmark.
+MULTI_AGENT_PEERS := .venv-multi-agent
+MULTI_AGENT_PARTS := supersuit==3.11.0 tinyscaler==1.2.8 agilerl==2.58.0 pettingzoo==1.25.0 \
     tensordict==0.15.3 accelerate
-MANY_NEEDS := lazy-loader pyvers safetensors
+MULTI_AGENT_NEEDS := lazy-loader pyvers safetensors
 
-# The oldest Python, and the floor of everything that does without torch.
+# The oldest supported Python, with the minimum versions of all requirements except torch.
 OLDEST_PYTHON ?= python3.10
 OLDEST        := .venv-oldest
 OLDEST_EXTRAS := atari,gym,mujoco,plot,ray,remote,test
@@ -45,17 +44,17 @@ LIBRARIES := $(XUANCE)/.installed $(TIANSHOU)/.installed $(TORCHRL)/.installed
 FLOORS := $(OLDEST)/.installed
 UNFINISHED := $(VENV)/.unfinished
 
-# The second builder reads nothing again that the first has read.
+# The second builder reuses the doctrees of the first.
 SPHINX := $(RUN) -m sphinx -W --keep-going -q -j auto -d docs/_build/doctrees
 
 PIP_INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-# A file's tests stay in one process, which starts what they share, and files in their order: those
-# with Ray are the last. How many processes there are is in tests/conftest.py.
-SIDE_BY_SIDE := --numprocesses auto --dist loadfile --no-loadscope-reorder
+# All tests of a file run in one process, which shares their fixtures. Files keep their order, so
+# that the Ray tests run last. tests/conftest.py sets the number of processes.
+IN_PARALLEL := --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-# The long ones one after the other, but for the contract within each transform: twenty thousand
-# short tests.
+# Long tests run sequentially. The contract suite within each transform runs in parallel, since it
+# consists of twenty thousand short tests.
 LONG   := $(RUN) -m pytest -m long --timeout 1800
 WITHIN := tests/transforms/test_contract.py
 
@@ -63,41 +62,41 @@ WITHIN := tests/transforms/test_contract.py
 .PHONY: help demo test test-long test-libraries test-oldest lint format types docs bench bench-peers bench-page clean FORCE
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-12s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-15s %s\n", $$1, $$2}'
 
-demo: $(if $(ENV),$(GAMES),$(DEMO)) ## train an agent and time its environments; ENV=Breakout times a game
+demo: $(if $(ENV),$(GAMES),$(DEMO)) ## train an agent and measure steps per second; ENV=Breakout measures that game
 	@$(RUN) -m xuance_envs demo $(ENV)
 
-test: $(DEV) ## run the tests, files side by side
-	@$(RUN) -m pytest $(SIDE_BY_SIDE)
+test: $(DEV) ## run the tests, files in parallel
+	@$(RUN) -m pytest $(IN_PARALLEL)
 
-test-long: $(DEV) ## run the tests that take minutes
+test-long: $(DEV) ## run the tests marked long, which take minutes
 	@$(LONG) --ignore $(WITHIN) || failed=1; \
 	$(LONG) --numprocesses auto --dist worksteal $(WITHIN) || failed=1; \
 	[ -z "$$failed" ]
 
-test-libraries: $(LIBRARIES) ## run the tests with XuanCe, Tianshou and TorchRL, each in an environment of its own
+test-libraries: $(LIBRARIES) ## run the tests with XuanCe, Tianshou and TorchRL in separate virtual environments
 	@for library in xuance tianshou torchrl; do \
 	  .venv-$$library/bin/python -m pytest -q tests/compat/test_$$library.py || failed=1; \
 	done; \
 	$(XUANCE)/bin/python -m pytest -q -m long tests/multi_agent/test_xuance_agents.py || failed=1; \
 	[ -z "$$failed" ]
 
-test-oldest: $(FLOORS) ## run the tests with the oldest releases that setup.py allows, without torch
-	@$(OLDEST)/bin/python -m pytest $(SIDE_BY_SIDE)
+test-oldest: $(FLOORS) ## run the tests with the minimum versions of setup.py, without torch
+	@$(OLDEST)/bin/python -m pytest $(IN_PARALLEL)
 
-lint: $(DEV) ## check style and format
+lint: $(DEV) ## check style and formatting
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 
-format: $(DEV) ## mend style and format
+format: $(DEV) ## fix style and formatting
 	@$(RUN) -m ruff check --fix .
 	@$(RUN) -m ruff format .
 
 types: $(DEV) ## check types
 	@$(RUN) -m mypy
 
-docs: $(DEV) ## build the documentation into docs/_build/html, run its examples, look at its pages
+docs: $(DEV) ## build the documentation into docs/_build/html, run its examples, check its pages
 	@rm -rf docs/api
 	@$(SPHINX) -b html docs docs/_build/html
 	@$(SPHINX) -b doctest docs docs/_build/doctest
@@ -108,44 +107,45 @@ docs: $(DEV) ## build the documentation into docs/_build/html, run its examples,
 bench: $(DEMO) ## measure steps per second
 	@$(RUN) -m benchmarks.throughput
 
-bench-peers: $(PEERS) ## the same beside other libraries, into docs/benchmarks.md
+bench-peers: $(PEERS) ## also measure other libraries, and update docs/benchmarks.md
 	@$(RUN) -m benchmarks.page throughput
 
-bench-page: $(PEERS) ## measure all that docs/benchmarks.md shows; twenty-five minutes on two quiet cores
+bench-page: $(PEERS) ## repeat all measurements of docs/benchmarks.md; 25 minutes on two idle cores
 	@$(RUN) -m benchmarks.page
 
-clean: ## remove the virtual environments and everything that was built
-	rm -rf $(VENV) $(OLDEST) $(XUANCE) $(TIANSHOU) $(TORCHRL) $(PUFFERLIB) $(MANY) build dist docs/_build docs/api *.egg-info
+clean: ## remove the virtual environments and all build output
+	rm -rf $(VENV) $(OLDEST) $(XUANCE) $(TIANSHOU) $(TORCHRL) $(PUFFERLIB) $(MULTI_AGENT_PEERS) build dist docs/_build docs/api *.egg-info
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis demo_output renders
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# --- the virtual environment -------------------------------------------------------------------
+# --- virtual environments -------------------------------------------------------------------
 
 $(DEMO): Makefile setup.py constraints.txt $(MADE)
-	$(call install,what the demo needs,-e '.[$(DEMO_EXTRAS)]')
+	$(call install,the requirements of the demo,-e '.[$(DEMO_EXTRAS)]')
 
 $(GAMES): $(DEMO)
-	$(call install,what Atari games need,-e '.[atari]')
+	$(call install,the requirements of Atari games,-e '.[atari]')
 
 $(DEV): $(DEMO)
-	$(call install,what the tests and checks need; the first time takes minutes,-e '.[$(DEV_EXTRAS)]')
+	$(call install,the requirements of tests and checks; the first time takes minutes,-e '.[$(DEV_EXTRAS)]')
 
 $(PEERS): $(DEV)
 	@$(RUN) -m pip list --format=freeze | grep -E '^(numpy|gymnasium|torch)==' > $(VENV)/.kept
 	@for package in $(PEER_PACKAGES); do \
-	  echo "==> installing $$package, to compare with"; \
+	  echo "==> installing $$package for the benchmarks"; \
 	  echo $$$$ > $(UNFINISHED); $(PIP_INSTALL) -c $(VENV)/.kept $$package; status=$$?; \
 	  rm -f $(UNFINISHED); \
-	  [ $$status = 0 ] || echo "$$package does not install here: it is left out"; \
+	  [ $$status = 0 ] || echo "$$package cannot be installed here; the benchmarks skip it"; \
 	done
-	@$(MAKE) -s $(XUANCE)/.installed || echo "XuanCe does not install here: it is left out"
+	@$(MAKE) -s $(XUANCE)/.installed || echo "XuanCe cannot be installed here; the benchmarks skip it"
 	@$(call install_apart,$(PUFFERLIB),pufferlib==1.0.1,$(PUFFERLIB_NEEDS)) \
-	  || { rm -rf $(PUFFERLIB); echo "PufferLib does not install here: it is left out"; }
-	@$(call install_apart,$(MANY),$(MANY_PARTS),$(MANY_NEEDS)) \
-	  || { rm -rf $(MANY); echo "SuperSuit and AgileRL do not install here: they are left out"; }
+	  || { rm -rf $(PUFFERLIB); echo "PufferLib cannot be installed here; the benchmarks skip it"; }
+	@$(call install_apart,$(MULTI_AGENT_PEERS),$(MULTI_AGENT_PARTS),$(MULTI_AGENT_NEEDS)) \
+	  || { rm -rf $(MULTI_AGENT_PEERS); \
+	    echo "SuperSuit and AgileRL cannot be installed here; the benchmarks skip them"; }
 	@touch $@
 
-# After ours: two installations at once would be slower, and what is missing is looked for in it.
+# Depends on .venv: parallel installations would be slower, and missing packages come from .venv.
 $(XUANCE)/.installed: Makefile $(DEV)
 	@$(call install_apart,$(XUANCE),$(XUANCE_PARTS),$(XUANCE_NEEDS))
 	@touch $@
@@ -158,12 +158,12 @@ $(TORCHRL)/.installed: Makefile $(DEV)
 	@$(call install_apart,$(TORCHRL),$(TORCHRL_PARTS),$(TORCHRL_NEEDS))
 	@touch $@
 
-# Made anew whenever a floor changes: pip leaves what fits already as it is.
+# Recreated when a minimum version changes, because pip keeps installed versions that still fit.
 $(FLOORS): Makefile setup.py .ci/floors.py
-	@echo "==> making $(OLDEST), with the floors that setup.py states; this takes minutes"
+	@echo "==> creating $(OLDEST) with the minimum versions of setup.py; this takes minutes"
 	@$(OLDEST_PYTHON) -m venv --clear $(OLDEST) || { \
-	  echo "Could not make a virtual environment with '$(OLDEST_PYTHON)'. It takes Python 3.10," >&2; \
-	  echo "the oldest that is supported: 'make test-oldest OLDEST_PYTHON=...' says where it is." >&2; \
+	  echo "Could not create a virtual environment with '$(OLDEST_PYTHON)'. Python 3.10 is required;" >&2; \
+	  echo "if it is elsewhere, run 'make test-oldest OLDEST_PYTHON=...'." >&2; \
 	  exit 1; }
 	@$(OLDEST)/bin/python .ci/floors.py > $(OLDEST)/floors.txt
 	@$(OLDEST)/bin/python -m pip install -qq --disable-pip-version-check 'pip>=23.1'
@@ -171,10 +171,10 @@ $(FLOORS): Makefile setup.py .ci/floors.py
 	  -c $(OLDEST)/floors.txt -e '.[$(OLDEST_EXTRAS)]'
 	@touch $@
 
-# In an environment of its own, which looks in ours for what it has not: its folder, packages
-# without what they need, and what they need.
+# Create a virtual environment that falls back to the packages of .venv. Arguments: its folder,
+# packages to install without dependencies, and the dependencies to install.
 define install_apart
-echo "==> making $(1) for $(firstword $(2))" \
+echo "==> creating $(1) for $(firstword $(2))" \
   && $(PYTHON) -m venv --clear $(1) \
   && $(RUN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
     > "$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ours.pth" \
@@ -182,8 +182,8 @@ echo "==> making $(1) for $(firstword $(2))" \
   && $(1)/bin/python -m pip install -qq --disable-pip-version-check --no-deps $(2)
 endef
 
-# The note holds the process that installs, and is gone when that has succeeded or failed: where
-# it outlived its process, packages may lie there in halves, and everything starts again.
+# The file $(UNFINISHED) holds the id of the installing process, which removes the file when it is
+# done. If the file outlives the process, packages may be incomplete, and installation starts over.
 define install
 	@echo "==> installing $(1)"
 	@echo $$$$ > $(UNFINISHED); $(PIP_INSTALL) $(2); status=$$?; rm -f $(UNFINISHED); exit $$status
@@ -195,18 +195,18 @@ $(MADE): FORCE
 endif
 FORCE:
 
-# A working environment that is already there is kept.
+# Keeps an existing virtual environment that works.
 $(MADE):
 	@if [ -e $(UNFINISHED) ] && kill -0 "$$(cat $(UNFINISHED))" 2>/dev/null; then \
-	  echo "another make is installing into $(VENV): try again when it is done" >&2; exit 1; fi
+	  echo "another make is installing into $(VENV); try again when it has finished" >&2; exit 1; fi
 	@if [ -e $(UNFINISHED) ] || ! $(RUN) -m pip --version >/dev/null 2>&1; then \
-	  echo "==> making a virtual environment in $(VENV)"; \
+	  echo "==> creating a virtual environment in $(VENV)"; \
 	  $(PYTHON) -m venv --clear $(VENV) || { \
-	    echo "Could not make a virtual environment with '$(PYTHON)'. It takes Python 3.10 or later" >&2; \
-	    echo "with its venv module: on Debian and Ubuntu 'apt install python3-venv';" >&2; \
-	    echo "another Python is chosen with 'make PYTHON=...'." >&2; \
+	    echo "Could not create a virtual environment with '$(PYTHON)'. Python 3.10 or later with the" >&2; \
+	    echo "venv module is required (Debian and Ubuntu: 'apt install python3-venv')." >&2; \
+	    echo "To use another Python, run 'make PYTHON=...'." >&2; \
 	    exit 1; }; \
 	fi
-	@# Older ones can search for an hour for versions that go together.
+	@# Older versions of pip can spend an hour on resolving dependencies.
 	@$(PIP_INSTALL) 'pip>=23.1'
 	@touch $@

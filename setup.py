@@ -1,4 +1,4 @@
-"""All metadata of the package. The version lives in ``xuance_envs/_version.py``."""
+"""Package metadata. The version is in ``xuance_envs/_version.py``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).parent
 VERSION = runpy.run_path(str(ROOT / "xuance_envs" / "_version.py"))["__version__"]
 
-# The markers for Python 3.10 name the last releases that have wheels for it.
+# Upper bounds for Python 3.10 are the last releases with wheels for it.
 EXTRAS = {
     "atari": [
         "ale-py>=0.10.2",
-        # The headless twin needs no system libraries, which fresh Linux machines lack.
+        # On Linux the headless build, which needs no system libraries.
         'opencv-python>=4.8.0.76; sys_platform != "linux"',
         'opencv-python-headless>=4.8.0.76; sys_platform == "linux"',
     ],
@@ -44,27 +44,27 @@ EXTRAS["docs"] = [
     "furo>=2024.1.29",
     "myst-parser>=3",
     "sphinx-reredirects>=0.1.5",
-    "websockets>=13",  # to tell a browser what to look at
+    "websockets>=13",  # docs/check_pages.py controls a browser
 ]
 EXTRAS["test"] = [
-    "array-api-compat>=1.11",  # Gymnasium's NumpyToTorch
+    "array-api-compat>=1.11",  # for Gymnasium's NumpyToTorch
     'envpool>=1.1; sys_platform == "linux" and python_version >= "3.11"',
-    "gymnasium[classic-control]>=1.1",  # rendering
+    "gymnasium[classic-control]>=1.1",  # for rendering
     "hypothesis>=6.136",
-    "mpe2>=1",  # particle worlds with many agents
-    "moviepy>=1.0.3",  # Stable-Baselines3's VecVideoRecorder
+    "mpe2>=1",  # multi-agent particle environments
+    "moviepy>=1.0.3",  # for Stable-Baselines3's VecVideoRecorder
     "pettingzoo>=1.25",
     "pytest>=8.2",
     "pytest-timeout>=2.3.1",
     "pytest-xdist>=3.8",
-    "sb3-contrib>=2.6",  # masks of actions
+    "sb3-contrib>=2.6",  # for MaskablePPO, with action masks
     "schemathesis>=4",
 ]
 EXTRAS["dev"] = [*EXTRAS["test"], "build>=1.2", "mypy>=1.11", "ruff>=0.6", "types-tqdm>=4.64"]
 
 
 class BuildWithExample(build_py):
-    """Puts the example that the demo trains with into wheels; a clone has it in its place."""
+    """Add the demo's training script to wheels. A clone has it in ``examples``."""
 
     def run(self) -> None:
         super().run()
@@ -77,7 +77,7 @@ class BuildWithExample(build_py):
 setup(
     name="xuance_envs",
     version=VERSION,
-    description="Many copies of a reinforcement-learning environment, stepped as one",
+    description="Fast, fault-tolerant vectorized environments for reinforcement learning",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     author="xuance_envs contributors",
@@ -86,6 +86,10 @@ setup(
     keywords=[
         "reinforcement learning",
         "vectorized environments",
+        "vector environments",
+        "VecEnv",
+        "parallel environments",
+        "asynchronous stepping",
         "multi-agent",
         "Gymnasium",
         "PettingZoo",

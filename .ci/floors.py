@@ -1,4 +1,4 @@
-"""Prints the requirements in setup.py with their floors as the only versions, to constrain pip."""
+"""Print the minimum version of each requirement in setup.py as a pip constraint."""
 
 import re
 import runpy
@@ -12,6 +12,6 @@ extras = stated["extras_require"].values()
 for requirement in sorted({*stated["install_requires"], *chain(*extras)}):
     parts = re.fullmatch(r"([\w.-]+)(?:\[.*?\])?[>=]=([\w.]+)[^;]*(;.*)?", requirement)
     if parts is None:
-        raise SystemExit(f"setup.py: {requirement!r} states no floor")
+        raise SystemExit(f"setup.py: {requirement!r} states no minimum version")
     name, floor, marker = parts.groups(default="")
     print(f"{name}=={floor}{marker}")

@@ -1,4 +1,4 @@
-"""Steps environments with the installed package; run where only its hard dependencies are."""
+"""Step environments with the installed package, in an environment without extras."""
 
 import importlib.metadata
 import importlib.resources
@@ -12,7 +12,7 @@ from xuance_envs import DummyVecEnv_Gym, Gym_Env, SubprocVecEnv_Gym
 EXTRAS = ["ale_py", "cv2", "fastapi", "gym", "httpx", "matplotlib", "ray", "torch", "tqdm"]
 
 present = [name for name in EXTRAS if importlib.util.find_spec(name)]
-assert not present, f"only hard dependencies should be installed here, found {present}"
+assert not present, f"expected required dependencies only, found {present}"
 assert importlib.metadata.version("xuance_envs") == xuance_envs.__version__
 for file in ("py.typed", "remote/status.html"):
     assert importlib.resources.files("xuance_envs").joinpath(file).is_file(), file
@@ -24,5 +24,5 @@ for backend in (DummyVecEnv_Gym, SubprocVecEnv_Gym):
         actions = np.tile([0, 1], 2)
         returns[backend.__name__] = np.stack([envs.step(actions)[0] for _ in range(100)])
     print(f"{backend.__name__}: 400 environment steps")
-assert np.array_equal(*returns.values()), "the backends disagree"
+assert np.array_equal(*returns.values()), "the backends returned different trajectories"
 print(f"xuance_envs {xuance_envs.__version__} works from its wheel")

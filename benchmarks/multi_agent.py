@@ -219,7 +219,7 @@ def elsewhere(peer: str, entry: Entry) -> OtherPython:
         raise LeftOut("an agent that dies is a KeyError in it")
     if entry.env_id == "states" and not of_xuance:
         raise LeftOut("it has no states")
-    home = ".venv-xuance" if of_xuance else ".venv-many"
+    home = ".venv-xuance" if of_xuance else ".venv-multi-agent"
     python = ROOT / home / "bin" / "python"
     if not python.exists():
         raise LeftOut(f"not installed (there is no {home}, which make bench-peers makes)")

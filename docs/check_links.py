@@ -1,8 +1,8 @@
-"""Checks that what the built pages refer to is there: every file, and every place within a page.
+"""Check that every file and every anchor that the built pages link to exists.
 
     python docs/check_links.py docs/_build/html
 
-Links to other sites are not followed: the documentation is built and checked without a network.
+Links to other sites are not followed, so no network is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REFERRING = {"a": "href", "img": "src", "link": "href", "script": "src", "source
 
 
 class Page(HTMLParser):
-    """What a page refers to, and the places in it that can be referred to."""
+    """A page's links and anchors."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Page(HTMLParser):
 
 
 def faults(site: Path) -> list[str]:
-    """What is referred to and is not there, with the page that refers to it."""
+    """Return the broken links, each with the page that contains it."""
     pages = {path.resolve(): Page(path) for path in sorted(site.rglob("*.html"))}
     found = []
     for page in pages.values():
@@ -46,17 +46,17 @@ def faults(site: Path) -> list[str]:
             target = (page.path.parent / unquote(path)).resolve() if path else page.path.resolve()
             where = f"{page.path.relative_to(site)}: {link}"
             if not target.is_file():
-                found.append(f"{where}: there is no such file")
+                found.append(f"{where}: no such file")
             elif place and target in pages and unquote(place) not in pages[target].places:
-                found.append(f"{where}: there is no such place in it")
+                found.append(f"{where}: no such anchor")
     if not pages:
-        found.append(f"{site}: there are no pages")
+        found.append(f"{site}: no pages found")
     return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("site", type=Path, help="the folder of the built pages")
+    parser.add_argument("site", type=Path, help="folder of the built pages")
     found = faults(parser.parse_args().site)
     print(*found, sep="\n" if found else "", end="\n" if found else "")
     return 1 if found else 0

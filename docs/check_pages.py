@@ -1,10 +1,10 @@
-"""Looks at the built pages in a browser without a window: on light and dark, wide and narrow.
+"""Check the built pages in a headless browser, in light and dark mode, on wide and narrow screens.
 
     python docs/check_pages.py docs/_build/html [--screenshots FOLDER]
 
-A page must not be wider than the window, must show all of its pictures, must be legible in both
-colour schemes, drawings included, and must not report errors. It needs Chromium; where there is
-none, it says so and checks nothing.
+A page must not be wider than the window, must show all images, must be legible in both colour
+schemes, drawings included, and must not report errors. Without Chromium, the script reports this
+and checks nothing.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ PATIENCE = 30.0
 
 OF_REFERENCE = ("gym.gym_env", "gym.gym_vec_env", "vector_envs.vector_env", "errors")
 
-# Runs in the page. Contrast is WCAG's, of a text's colour against the page's background.
+# Runs in the page. Contrast is WCAG's contrast of a text against the page's background.
 LOOK = """
 (async () => {
   const faults = [], root = document.documentElement;
   for (const image of document.images) image.loading = "eager";
   await Promise.all([...document.images].map(image => image.decode().catch(() => null)));
   for (const image of document.images)
-    if (!image.naturalWidth) faults.push(`no picture: ${image.getAttribute("src")}`);
+    if (!image.naturalWidth) faults.push(`missing image: ${image.getAttribute("src")}`);
   if (root.scrollWidth > root.clientWidth)
     faults.push(`wider than the window: ${root.scrollWidth} > ${root.clientWidth}`);
   const numbers = colour => colour.match(/[\\d.]+/g).slice(0, 3).map(Number);
@@ -52,20 +52,20 @@ LOOK = """
     const other = luminance(colour);
     return (Math.max(ground, other) + 0.05) / (Math.min(ground, other) + 0.05);
   };
-  if ((ground < 0.5) !== DARK) faults.push("not in its colour scheme");
+  if ((ground < 0.5) !== DARK) faults.push("wrong colour scheme");
   for (const [what, element, key] of [
     ["text", document.querySelector("article p, article li, article dd"), "color"],
     ...[...document.querySelectorAll("article svg[role] text")].map(t => ["drawing", t, "fill"]),
   ])
     if (element && contrast(getComputedStyle(element)[key]) < 3)
-      faults.push(`hardly legible: ${what} ${element.textContent.slice(0, 30)}`);
+      faults.push(`low contrast: ${what} ${element.textContent.slice(0, 30)}`);
   return faults;
 })()
 """
 
 
 class Tab:
-    """One tab of the browser, told what to do in its own protocol (CDP)."""
+    """One browser tab, controlled through the Chrome DevTools Protocol (CDP)."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
@@ -75,7 +75,7 @@ class Tab:
             self.ask(f"{domain}.enable")
 
     def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Has it do something, and waits for the answer."""
+        """Send a command and wait for the result."""
         self._asked += 1
         self._socket.send(json.dumps({"id": self._asked, "method": method, "params": parameters}))
         while (message := self._next()).get("id") != self._asked:
@@ -86,7 +86,7 @@ class Tab:
         return result
 
     def open(self, url: str) -> None:
-        """Opens a page, and waits until it is loaded."""
+        """Open a page and wait until it has loaded."""
         self.errors.clear()
         self.ask("Page.navigate", url=url)
         while self._next().get("method") != "Page.loadEventFired":
@@ -105,7 +105,7 @@ class Tab:
 
 @contextmanager
 def browser() -> Iterator[Tab]:
-    """A tab of a browser that is there for as long as the context."""
+    """Start a browser with one tab, and stop it at the end of the context."""
     assert BROWSER is not None
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [
@@ -133,7 +133,7 @@ def browser() -> Iterator[Tab]:
 
 
 def pages_of(site: Path) -> list[Path]:
-    """The pages people read, and of the reference one of each kind."""
+    """Return the written pages, and one page of each kind from the API reference."""
     written = [path for path in sorted(site.glob("*.html")) if not path.stem.endswith("index")]
     return [
         site / "index.html",
@@ -143,7 +143,7 @@ def pages_of(site: Path) -> list[Path]:
 
 
 def faults_of(tab: Tab, page: Path, screenshots: Path | None) -> Iterator[str]:
-    """What is wrong with a page, under each width and colour scheme."""
+    """Yield the faults of a page in each width and colour scheme."""
     tab.open(page.resolve().as_uri())
     for form, width in WIDTHS.items():
         tab.ask(
@@ -171,11 +171,11 @@ def faults_of(tab: Tab, page: Path, screenshots: Path | None) -> Iterator[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("site", type=Path, help="the folder of the built pages")
-    parser.add_argument("--screenshots", type=Path, help="where to save what is seen")
+    parser.add_argument("site", type=Path, help="folder of the built pages")
+    parser.add_argument("--screenshots", type=Path, help="folder for screenshots")
     options = parser.parse_args()
     if BROWSER is None:
-        print("the pages are not looked at: there is no chromium (apt-get install chromium)")
+        print("pages not checked: chromium is not installed (apt-get install chromium)")
         return 0
     if options.screenshots is not None:
         options.screenshots.mkdir(parents=True, exist_ok=True)

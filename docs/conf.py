@@ -1,4 +1,4 @@
-"""Sphinx's settings. Warnings are errors and nothing is fetched: "make docs" works off line."""
+"""Sphinx configuration. "make docs" treats warnings as errors and needs no network."""
 
 import re
 import runpy
@@ -31,7 +31,7 @@ html_theme_options = {
 }
 templates_path = ["_templates"]
 
-# Pages that had another name up to 0.2.0.
+# Old page names, up to 0.2.0.
 redirects = {
     old: f"{new}.html"
     for old, new in {
@@ -51,50 +51,50 @@ redirects = {
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
-# The pages that list modules, and have pages made for them. Unless told, autosummary asks the last
-# build which pages there are, and makes nothing for one that is new.
+# Pages that list modules. autosummary generates a page per module. Without this list, it uses the
+# pages of the last build and ignores new ones.
 LISTING = [page.stem for page in Path(__file__).parent.glob("*.rst")]
 autosummary_generate = [f"{name}.rst" for name in LISTING]
 
-# A name is documented where it is defined, and not again where it can be imported from as well.
+# Document each name in its defining module only.
 autodoc_default_options = {"members": True, "show-inheritance": True, "ignore-module-all": True}
-autodoc_mock_imports = ["tianshou"]  # which the environment that builds these pages has not
-# Sphinx shows what `__new__` takes, also of classes that take something else, if it is a function.
+autodoc_mock_imports = ["tianshou"]  # not installed where the documentation is built
+# Sphinx shows the signature of `__new__` if it is a function, even if `__init__` differs.
 RolloutCollector.__new__ = RolloutCollector.__new__.__call__
-viewcode_follow_imported_members = False  # the same: constants would be looked for with their types
+viewcode_follow_imported_members = False  # else: looks constants up in the modules of their types
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 napoleon_use_ivar = True
 
-# Docstrings show how a thing is used, not how it is imported.
+# Examples in docstrings omit these imports.
 doctest_global_setup = "import numpy as np\nfrom xuance_envs import *"
 
-# Other libraries' names lead to their sites, by inventories that are kept here.
+# Link names of other libraries to their documentation, with local inventories.
 SITES = runpy.run_path(str(Path(__file__).with_name("make_inventories.py")))["SITES"]
 intersphinx_mapping = {name: (url, f"_inventories/{name}.inv") for name, url in SITES.items()}
 
-# Every name must lead somewhere, but for these.
+# Every reference must resolve, with these exceptions.
 nitpicky = True
-suppress_warnings = ["ref.python"]  # a name that httpx documents as well as two modules of ours
+suppress_warnings = ["ref.python"]  # a name that exists in httpx and in two of our modules
 nitpick_ignore_regex = [
     (r"py:.*", r".*\._\w+|_\w+"),  # private
-    # Constraints in annotations, as pydantic's messages have them, are no names.
+    # Constraints in annotations, such as those of pydantic messages, are not names.
     (r"py:class", r".*[ =\"'].*|types\.Annotated|(FieldInfo|Ge|Le|Lt|MaxLen|MinLen)"),
-    (r"py:(class|exc)", r"(httpx|tianshou)\..*"),  # whose documentation has no inventory
+    (r"py:(class|exc)", r"(httpx|tianshou)\..*"),  # their documentation has no inventory
     (r"py:class", r"np\.random\.Generator"),  # as Gymnasium writes it
     (r"py:class", r"pydantic\..*|ASGIApp|ObservationMode"),
     (r"py:class", r"ThreadPoolExecutor|multiprocessing\.context\.BaseContext"),
     (r"py:class", r"Network|ParseLimit|xuance_envs\.remote\.(connection\.T|messages\.M)"),
     (r"py:class", r"xuance_envs\.remote\.serving\.process\.T"),
     (r"py:class", r"concurrent\.futures\._base\.Future|weakref\.finalize"),
-    # What asyncio and uvicorn have under other names than their documentation.
+    # asyncio and uvicorn document these under other names.
     (r"py:class", r"asyncio\.transports\.Transport|uvicorn\..*"),
-    # What a module of the engine derives from; and a name that Gymnasium documents as another's.
+    # Base classes in the engine, and a name that Gymnasium documents elsewhere.
     (r"py:class", r"(cloudpickle\.cloudpickle|pickle)\.(Unp|P)ickler"),
     (r"py:class", r"gymnasium\.envs\.registration\.VectorizeMode"),
-    # Gymnasium's errors are not in its documentation.
+    # Gymnasium does not document its errors.
     (
         r"py:(class|exc)",
         r"(gymnasium\.error\.)?(\w*CallError|ClosedEnvironmentError|Error|NameNotFound|ResetNeeded)",
@@ -103,12 +103,12 @@ nitpick_ignore_regex = [
 
 
 def read_listings(app: Any, env: Any, added: set[str], changed: set[str], removed: set[str]) -> Any:
-    """Has listings read again: one that was read without a module's page would lack it for ever."""
+    """Read listings again, because a cached one may lack the pages of new modules."""
     return LISTING
 
 
 def inline_timelines(app: Any, docname: str, source: list[str]) -> None:
-    """Puts the drawings of draw_timelines.py into the page itself, whose colours they then have."""
+    """Inline the drawings of draw_timelines.py, so that they use the colours of the page."""
 
     def inlined(match: re.Match[str]) -> str:
         path = Path(app.srcdir, match[1])
@@ -121,7 +121,7 @@ def inline_timelines(app: Any, docname: str, source: list[str]) -> None:
 
 
 def keep_colons(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Puts back what napoleon took for a type before a colon: types are in annotations here."""
+    """Restore text before a colon that napoleon took for a type; types are in annotations."""
     if what in ("attribute", "data", "property"):
         for line in [line for line in lines if line.startswith(":type: ")]:
             lines.remove(line)
@@ -129,6 +129,6 @@ def keep_colons(app: Any, what: str, name: str, obj: Any, options: Any, lines: l
 
 
 def setup(app: Any) -> None:
-    app.connect("autodoc-process-docstring", keep_colons, priority=600)  # napoleon has 500
+    app.connect("autodoc-process-docstring", keep_colons, priority=600)  # napoleon: 500
     app.connect("source-read", inline_timelines)
     app.connect("env-get-outdated", read_listings)

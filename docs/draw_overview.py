@@ -1,8 +1,9 @@
-"""Draws the picture of what the package is, for the README and the documentation's first page.
+"""Draw the overview image of the README and the documentation's first page.
 
     python docs/draw_overview.py
 
-writes docs/_static/overview.svg. It has a ground of its own, to be legible on dark pages, too.
+This writes docs/_static/overview.svg. The image has its own background, so it is legible on dark
+pages.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ FILE = Path(__file__).parent / "_static" / "overview.svg"
 WIDTH, HEIGHT = 800, 300
 BLUE, GREY, DARK = "#1f6fb4", "#9aa0a8", "#20242a"
 
-PROGRAMS = ("your own loop", "rollouts for an agent", "Gymnasium", "Stable-Baselines3")
+PROGRAMS = ("your own loop", "RolloutCollector", "Gymnasium", "Stable-Baselines3")
 PROGRAMS += ("Tianshou", "XuanCe")
 PLACES = (
-    ("this process", "DummyVecEnv_Gym", 1),
+    ("main process", "DummyVecEnv_Gym", 1),
     ("worker processes", "SubprocVecEnv_Gym", 3),
-    ("a Ray cluster", "RayVecEnv_Gym", 3),
-    ("a server, by HTTP", "RemoteVecEnv", 2),
+    ("Ray cluster", "RayVecEnv_Gym", 3),
+    ("HTTP server", "RemoteVecEnv", 2),
 )
-"""Where environments are, the class for it, and how many groups of them are drawn."""
+"""Location of the environments, its class, and the number of groups to draw."""
 
 TOP, STEP = 52, 58
 
@@ -47,7 +48,7 @@ def arrow(x1: float, y1: float, x2: float, y2: float) -> str:
 
 
 def programs() -> Iterator[str]:
-    """What steps the environments, on the left."""
+    """Draw the programs that step environments, on the left."""
     height = 38.6
     for number, name in enumerate(PROGRAMS):
         y = TOP + number * height
@@ -59,7 +60,7 @@ def programs() -> Iterator[str]:
 
 
 def places() -> Iterator[str]:
-    """Where the environments are, on the right: groups, each stepped by one process."""
+    """Draw the locations of environments, on the right, as groups with one process each."""
     for number, (name, kind, groups) in enumerate(PLACES):
         y = TOP + number * STEP
         yield box(500, y, 284, 46, BLUE)
@@ -75,7 +76,7 @@ def places() -> Iterator[str]:
 
 
 def picture() -> str:
-    """The whole drawing."""
+    """Return the drawing as SVG."""
     centre = 'text-anchor="middle"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
@@ -85,16 +86,16 @@ def picture() -> str:
         "</defs>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" rx="10" fill="#f6f8fa"/>',
         text(96, 32, "your program", size=14, style=f'{centre} font-weight="bold"'),
-        text(642, 32, "your environments", size=14, style=f'{centre} font-weight="bold"'),
+        text(642, 32, "sub-environments", size=14, style=f'{centre} font-weight="bold"'),
         box(318, 110, 152, 92, BLUE),
-        text(394, 140, "one vector", size=15, style=f'{centre} font-weight="bold"'),
+        text(394, 140, "one vectorized", size=15, style=f'{centre} font-weight="bold"'),
         text(394, 160, "environment", size=15, style=f'{centre} font-weight="bold"'),
-        text(394, 184, "the same results", size=11, style=centre),
+        text(394, 184, "identical trajectories", size=11, style=centre),
         text(257, 136, "actions", size=11, style=centre),
         arrow(200, 144, 314, 144),
         arrow(314, 168, 200, 168),
         text(257, 184, "observations,", size=11, style=centre),
-        text(257, 198, "rewards, ends, infos", size=11, style=centre),
+        text(257, 198, "rewards, flags, infos", size=11, style=centre),
         *programs(),
         *places(),
         "</svg>",

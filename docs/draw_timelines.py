@@ -1,10 +1,10 @@
-"""Draws the pictures of episodes' ends and of how work is split, as SVG for light and dark pages.
+"""Draw the images of episode ends and of parallel stepping, as SVG for light and dark pages.
 
     python docs/draw_timelines.py
 
-writes them into docs/_static/timelines; with --check it only says which of them are out of date.
-Episodes' ends are not drawn from memory: an environment that ends after three steps is stepped
-in each form, and what it did and what the calls returned is what is drawn.
+This writes docs/_static/timelines. With --check it only lists the images that are out of date. The
+images of episode ends come from real calls: the script steps an environment that ends after three
+steps in each autoreset mode, and draws its states and the return values.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ FOLDER = Path(__file__).parent / "_static" / "timelines"
 FIRST, SECOND = "var(--color-brand-primary, #2757dd)", "var(--timeline-second, #b35900)"
 
 
-# --- what happens -------------------------------------------------------------------------------
+# --- episode ends ---------------------------------------------------------------------------------
 
 
 class Told(gymnasium.Env):
-    """Observes its episode and step, ends after three, and notes what it goes through."""
+    """An environment that observes its episode and step, ends after three, and logs its states."""
 
     observation_space = gymnasium.spaces.Box(0, 9, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -55,14 +55,14 @@ class Told(gymnasium.Env):
 
 
 def name_of(observation: Any) -> str:
-    """``s2`` for the third observation of the first episode, ``t0`` for the next one's first."""
+    """Name an observation: ``s2`` is the first episode's third, ``t0`` the next one's first."""
     episode, count = (int(number) for number in observation)
     return f"{'st'[episode]}{count}"
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call: what the environment went through in it, and what came back for it."""
+    """One call, with the environment's states during it and the values that it returned."""
 
     name: str
     states: tuple[str, ...]
@@ -110,7 +110,7 @@ def of_sb3(env: Told) -> Iterator[tuple[Any, ...]]:
 
 
 def told(calls: Calls) -> list[Call]:
-    """What calls did to an environment, and what they returned for it."""
+    """Run the calls on an environment, and record its states and the return values."""
     env, story = Told(), []
     for name, obs, *rest in calls(env):
         reward, ended, other = (*rest, None, None, None)[:3]
@@ -152,32 +152,32 @@ FORMS: dict[str, tuple[str, str, str, Calls]] = {
 }
 
 
-# --- how work is split --------------------------------------------------------------------------
+# --- parallel stepping ----------------------------------------------------------------------------
 
 Bar = tuple[float, float, str]
-"""From when, until when, and what is written on it."""
+"""Start, end and label."""
 
 SPLITS: dict[str, tuple[str, dict[str, list[Bar]]]] = {
     "in_series_1": (
-        "in_series=1, four environments: a process and a signal for each",
+        "in_series=1: four environments, with one process and one signal each",
         {
-            "caller": [(0, 1.2, "wake 4"), (3.8, 5, "hear 4")],
+            "main process": [(0, 1.2, "wake 4"), (3.8, 5, "read 4")],
             "core 1": [(0.4, 1.6, "0"), (1.9, 3.1, "2")],
             "core 2": [(0.8, 2.0, "1"), (2.3, 3.5, "3")],
         },
     ),
     "in_series_auto": (
-        'in_series="auto": a worker for each core, environments one after the other',
+        'in_series="auto": one worker per core steps its environments in series',
         {
-            "caller": [(0, 0.5, "wake"), (2.9, 3.4, "hear")],
+            "main process": [(0, 0.5, "wake"), (2.9, 3.4, "read")],
             "core 1": [(0.3, 1.5, "0"), (1.5, 2.7, "1")],
             "core 2": [(0.4, 1.6, "2"), (1.6, 2.8, "3")],
         },
     ),
     "caller_steps": (
-        "caller_steps=True: the caller is one of the two, and there is one signal",
+        "caller_steps=True: the main process steps one share and sends one signal",
         {
-            "caller, core 1": [
+            "main process, core 1": [
                 *((0, 0.25, ""), (0.25, 1.45, "0")),
                 *((1.45, 2.65, "1"), (2.65, 2.9, "")),
             ],
@@ -185,9 +185,9 @@ SPLITS: dict[str, tuple[str, dict[str, list[Bar]]]] = {
         },
     ),
     "first_ready": (
-        "send and recv: nobody waits for the slow one",
+        "send and recv: the main process does not wait for the slow environment",
         {
-            "caller": [
+            "main process": [
                 *((start, start + 0.25, "") for start in (0, 1.3, 2.6, 3.9)),
                 (4.45, 4.7, ""),
             ],
@@ -198,7 +198,7 @@ SPLITS: dict[str, tuple[str, dict[str, list[Bar]]]] = {
 }
 
 
-# --- drawing ------------------------------------------------------------------------------------
+# --- drawing --------------------------------------------------------------------------------------
 
 
 def text(x: float, y: float, content: str, anchor: str = "middle", **more: str) -> str:
@@ -206,7 +206,7 @@ def text(x: float, y: float, content: str, anchor: str = "middle", **more: str) 
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{attributes}>{escape(content)}</text>'
 
 
-# As a picture by itself it chooses its own colours; within a page it takes those of the page.
+# A standalone image sets its own colours. Inside a page, it uses the colours of the page.
 STYLE = (
     "<style>:root:is(svg) { color: #1f2328 } @media (prefers-color-scheme: dark) "
     "{ :root:is(svg) { color: #e6edf3; --color-brand-primary: #6ea8fe; "
@@ -229,13 +229,13 @@ def colour(state: str) -> str:
 
 
 def drawn_end(title: str, ended: str, other: str, story: Sequence[Call]) -> str:
-    """An episode's end: what the environment goes through above, what the calls return below."""
+    """Draw an episode end: the environment's states above, the return values below."""
     rows = [("returns obs[i]", "obs"), ("reward", "reward"), (ended, "ended")]
     rows += [(other, "other")] if other else []
     left, column = 40 + 7.5 * max(15, *(len(name) for name, _ in rows)), 92
     width, height = round(left) + column * len(story) + 10, 96 + 26 * len(rows)
     labels = [text(left - 24, 22, "call", "end", opacity="0.7")]
-    labels.append(text(left - 24, 60, "the environment", "end", opacity="0.7"))
+    labels.append(text(left - 24, 60, "environment", "end", opacity="0.7"))
     parts, last = [], None
     for number, call in enumerate(story):
         x = left + column * (number + 0.5)
@@ -263,18 +263,18 @@ def drawn_end(title: str, ended: str, other: str, story: Sequence[Call]) -> str:
         for k, (name, _) in enumerate(rows)
     ]
     rule = f'<line x1="10" y1="82" x2="{width - 10}" y2="82" stroke="currentColor" opacity="0.25"/>'
-    return svg(f"An episode's end: {title}", width, height, [*labels, rule, *parts])
+    return svg(f"Episode end: {title}", width, height, [*labels, rule, *parts])
 
 
 def drawn_split(title: str, lanes: dict[str, list[Bar]]) -> str:
-    """Who is at work when, from left to right."""
-    left, unit, lane = 130, 110, 34
+    """Draw which process works when, from left to right."""
+    left, unit, lane = 170, 110, 34
     width, height = left + unit * 5 + 10, 30 + lane * len(lanes)
     parts = [text(left, 17, "time →", "start", opacity="0.7", font_size="12.5")]
     for k, (name, bars) in enumerate(lanes.items()):
         y = 26 + lane * k
         parts.append(text(left - 16, y + 19, name, "end", opacity="0.7"))
-        fill = SECOND if name == "caller" else FIRST
+        fill = SECOND if name == "main process" else FIRST
         for start, end, label in bars:
             own = SECOND if not label else fill
             parts.append(
@@ -286,7 +286,7 @@ def drawn_split(title: str, lanes: dict[str, list[Bar]]) -> str:
 
 
 def pictures() -> Iterator[tuple[str, str]]:
-    """Every picture, by the name of its file."""
+    """Yield each file name with its image."""
     for name, (title, ended, other, calls) in FORMS.items():
         yield f"{name}.svg", drawn_end(title, ended, other, told(calls))
     for name, (title, lanes) in SPLITS.items():
@@ -295,7 +295,7 @@ def pictures() -> Iterator[tuple[str, str]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="only say which are out of date")
+    parser.add_argument("--check", action="store_true", help="only list outdated images")
     check = parser.parse_args().check
     FOLDER.mkdir(parents=True, exist_ok=True)
     stale = []

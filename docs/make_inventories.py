@@ -1,13 +1,13 @@
-"""Writes the inventories of other libraries' documentation that intersphinx links with.
+"""Write the intersphinx inventories of other libraries' documentation.
 
     python docs/make_inventories.py
 
-An inventory says at which address a name is documented. The libraries publish their own, with many
-thousands of names; these have the few that our pages mention, so that nothing has to be fetched to
-build them. The addresses follow the schemes of the libraries' sites: Sphinx anchors a name with the
-name itself, NumPy and torch give most names a page ``generated/NAME.html``, Python a section in
-the page of its module, Gymnasium one page per folder of its ``api``. A name for which the build
-reports "reference target not found" is to be added here.
+An inventory maps names to documentation addresses. The libraries publish inventories with many
+thousands of names. These inventories contain only the names that our pages mention, so the build
+needs no network. The addresses follow each library's scheme. Sphinx uses the name as the anchor.
+NumPy and torch have a page ``generated/NAME.html`` for most names, Python a section in the page of
+the module, and Gymnasium a page per folder of its ``api``. If the build reports "reference target
+not found" for a name, add it here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SITES = {
 
 SB3 = "stable_baselines3.common.vec_env"
 
-# By role and page, the names that have their anchors there.
+# Names by role and page.
 NAMES: dict[str, dict[str, dict[str, str]]] = {
     "python": {
         "class": {
@@ -135,7 +135,7 @@ NAMES: dict[str, dict[str, dict[str, str]]] = {
     },
 }
 
-# Where a name is defined, or how an annotation or a docstring calls it: the name that is public.
+# Maps names in definitions, annotations or docstrings to public names.
 ALSO_CALLED = {
     "gymnasium": {
         "gymnasium.core.Env": "gymnasium.Env",
@@ -175,7 +175,7 @@ ALSO_CALLED = {
 
 
 def lines_of(library: str) -> Iterator[str]:
-    """A library's inventory: name, role, priority, address and what to show, for each name."""
+    """Yield the inventory lines of a library: name, role, priority, address, display name."""
     names = {
         name: (role, f"{page}#{'module-' if role == 'module' else ''}{name}")
         for role, pages in NAMES[library].items()
@@ -186,12 +186,12 @@ def lines_of(library: str) -> Iterator[str]:
         yield f"{name} py:{role} 1 {address} -\n"
     for name, public in ALSO_CALLED.get(library, {}).items():
         role, address = names[public]
-        # An annotation is looked up as a class, whatever it is.
+        # Sphinx looks annotations up as classes.
         yield f"{name} py:class 1 {address} -\n"
 
 
 def inventory_of(library: str) -> bytes:
-    """The file, in the second version of Sphinx's format."""
+    """Return the inventory in version 2 of Sphinx's format."""
     head = f"# Sphinx inventory version 2\n# Project: {library}\n# Version: \n"
     head += "# The remainder of this file is compressed using zlib.\n"
     return head.encode() + zlib.compress("".join(lines_of(library)).encode(), 9)

@@ -1,10 +1,10 @@
-"""Records the films of the gallery, with the package's own recorder.
+"""Record the GIFs of the gallery with the package's recorder.
 
     python docs/record_gallery.py [NAME ...]
 
-Nobody has learned anything here: a line of code plays each environment. It needs the extras
-``atari``, ``mujoco`` and ``torch``, ``gymnasium[box2d,classic-control]``, and for MuJoCo without a
-window OSMesa (``apt-get install libosmesa6``) and the variable ``MUJOCO_GL=osmesa``.
+The policies are short hand-written rules. The script needs the extras ``atari``, ``mujoco`` and
+``torch``, and ``gymnasium[box2d,classic-control]``. MuJoCo without a display needs OSMesa
+(``apt-get install libosmesa6``) and the variable ``MUJOCO_GL=osmesa``.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from xuance_envs.rollout.recorder import image_of
 FOLDER = Path(__file__).parent / "_static" / "gallery"
 HEIGHT = 160
 LARGEST = 150_000
-"""Bytes of a film at most."""
+"""Maximum size of a GIF in bytes."""
 
 Player = Callable[[Any, Any, int], Any]
-"""Chooses an action, from the environment, its last observation and the number of the step."""
+"""Policy: returns an action for the environment, its last observation and the step number."""
 
 
 @dataclass(frozen=True)
 class Film:
-    """How one environment is filmed."""
+    """Recording settings of one environment."""
 
     env_id: str
     play: Player
     steps: int = 300
     every: int = 4
-    """Steps from one picture to the next."""
+    """Steps per frame."""
     fps: float = 15.0
     seed: int = 1
 
@@ -57,21 +57,21 @@ class Film:
         return Gym_Env(self.env_id, seed=self.seed, render_mode="rgb_array")
 
 
-# --- who plays ----------------------------------------------------------------------------------
+# --- policies -------------------------------------------------------------------------------------
 
 
 def balance(env: Any, state: Any, step: int) -> int:
-    """Push the cart below the pole."""
+    """Push the cart under the pole."""
     return int(state[2] + 0.5 * state[3] + 0.02 * state[0] + 0.05 * state[1] > 0)
 
 
 def swing(env: Any, state: Any, step: int) -> int:
-    """Push where the car is going."""
+    """Push in the direction of motion."""
     return 2 if state[1] > 0 else 0
 
 
 def pump(env: Any, state: Any, step: int) -> Any:
-    """Feed the pendulum while it hangs, hold it where it stands."""
+    """Add energy while the pendulum hangs, and hold it when it is upright."""
     cos, sin, speed = state
     angle = math.atan2(sin, cos)
     torque = -12 * angle - 3 * speed if cos > 0.8 else 2 * np.sign(speed or 1.0)
@@ -79,32 +79,32 @@ def pump(env: Any, state: Any, step: int) -> Any:
 
 
 def land(env: Any, state: Any, step: int) -> int:
-    """The way to land that Gymnasium's file has."""
+    """Land with the heuristic in Gymnasium's source."""
     from gymnasium.envs.box2d.lunar_lander import heuristic
 
     return int(heuristic(env.unwrapped, state))
 
 
 def wander(env: Any, state: Any, step: int) -> Any:
-    """Anything, for a few steps each."""
+    """Take random actions, each for six steps."""
     if step % 6 == 0:
         env.wandering = env.action_space.sample()
     return env.wandering
 
 
 def stroll(env: Any, state: Any, step: int) -> Any:
-    """The same, with less force."""
+    """Take random actions with less force."""
     return 0.4 * wander(env, state, step)
 
 
 def wave(env: Any, state: Any, step: int) -> Any:
-    """All joints on waves, one after the other."""
+    """Move all joints in waves with shifted phases."""
     joints = np.arange(env.action_space.shape[0])
     return np.sin(0.55 * step + 1.2 * joints).astype(np.float32)
 
 
 def follow(ball: int, paddle: int, more: str, less: str) -> Player:
-    """Move the paddle to where the ball is, both as the game's memory has them."""
+    """Move the paddle to the ball; arguments are their addresses in RAM."""
 
     def play(env: Any, state: Any, step: int) -> int:
         memory = np.asarray(state)[-128:].astype(int)
@@ -130,18 +130,18 @@ FILMS = [
 ]
 
 
-# --- recording ----------------------------------------------------------------------------------
+# --- recording ------------------------------------------------------------------------------------
 
 
 def small(frame: Any) -> Any:
-    """The same picture, no higher than the gallery shows it."""
+    """Scale a frame down to the height in the gallery."""
     image = image_of(frame)
     width = round(image.width * HEIGHT / image.height)
     return np.asarray(image.resize((width, HEIGHT), Image.Resampling.BOX))
 
 
 def record(film: Film, path: Path) -> None:
-    """Plays and records one film."""
+    """Record one GIF."""
     env = film.make()
     state, _ = env.reset()
     with tempfile.TemporaryDirectory() as folder:
@@ -163,7 +163,7 @@ def record(film: Film, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     names = {film.path.stem: film for film in FILMS}
-    parser.add_argument("name", nargs="*", choices=[[], *names], help="all unless given")
+    parser.add_argument("name", nargs="*", choices=[[], *names], help="default: all")
     for name in parser.parse_args().name or names:
         film = names[name]
         record(film, film.path)

@@ -1,15 +1,15 @@
-"""Exploring a sparse game by branching: environments become clones of those that got further.
+"""Exploration of a sparse-reward environment by branching: clone the environments in new states.
 
     python examples/branching.py
     python examples/branching.py --num-envs 64 --seconds 30 --out branching.png
 
-A car in a valley is too weak to drive up its hill, and is told nothing before it is at the flag:
-random actions never get it there. Here many cars try random actions at the same time, and every few
-steps those that are where many have been before become clones of those that are where few have
-been: `clone_state` moves them there in the middle of an episode, and `fork_rng` lets them go on
-otherwise. That is the idea of Go-Explore (Ecoffet et al. 2021,
-https://doi.org/10.1038/s41586-020-03157-9) without a policy. The recipe is the function `explore`;
-the picture needs the extra `plot`.
+In MountainCar, a weak car gets no useful reward before it reaches the flag. Random actions never
+reach it. This script lets many cars take random actions in parallel. Every few steps, environments
+in frequently visited cells of the state space become clones of those in rarely visited cells.
+`clone_state` copies environments in the middle of an episode, and `fork_rng` gives each clone its
+own random stream. This is the idea of Go-Explore (Ecoffet et al. 2021,
+https://doi.org/10.1038/s41586-020-03157-9) without a policy. The function `explore` contains the
+algorithm. The plot needs the extra `plot`.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from numpy.typing import NDArray
 from xuance_envs import SubprocVecEnv, VecEnv
 
 CELLS = 40
-"""A place is one of so many times so many."""
+"""Cells per dimension of the state space."""
 
 REPEAT = 3
-"""An action is kept for so many steps."""
+"""Steps per action."""
 
 
 EVERY = 2.0
-"""Seconds between two lines about how far it is."""
+"""Seconds between progress lines."""
 
 
 @dataclass
 class Found:
-    """What has been seen.
+    """Exploration results.
 
     Attributes:
-        visits: how often each place.
-        steps: of all environments together.
-        goals: how often an episode ended at its goal.
-        first_goal: the steps until then.
+        visits: visits per cell.
+        steps: environment steps, summed over all environments.
+        goals: episodes that ended at the goal.
+        first_goal: environment steps until the goal was first reached.
     """
 
     visits: Counter[tuple[int, ...]] = field(default_factory=Counter)
@@ -55,11 +55,11 @@ class Found:
     first_goal: int | None = None
 
 
-# --- the recipe ---------------------------------------------------------------------------------
+# --- the algorithm ------------------------------------------------------------------------------
 
 
 def explore(envs: VecEnv, branches: bool, seed: int) -> Iterator[Found]:
-    """Explores for ever: a few steps, and then some clones, whenever the next item is asked for."""
+    """Explore without end; each iteration takes a few steps and then clones environments."""
     rng = np.random.default_rng(seed)
     found = Found()
     obs, _ = envs.reset(seed=seed)
@@ -83,7 +83,7 @@ def explore(envs: VecEnv, branches: bool, seed: int) -> Iterator[Found]:
 
 
 def places(envs: VecEnv, obs: NDArray[np.floating]) -> list[tuple[int, ...]]:
-    """In which cell each environment is."""
+    """Return the cell of each environment."""
     low, high = envs.observation_space.low, envs.observation_space.high
     cells = ((obs - low) / (high - low) * CELLS).astype(int).clip(0, CELLS - 1)
     return list(map(tuple, cells.tolist()))
@@ -93,12 +93,12 @@ def places(envs: VecEnv, obs: NDArray[np.floating]) -> list[tuple[int, ...]]:
 
 
 def make_env() -> gymnasium.Env:
-    """The car, with 200 steps an episode."""
+    """Create the car, with 200 steps per episode."""
     return gymnasium.make("MountainCar-v0")
 
 
 def run(num_envs: int, branches: bool, seconds: float, seed: int) -> Found:
-    """Explores for some seconds, or until the goal has been reached ten times."""
+    """Explore for some seconds, or until the goal has been reached ten times."""
     with SubprocVecEnv([make_env] * num_envs) as envs:
         said = start = time.perf_counter()
         for found in explore(envs, branches, seed):
@@ -107,12 +107,12 @@ def run(num_envs: int, branches: bool, seconds: float, seed: int) -> Found:
                 break
             if now > said + EVERY:
                 said = now
-                print(f"  {found.steps:,} steps, {len(found.visits)} places", flush=True)
+                print(f"  {found.steps:,} steps, {len(found.visits)} cells", flush=True)
     return found
 
 
 def draw(by_name: dict[str, Found], out: Path) -> None:
-    """Shows where each has been."""
+    """Plot the visited cells of each run."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -125,7 +125,7 @@ def draw(by_name: dict[str, Found], out: Path) -> None:
             seen[speed, position] = np.log10(1 + count)
         axis.imshow(seen, origin="lower", extent=(-1.2, 0.6, -0.07, 0.07), aspect="auto")
         axis.axvline(0.5, color="red")
-        axis.set_title(f"{name}: {len(found.visits)} places, {found.goals} times at the flag")
+        axis.set_title(f"{name}: {len(found.visits)} cells, goal reached {found.goals} times")
         axis.set_xlabel("position")
     axes[0].set_ylabel("speed")
     figure.tight_layout()
@@ -133,12 +133,12 @@ def draw(by_name: dict[str, Found], out: Path) -> None:
 
 
 def main() -> None:
-    """Explores with and without branching, and says what was found."""
+    """Explore with and without branching, and print the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--num-envs", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each of the two")
+    parser.add_argument("--seconds", type=float, default=20.0, help="duration of each run")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where to draw what was found")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="file for the plot")
     args = parser.parse_args()
     found = {
         name: run(args.num_envs, branches, args.seconds, args.seed)
@@ -147,8 +147,8 @@ def main() -> None:
     for name, one in found.items():
         first = "never" if one.first_goal is None else f"after {one.first_goal:,} steps"
         print(
-            f"{name:>9}: {one.steps:>9,} steps, {len(one.visits):>4} places, "
-            f"at the flag {one.goals} times, first {first}",
+            f"{name:>9}: {one.steps:>9,} steps, {len(one.visits):>4} cells, "
+            f"goal reached {one.goals} times, first {first}",
             flush=True,
         )
     if args.out is not None:

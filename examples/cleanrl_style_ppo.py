@@ -1,4 +1,4 @@
-"""PPO in one file, in CleanRL's style; only the import of the vector environment is ours.
+"""PPO in one file in CleanRL's style; only the vectorized environment is from xuance_envs.
 
 Needs torch: pip install "xuance_envs[torch]". Run: python examples/cleanrl_style_ppo.py
 """
@@ -19,7 +19,7 @@ from xuance_envs.compat.gymnasium import AsyncVectorEnv
 
 
 class Agent(nn.Module):
-    """A policy and a value function, one small network each."""
+    """A policy and a value function, with a small network each."""
 
     def __init__(self, observations: int, actions: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Agent(nn.Module):
 
 
 def main() -> None:
-    """Collects steps, learns from them, and so on."""
+    """Train the agent: collect a rollout, update, repeat."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--timesteps", type=int, default=60_000, help="default: %(default)s")
     parser.add_argument("--num-envs", type=int, default=8, help="default: %(default)s")
@@ -42,7 +42,7 @@ def main() -> None:
     num_steps, epochs, minibatches, gamma, gae_lambda, clip = 64, 8, 4, 0.99, 0.95, 0.2
 
     torch.manual_seed(1)
-    torch.set_num_threads(1)  # the networks are small, and the other cores step environments
+    torch.set_num_threads(1)  # small networks; the other cores step environments
     envs = AsyncVectorEnv(
         [lambda: gymnasium.make("CartPole-v1")] * args.num_envs, autoreset_mode="SameStep"
     )
@@ -67,7 +67,7 @@ def main() -> None:
                 actions[step].numpy().astype(np.int64)
             )
             ended = terminated | truncated
-            last_obs = batch.copy()  # where an episode ended, the batch is of the next one
+            last_obs = batch.copy()  # if an episode ended, batch has the next one's first obs
             for i in np.flatnonzero(ended):
                 last_obs[i] = infos["final_obs"][i]
                 returns.append(float(infos["episode"]["r"][i]))
@@ -103,7 +103,8 @@ def main() -> None:
             print(f"{steps:7,} steps, return {np.mean(returns[-20:]):.0f}")
     envs.close()
     print(
-        f"mean return: {np.mean(returns[:20]):.0f} at first, {np.mean(returns[-20:]):.0f} at last"
+        f"mean return: {np.mean(returns[:20]):.0f} at the start, "
+        f"{np.mean(returns[-20:]):.0f} at the end"
     )
 
 

@@ -1,18 +1,17 @@
-"""One half of the environments steps while a torch policy thinks about the other half.
+"""Double buffering: half of the environments step while a torch policy acts for the other half.
 
     python examples/pipelined.py
     python examples/pipelined.py --env Pendulum-v1 --num-envs 256
     python examples/pipelined.py --num-envs 16 --work 500 --think 250 --sleep
     python examples/pipelined.py --device cuda
 
-In a synchronous loop the policy waits for the environments, then the environments wait for the
-policy. With `RolloutCollector(..., halves=2)` the halves take turns, so that a turn takes as long
-as the longer of the two, where there are cores for both. `halves="auto"` tries both ways in the
-first 128 steps.
+In a synchronous loop, the policy and the environments wait for each other. With
+`RolloutCollector(..., halves=2)` the halves alternate. If there are enough cores, a step then takes
+as long as the slower of the two. `halves="auto"` measures both variants in the first 128 steps.
 
-It gains most where the policy leaves the cores alone, as one on an accelerator does, or one that
-sleeps (`--sleep`). A policy on the CPU takes a core from the environments, and thinking twice about
-halves costs more than once about all. It needs the extra `torch`.
+The speedup is largest if the policy does not use the CPU, like a policy on a GPU or one that sleeps
+(`--sleep`). A policy on the CPU takes a core from the environments, and two half batches cost more
+than one full batch. The script needs the extra `torch`.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ HALVES: tuple[int | str, ...] = (1, 2, "auto")
 
 
 def make_envs(env_fn: Callable[[], Any], num_envs: int, workers: int) -> VecEnv:
-    """Twice as many workers as there are cores for: those of a half keep all of them busy."""
+    """Create two workers per core, so that the workers of one half use all cores."""
     return SubprocVecEnv([env_fn] * num_envs, in_series=num_envs // (2 * workers), copy=False)
 
 
 def make_collector(envs: VecEnv, policy: Policy, steps: int, halves: int | str) -> RolloutCollector:
-    """With `halves=2` one half steps while the policy is at the other."""
+    """With `halves=2`, one half steps while the policy acts for the other."""
     return RolloutCollector(envs, policy, steps, device=policy.device, seed=0, halves=halves)
 
 
@@ -55,15 +54,15 @@ def make_collector(envs: VecEnv, policy: Policy, steps: int, halves: int | str) 
 
 
 class Policy:
-    """Takes about so long over some observations, and draws actions.
+    """A policy that samples actions and takes a given time per batch.
 
     Args:
-        env: for its spaces; the actions' is a Discrete or a Box.
-        batch: how many observations.
-        seconds: how long over so many.
-        device: where the network is.
-        sleeps: whether it waits for the rest of that time, as for another machine's answer, in
-            place of having a network so large.
+        env: provides the spaces; the action space must be a Discrete or a Box.
+        batch: the batch size for which `seconds` holds.
+        seconds: the time for one batch.
+        device: the device of the network.
+        sleeps: whether to use a small network and sleep for the rest of the time, like a policy
+            on another machine, instead of a network that is large enough.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class Policy:
 
     @torch.inference_mode()
     def get_actions_and_values(self, states: Any, actions: Any = None) -> Any:
-        """An action for each state, and what a collector wants besides."""
+        """Return actions, log-probabilities (zeros), values and no entropy."""
         end = time.perf_counter() + self._nap * len(states)
         *logits, values = self._network(states.flatten(1)).unbind(1)
         outputs = torch.stack(logits, 1)
@@ -106,11 +105,11 @@ class Policy:
 
 
 class Working(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Works so long in each step.
+    """A wrapper that adds CPU time to each step.
 
     Args:
-        env: the environment.
-        seconds: of a core's time.
+        env: the environment to wrap.
+        seconds: CPU time per step.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], seconds: float) -> None:
@@ -118,7 +117,7 @@ class Working(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._seconds = seconds
 
     def step(self, action: Any) -> Any:
-        """Steps the environment, too."""
+        """Use CPU time, then step the environment."""
         end = time.thread_time() + self._seconds
         while time.thread_time() < end:
             pass
@@ -129,21 +128,21 @@ class Working(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def seconds_of(call: Callable[[], Any]) -> float:
-    """How long it takes."""
+    """Return the duration of a call in seconds."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
 def cpus() -> int:
-    """How many this process may use."""
+    """Return the number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def even(text: str) -> int:
-    """An even number of environments."""
+    """Parse an even number of environments."""
     number = int(text)
     if number < 2 or number % 2:
         raise argparse.ArgumentTypeError(f"expected an even number, got {text}")
@@ -151,27 +150,27 @@ def even(text: str) -> int:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
     add("--num-envs", type=even, default=128, metavar="N", help="default: %(default)s")
-    add("--work", type=float, default=0.0, metavar="MICROSECONDS", help="of each step, besides")
-    add("--think", type=float, default=2.0, metavar="MICROSECONDS", help="of each observation")
-    add("--sleep", action="store_true", help="have the policy wait in place of computing")
-    add("--device", default="cpu", help="where the policy is (default: %(default)s)")
-    add("--workers", type=int, default=cpus(), help="processes for each half")
-    add("--rounds", type=int, default=7, help="timed rollouts of each kind, interleaved")
-    add("--steps", type=int, default=128, help="steps of every environment in each of them")
+    add("--work", type=float, default=0.0, metavar="MICROSECONDS", help="added CPU time per step")
+    add("--think", type=float, default=2.0, metavar="MICROSECONDS", help="policy time per state")
+    add("--sleep", action="store_true", help="let the policy sleep instead of compute")
+    add("--device", default="cpu", help="device of the policy (default: %(default)s)")
+    add("--workers", type=int, default=cpus(), help="worker processes per half")
+    add("--rounds", type=int, default=7, help="timed rollouts per variant, interleaved")
+    add("--steps", type=int, default=128, help="steps per environment and rollout")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measures rollouts in turns, and prints how long each takes for a step of all."""
+    """Measure interleaved rollouts, and print the time per vector step."""
     args = parse(argv)
-    torch.set_num_threads(1)  # the other cores are for the environments
+    torch.set_num_threads(1)  # the other cores step environments
     half = args.num_envs // 2
     workers = max(count for count in range(1, args.workers + 1) if half % count == 0)
     env_fn = partial(Working, Gym_Env(args.env), args.work * 1e-6)
@@ -181,12 +180,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         rounds: dict[int | str, list[float]] = {kind: [] for kind in HALVES}
         for _ in tqdm(range(args.rounds), unit="round", dynamic_ncols=True):
             for kind, collector in collectors.items():
-                collector.vec_reset()  # they share the environments
+                collector.vec_reset()  # the collectors share the environments
                 seconds = seconds_of(collector.rollout)
                 rounds[kind].append(seconds / args.steps * 1e6)
-    print(f"\n{args.num_envs} × {args.env}, {workers} workers for each half, {cpus()} CPUs\n")
+    print(f"\n{args.num_envs} × {args.env}, {workers} workers per half, {cpus()} CPUs\n")
     for kind, microseconds in rounds.items():
-        print(f"halves={kind!s:<6} {statistics.median(microseconds):>8.0f} µs a step")
+        print(f"halves={kind!s:<6} {statistics.median(microseconds):>8.0f} µs per step")
     ratios = [one / two for one, two in zip(rounds[1], rounds[2], strict=True)]
     print(f"\nhalves=2: {statistics.median(ratios):.2f} times as fast as halves=1")
     print(f"halves='auto' chose {collectors['auto'].halves}")

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's PPO learns CartPole; only the import of the vector environment is ours.
+"""Stable-Baselines3's PPO on CartPole; only the vectorized environment is from xuance_envs.
 
 Needs Stable-Baselines3: pip install "xuance_envs[sb3]". Run: python examples/sb3_ppo.py
 """
@@ -17,13 +17,13 @@ from xuance_envs.compat.sb3 import SubprocVecEnv
 
 
 def main() -> None:
-    """Evaluates, learns, and evaluates again."""
+    """Evaluate, train and evaluate again."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--timesteps", type=int, default=50_000, help="default: %(default)s")
     parser.add_argument("--num-envs", type=int, default=8, help="default: %(default)s")
     args = parser.parse_args()
 
-    torch.set_num_threads(1)  # the policy is small, and the other cores step environments
+    torch.set_num_threads(1)  # small policy; the other cores step environments
     envs = make_vec_env("CartPole-v1", args.num_envs, seed=1, vec_env_cls=SubprocVecEnv)
     model = PPO(
         "MlpPolicy",
@@ -42,7 +42,7 @@ def main() -> None:
     model.learn(args.timesteps, log_interval=20)
     after, _ = evaluate_policy(model, envs, n_eval_episodes=20)
     envs.close()
-    print(f"mean return of 20 episodes: {before:.0f} before, {after:.0f} after learning")
+    print(f"mean return of 20 episodes: {before:.0f} before, {after:.0f} after training")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tianshou's DQN learns CartPole; only the import of the vector environment is ours.
+"""Tianshou's DQN on CartPole; only the vectorized environment is from xuance_envs.
 
 Needs Tianshou 2.0 or later: pip install tianshou.
 Run: python examples/tianshou_dqn.py --epochs 5 --epoch-steps 10000 --num-envs 8
@@ -15,7 +15,7 @@ import torch
 
 
 def learn(make_envs: Any, epochs: int, epoch_steps: int, num_envs: int, seed: int) -> Any:
-    """Trains in Tianshou's vector environment of a class, or ours; the algorithm and the result."""
+    """Train with a vectorized environment class; return the algorithm and the result."""
     from tianshou.algorithm import DQN
     from tianshou.algorithm.modelfree.dqn import DiscreteQLearningPolicy
     from tianshou.algorithm.optim import AdamOptimizerFactory
@@ -60,7 +60,7 @@ def learn(make_envs: Any, epochs: int, epoch_steps: int, num_envs: int, seed: in
 
 
 def main() -> None:
-    """Trains, and prints the mean return of the best test."""
+    """Train, and print the mean return of the best test."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--epoch-steps", type=int, default=10_000, help="default: %(default)s")
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="default: %(default)s")
     args = parser.parse_args()
     try:
-        # The line that changes: it was `from tianshou.env import SubprocVectorEnv`.
+        # The changed line; before: from tianshou.env import SubprocVectorEnv
         from xuance_envs.compat.tianshou import SubprocVectorEnv
     except ImportError as error:
         raise SystemExit(f"this example needs Tianshou: {error}") from error

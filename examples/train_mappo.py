@@ -1,13 +1,13 @@
-"""PPO for many agents with a shared policy and a critic that sees all they observe, in one file.
+"""MAPPO in one file: a shared policy, and a critic that sees the observations of all agents.
 
     python examples/train_mappo.py
     python examples/train_mappo.py --env mpe2:simple_reference_v3 --plot reference.png
 
-With `--checkpoint DIR` it can be ended at any moment, and goes on with `--resume DIR` as if it
-never had been, as `train_ppo.py` beside it does.
+With `--checkpoint DIR`, the training run can be killed at any time. `--resume DIR` continues it
+with identical results, as in `train_ppo.py`.
 
-It is MAPPO as in Yu et al. 2021, https://arxiv.org/abs/2103.01955, in its plain form. It needs the
-extras `torch` and `plot`, and the package `mpe2`.
+The algorithm is the basic form of MAPPO in Yu et al. 2021, https://arxiv.org/abs/2103.01955. The
+script needs the extras `torch` and `plot`, and the package `mpe2`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from train_ppo import add_checkpoints, resume, save_checkpoint
 
 from xuance_envs import MultiAgentRolloutCollector, RolloutCollector, make_multi_agent_vec
 
-STEPS_PER_ENV, BATCH, EPOCHS, LEARNING_RATE = 50, 800, 10, 7e-4  # a batch of environment steps
+STEPS_PER_ENV, BATCH, EPOCHS, LEARNING_RATE = 50, 800, 10, 7e-4  # BATCH counts environment steps
 GAMMA, GAE_LAMBDA, CLIP = 0.99, 0.95, 0.2
 ENTROPY_WEIGHT, MAX_GRADIENT = 0.01, 10.0
 
 
 def network(size: int, outputs: int, gain: float) -> nn.Sequential:
-    """Two layers of 64 units, their weights orthogonal."""
+    """Create two hidden layers of 64 units, with orthogonal weights."""
     layers = [nn.Linear(size, 64), nn.Linear(64, 64), nn.Linear(64, outputs)]
     for layer, scale in zip(layers, (2**0.5, 2**0.5, gain), strict=True):
         nn.init.orthogonal_(layer.weight, scale)
@@ -38,19 +38,19 @@ def network(size: int, outputs: int, gain: float) -> nn.Sequential:
 
 
 class Agent(nn.Module):
-    """A policy that all agents share, told which they are, and a critic of all they see."""
+    """A shared policy with one-hot agent ids, and a critic of all observations."""
 
     def __init__(self, obs_size: int, num_agents: int, num_actions: int) -> None:
         super().__init__()
         self.policy = network(obs_size + num_agents, num_actions, 0.01)
         self.critic = network(obs_size * num_agents, num_agents, 1.0)
         self.register_buffer("who", torch.eye(num_agents))
-        # Values are those of rewards brought to a variance of 1.
+        # Running mean and scale of the returns. The critic predicts normalized values.
         self.register_buffer("mean", torch.zeros(()))
         self.register_buffer("scale", torch.ones(()))
 
     def get_actions_and_values(self, obs, states, masks, actions=None):
-        """Asked by the collector, and once for each batch to learn from."""
+        """Return actions, log-probabilities, values and entropies."""
         who = self.who.expand(len(obs), -1, -1)
         logits = self.policy(torch.cat([obs, who], dim=-1))
         if masks is not None:
@@ -65,7 +65,7 @@ class Agent(nn.Module):
 def improve(
     agent: Agent, optimizer: torch.optim.Optimizer, play: MultiAgentRolloutCollector
 ) -> None:
-    """Learns from a rollout: only from what agents did while they lived."""
+    """Update the agent from a rollout, without the rows of inactive agents."""
     advantages = play.advantages(GAMMA, GAE_LAMBDA)
     returns = advantages + play.values
     agent.mean += 0.1 * (returns[play.acted].mean() - agent.mean)
@@ -100,7 +100,7 @@ def improve(
 
 
 def plot(path: str, curve: Sequence[tuple[int, float]], title: str) -> None:
-    """Draws the learning curve."""
+    """Plot the learning curve."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
@@ -121,7 +121,7 @@ def train(
     every: int = 10,
     resumed: Path | None = None,
 ) -> tuple[float, list[tuple[int, float]]]:
-    """Trains, and tells how it goes: the seconds it took, and the learning curve."""
+    """Train the agent; return the duration in seconds and the learning curve."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     envs = make_multi_agent_vec(env_id, num_envs, backend=backend, state=False)
@@ -135,7 +135,7 @@ def train(
     began, curve = time.perf_counter(), []
     with RolloutCollector(envs, agent, STEPS_PER_ENV, seed=seed) as play:
         if resumed is not None:
-            # The folder is yours: its environments may have objects of classes of their own.
+            # trusted: the states may contain objects of other classes, and you wrote the folder.
             resume(resumed, play, agent, optimizer, trusted=True)
         updates = 0
         while play.global_steps < steps:
@@ -144,7 +144,7 @@ def train(
             updates += 1
             if checkpoint is not None and (updates % every == 0 or play.global_steps >= steps):
                 save_checkpoint(checkpoint, play, agent, optimizer)
-            if play.mean_ep_return == play.mean_ep_return:  # there has been an episode
+            if play.mean_ep_return == play.mean_ep_return:  # not NaN: an episode has finished
                 curve.append((play.global_steps, play.mean_ep_return))
             if len(curve) % 25 == 1:
                 print(
@@ -157,7 +157,7 @@ def train(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Trains with what the command line says."""
+    """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", default="mpe2:simple_spread_v3")
     parser.add_argument("--num-envs", type=int, default=32)

@@ -1,4 +1,4 @@
-"""PPO in one file on top of RolloutCollector: Discrete and Box actions, vectors and Atari images.
+"""PPO in one file with RolloutCollector: Discrete and Box actions, vectors and Atari images.
 
     python examples/train_ppo.py --env CartPole-v1
     python examples/train_ppo.py --env Taxi-v4 --steps 300000
@@ -7,11 +7,11 @@
     python examples/train_ppo.py --env Pendulum-v1 --steps 50000 --play pendulum.pt
     python examples/train_ppo.py --collectors 2
 
-With `--checkpoint DIR` it can be ended at any moment, and goes on with `--resume DIR` as if it
-never had been, to the same weights bit for bit.
+With `--checkpoint DIR`, the training run can be killed at any time. `--resume DIR` continues it and
+ends with bitwise identical weights.
 
-Proximal policy optimization is Schulman et al. 2017, https://arxiv.org/abs/1707.06347. It needs the
-extra `torch`; Atari games need `atari` too, and collectors on a cluster `ray`.
+The algorithm is proximal policy optimization, Schulman et al. 2017, https://arxiv.org/abs/1707.06347.
+The script needs the extra `torch`, `atari` for Atari games, and `ray` for `--collectors`.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Collector = RolloutCollector | RayRolloutCollector
 
 @dataclass(frozen=True)
 class Settings:
-    """What PPO is tuned by. The defaults are for CartPole and its like."""
+    """PPO hyperparameters. The defaults suit CartPole and similar environments."""
 
     steps_per_env: int = 64
     learning_rate: float = 5e-3
-    annealed_over: int = 300_000  # environment steps in which it falls to a tenth of that
+    annealed_over: int = 300_000  # environment steps until the rate is a tenth
     epochs: int = 4
     batch_size: int = 512
     gamma: float = 0.99
@@ -65,19 +65,19 @@ ATARI = Settings(128, 2.5e-4, 10_000_000, epochs=4, clip=0.1, entropy_weight=0.0
 
 
 def layer(module: Any, gain: float = 2**0.5) -> Any:
-    """The same layer, its weights orthogonal and its bias zero."""
+    """Initialize a layer with orthogonal weights and zero bias."""
     nn.init.orthogonal_(module.weight, gain)
     nn.init.zeros_(module.bias)
     return module
 
 
 def vector_body(size: int) -> nn.Module:
-    """Two layers of 64 units."""
+    """Create two layers of 64 units."""
     return nn.Sequential(layer(nn.Linear(size, 64)), nn.ReLU(), layer(nn.Linear(64, 64)), nn.ReLU())
 
 
 def image_body(channels: int) -> nn.Module:
-    """The network of Mnih et al. 2015, https://doi.org/10.1038/nature14236, for 84×84 images."""
+    """Create the network of Mnih et al. 2015, https://doi.org/10.1038/nature14236, for 84×84."""
     return nn.Sequential(
         *(layer(nn.Conv2d(channels, 32, 8, stride=4)), nn.ReLU()),
         *(layer(nn.Conv2d(32, 64, 4, stride=2)), nn.ReLU()),
@@ -87,13 +87,13 @@ def image_body(channels: int) -> nn.Module:
 
 
 class Agent(nn.Module):
-    """A policy and a value function: for images with one body, for vectors with one each."""
+    """A policy and a value function, which share one body for images only."""
 
     def __init__(
         self, state_shape: tuple[int, ...], action_space: gymnasium.Space[Any], scales: bool = False
     ) -> None:
         super().__init__()
-        # The scale of vectors, where environments do not see to it: buffers, which travel along.
+        # Normalizes vectors if the environments do not. Its buffers travel with the weights.
         scale = partial(nn.BatchNorm1d, eps=1e-8, affine=False, momentum=None)
         self.scale = scale(*state_shape).eval() if scales else None
         self.is_discrete = isinstance(action_space, gymnasium.spaces.Discrete)
@@ -107,12 +107,12 @@ class Agent(nn.Module):
         features = 512 if self.sees_images else 64
         self.policy_head = layer(nn.Linear(features, actions), 0.01)
         self.value_head = layer(nn.Linear(features, 1), 1.0)
-        self.log_std = nn.Parameter(torch.full((actions,), math.log(0.5)))  # of actions in ±1
+        self.log_std = nn.Parameter(torch.full((actions,), math.log(0.5)))  # for actions in ±1
 
     def get_actions_and_values(
         self, states: torch.Tensor, actions: Any = None, masks: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Actions, new or those given, with their log-probabilities; values; the entropy."""
+        """Return actions (sampled unless given), log-probabilities, values and entropy."""
         if self.sees_images:
             states = states / 255
         elif self.scale is not None:
@@ -127,15 +127,15 @@ class Agent(nn.Module):
         return actions, log_probs, values.squeeze(-1), entropy
 
     def choose(self, logits: torch.Tensor, actions: torch.Tensor | None) -> Any:
-        """One of several actions."""
+        """Sample or evaluate discrete actions."""
         logs = logits.log_softmax(-1)
-        if actions is None:  # a draw that costs a fraction of torch.multinomial's
+        if actions is None:  # much cheaper than torch.multinomial
             actions = (logs.exp() / torch.empty_like(logs).exponential_()).argmax(-1) + self.first
         chosen = logs.gather(-1, (actions.long() - self.first).unsqueeze(-1)).squeeze(-1)
         return actions, chosen, -(logs.exp() * logs).sum(-1)
 
     def move(self, means: torch.Tensor, actions: torch.Tensor | None) -> Any:
-        """An action of several numbers, each normally distributed."""
+        """Sample or evaluate continuous actions with a normal distribution."""
         normal = torch.distributions.Normal(means, self.log_std.exp(), validate_args=False)
         if actions is None:
             actions = normal.sample()
@@ -146,7 +146,7 @@ class Agent(nn.Module):
 
 
 def optimizer_for(agent: Agent, settings: Settings) -> torch.optim.Optimizer:
-    """What improves the agent."""
+    """Create the optimizer."""
     return torch.optim.Adam(agent.parameters(), settings.learning_rate, eps=1e-5, fused=True)
 
 
@@ -157,10 +157,10 @@ def train(
     optimizer: torch.optim.Optimizer | None = None,
     pauses: Callable[[int], bool] = lambda number: False,
 ) -> Iterator[None]:
-    """Trains for ever: one rollout and one update whenever the next item is asked for.
+    """Train without end; each iteration collects one rollout and makes one update.
 
-    Collectors on a cluster play the next rollout meanwhile, unless ``pauses`` says that after the
-    update of this number nothing is to be under way.
+    Collectors on a cluster collect the next rollout during the update, unless ``pauses`` returns
+    True for the number of the update.
     """
     optimizer = optimizer or optimizer_for(agent, settings)
     for number in count(1):
@@ -168,7 +168,7 @@ def train(
         optimizer.param_groups[0]["lr"] = settings.learning_rate * (1 - 0.9 * done)
         collector.rollout()
         if isinstance(collector, RayRolloutCollector) and not pauses(number):
-            collector.collect_async()  # the next one is played while this one is learned from
+            collector.collect_async()  # collect the next rollout during the update
         update(collector, agent, optimizer, settings)
         if agent.scale is not None:
             agent.scale.train()(collector.states.detach().flatten(0, 1))
@@ -181,7 +181,7 @@ def train(
 def update(
     collector: Collector, agent: Agent, optimizer: torch.optim.Optimizer, settings: Settings
 ) -> None:
-    """Learns from the last rollout."""
+    """Update the agent from the last rollout."""
     advantages = collector.advantages(settings.gamma, settings.gae_lambda).flatten()
     returns = advantages + collector.values.flatten()
     states = collector.states.detach().flatten(0, 1)
@@ -209,13 +209,13 @@ def update(
 
 
 def save(path: str, agent: Agent, envs: VecEnv) -> None:
-    """Saves an agent, and the scale in which it sees, without which it is lost."""
+    """Save an agent with its normalization statistics, without which it does not work."""
     scale = envs.state_dict() if isinstance(envs, transforms.Transform) else {}
     torch.save({"agent": agent.state_dict(), "scale": scale}, path)
 
 
 def load(path: str, agent: Agent, envs: VecEnv) -> None:
-    """Has an agent that was saved play in these environments, in the scale it learned in."""
+    """Load a saved agent and its normalization statistics, and freeze the statistics."""
     saved = torch.load(path, weights_only=True)
     agent.load_state_dict(saved["agent"])
     if isinstance(envs, transforms.Transform):
@@ -229,17 +229,17 @@ CHECKPOINT = "checkpoint.pt"
 
 
 def add_checkpoints(parser: argparse.ArgumentParser) -> None:
-    """What a command line says of them."""
+    """Add the checkpoint options to a command line."""
     add = partial(parser.add_argument, metavar="DIR", type=Path)
-    add("--checkpoint", help="to write checkpoints to")
-    add("--every", type=int, default=10, metavar="N", help="updates between two checkpoints")
-    add("--resume", help="to go on from, if there is one")
+    add("--checkpoint", help="folder for checkpoints")
+    add("--every", type=int, default=10, metavar="N", help="updates per checkpoint")
+    add("--resume", help="folder of the checkpoint to resume from, if it exists")
 
 
 def save_checkpoint(
     folder: Path, collector: Collector, agent: nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
-    """Writes all that the rest of the training depends on, whole or not at all."""
+    """Write a checkpoint atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f"{CHECKPOINT}.{os.getpid()}"
     parts = {"collector": collector, "agent": agent, "optimizer": optimizer}
@@ -254,9 +254,9 @@ def save_checkpoint(
 def resume(
     folder: Path, collector: Collector, agent: nn.Module, optimizer: Any, trusted: bool = False
 ) -> None:
-    """Goes on from there; the generators come last, because making all of these draws from them."""
+    """Load a checkpoint. The collector restores the random generators, so it is last."""
     if not (folder / CHECKPOINT).exists():
-        print(f"from the beginning: {folder} has no checkpoint", flush=True)
+        print(f"starting from scratch: no checkpoint in {folder}", flush=True)
         return
     state = torch.load(folder / CHECKPOINT, weights_only=True, map_location=collector.device)
     agent.load_state_dict(state["agent"])
@@ -264,14 +264,14 @@ def resume(
     collector.load_state_dict(state["collector"], trusted=trusted)
     if isinstance(collector, RayRolloutCollector):
         collector.update_agent()
-    print(f"{collector.global_steps:>10,} steps  as in {folder}", flush=True)
+    print(f"{collector.global_steps:>10,} steps  resumed from {folder}", flush=True)
 
 
 # --- environments and the command line ----------------------------------------------------------
 
 
 def make_env(env_id: str) -> gymnasium.Env[Any, Any]:
-    """One environment; a counted state is shown as one of so many bits."""
+    """Create one environment; Discrete observations become one-hot vectors."""
     if env_id.startswith(ATARI_IDS):
         return xuance_envs.Atari_Env(env_id, image_size=84)
     env = Gym_Env(env_id)
@@ -280,7 +280,7 @@ def make_env(env_id: str) -> gymnasium.Env[Any, Any]:
 
 
 def make_envs(env_id: str, num_envs: int, backend: str, gamma: float) -> VecEnv:
-    """Many environments, in this process (``dummy``) or in workers (``subproc``)."""
+    """Create environments in the main process (``dummy``) or in workers (``subproc``)."""
     family = "Atari" if env_id.startswith(ATARI_IDS) else "Gym"
     name = {"dummy": "DummyVecEnv_", "subproc": "SubprocVecEnv_"}[backend] + family
     kind = getattr(xuance_envs, name)
@@ -288,7 +288,7 @@ def make_envs(env_id: str, num_envs: int, backend: str, gamma: float) -> VecEnv:
 
 
 def prepared(envs: VecEnv, gamma: float) -> VecEnv:
-    """Environments as PPO learns best in them; infos have the scores of before all the same."""
+    """Add transforms for PPO. Scores in infos are not transformed."""
     if not has_scale(envs.observation_space):
         return envs
     if isinstance(envs.action_space, gymnasium.spaces.Box):
@@ -298,7 +298,7 @@ def prepared(envs: VecEnv, gamma: float) -> VecEnv:
 
 
 def make_prepared_env(env_id: str, gamma: float) -> gymnasium.Env[Any, Any]:
-    """One that is prepared likewise for a collector elsewhere; the agent scales what it sees."""
+    """Create an environment for a Ray collector. The agent normalizes the observations."""
     env = make_env(env_id)
     if has_scale(env.observation_space) and isinstance(env.action_space, gymnasium.spaces.Box):
         env = wrappers.ClipAction(wrappers.RescaleAction(env, -1.0, 1.0))
@@ -307,12 +307,12 @@ def make_prepared_env(env_id: str, gamma: float) -> gymnasium.Env[Any, Any]:
 
 
 def has_scale(space: gymnasium.Space[Any]) -> bool:
-    """Whether observations are neither images nor counted states."""
+    """Return whether observations are continuous vectors."""
     return len(space.shape or ()) == 1 and space.dtype.kind != "i"
 
 
 def settings_for(env_id: str) -> Settings:
-    """What suits this kind of environment."""
+    """Return the hyperparameters for an environment."""
     if env_id.startswith(ATARI_IDS):
         return ATARI
     with gymnasium.make(env_id) as env:
@@ -322,21 +322,21 @@ def settings_for(env_id: str) -> Settings:
 
 
 def main() -> None:
-    """Trains as the command line says, and shows how it goes."""
+    """Parse the command line, train, and print the progress."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = partial(parser.add_argument, help="default: %(default)s")
     add("--env", default="CartPole-v1")
     add("--backend", choices=("dummy", "subproc"), default="subproc")
-    add("--collectors", type=int, default=0, help="on a Ray cluster; 0 for none")
+    add("--collectors", type=int, default=0, help="collectors on a Ray cluster; 0: none")
     add("--num-envs", type=int, default=32)
     add("--seed", type=int, default=1)
     add("--steps", type=int, default=200_000)
-    parser.add_argument("--save", metavar="FILE", help="where the trained agent goes")
-    parser.add_argument("--play", metavar="FILE", help="an agent that is to play, and not to learn")
+    parser.add_argument("--save", metavar="FILE", help="file for the trained agent")
+    parser.add_argument("--play", metavar="FILE", help="saved agent to run without training")
     add_checkpoints(parser)
     args = parser.parse_args()
     if args.collectors and (args.save is not None or args.play is not None):
-        parser.error("--collectors goes with neither --save nor --play")
+        parser.error("--collectors cannot be combined with --save or --play")
     torch.manual_seed(args.seed)
     settings = settings_for(args.env)
     make = partial(make_prepared_env, args.env, settings.gamma)
@@ -352,7 +352,7 @@ def main() -> None:
     if agent.sees_images and torch.cuda.is_available():
         agent.cuda()
     if not agent.sees_images:
-        torch.set_num_threads(1)  # small layers are quicker so, and workers need the other cores
+        torch.set_num_threads(1)  # small layers; workers need the other cores
     if args.play:
         load(args.play, agent, envs)
     dtype = torch.uint8 if agent.sees_images else torch.float32
@@ -370,7 +370,7 @@ def main() -> None:
             resume(args.resume, collector, agent, optimizer)
         start, begun = time.perf_counter(), collector.global_steps
         shown = start
-        playing = iter(collector.rollout, "learned")  # play for ever, and learn nothing
+        playing = iter(collector.rollout, "learned")  # collect without end and without training
 
         def is_kept(number: int) -> bool:
             is_due = number % args.every == 0 or collector.global_steps >= args.steps

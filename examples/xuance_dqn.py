@@ -1,4 +1,4 @@
-"""XuanCe's DQN learns CartPole on the vector environments of this package.
+"""XuanCe's DQN on CartPole, with the vectorized environments of xuance_envs.
 
 Needs XuanCe 1.2 to 1.4: pip install xuance. Run: python examples/xuance_dqn.py --timesteps 20000
 """
@@ -12,17 +12,17 @@ from xuance_envs.compat.xuance import install
 
 
 def main() -> None:
-    """Puts our vector environments into XuanCe's registry, and runs XuanCe."""
+    """Register the vectorized environments in XuanCe, and run XuanCe."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--timesteps", type=int, default=20_000, help="default: %(default)s")
     args = parser.parse_args()
     try:
-        install()  # the line that is added; from here on all is XuanCe's
+        install()  # the added line; all code below is XuanCe's
         import xuance
     except ImportError as error:
         raise SystemExit(f"this example needs XuanCe (pip install xuance): {error}") from error
 
-    # XuanCe picks the class by the name that is under "vectorize" in its configuration.
+    # XuanCe selects the class by the name in its setting "vectorize".
     settings = argparse.Namespace(
         vectorize="SubprocVecEnv", parallels=8, running_steps=args.timesteps, device="cpu"
     )

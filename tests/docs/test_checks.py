@@ -47,10 +47,10 @@ def test_links_that_lead_somewhere_are_fine(body: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "fault"),
     [
-        ('<a href="gone.html">gone</a>', "index.html: gone.html: there is no such file"),
-        ('<a href="#gone">gone</a>', "index.html: #gone: there is no such place in it"),
-        ('<img src="gone.png">', "index.html: gone.png: there is no such file"),
-        ('<a href="other.html#x">x</a>', "index.html: other.html#x: there is no such place in it"),
+        ('<a href="gone.html">gone</a>', "index.html: gone.html: no such file"),
+        ('<a href="#gone">gone</a>', "index.html: #gone: no such anchor"),
+        ('<img src="gone.png">', "index.html: gone.png: no such file"),
+        ('<a href="other.html#x">x</a>', "index.html: other.html#x: no such anchor"),
     ],
 )
 def test_links_that_lead_nowhere_are_found(body: str, fault: str, tmp_path: Path) -> None:
@@ -67,10 +67,10 @@ DRAWING = '<svg role="img"><text y="20" fill="%s">t0</text></svg>'
 FINE = f"<p>{'word ' * 200}</p>{DRAWING % 'currentColor'}"
 BAD = {
     "wider than the window": '<div style="width: 3000px">wide</div>',
-    "no picture: gone.png": '<img src="gone.png">',
-    "hardly legible: drawing t0": DRAWING % "white",
+    "missing image: gone.png": '<img src="gone.png">',
+    "low contrast: drawing t0": DRAWING % "white",
     "ReferenceError": "<script>nothing()</script>",
-    "not in its colour scheme": "<style>body { background: white !important }</style>",
+    "wrong colour scheme": "<style>body { background: white !important }</style>",
 }
 
 
@@ -98,7 +98,7 @@ def test_without_a_browser_it_says_that_nothing_was_looked_at(tmp_path: Path) ->
         timeout=60,
         check=True,
     )
-    assert "not looked at" in result.stdout
+    assert "pages not checked" in result.stdout
 
 
 # --- inventories --------------------------------------------------------------------------------

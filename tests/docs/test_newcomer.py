@@ -9,11 +9,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTIONS = {
-    "install": "install",
-    "port": "migrating",
-    "episode ends": "step_contract",
-    "worker dies": "failures",
-    "how fast": "benchmarks",
+    "Install": "installation",
+    "Port a Gymnasium": "migrating",
+    "autoreset": "step_contract",
+    "worker crashes": "failures",
+    "speed": "benchmarks",
 }
 
 

@@ -21,6 +21,6 @@ def test_it_gets_where_random_actions_do_not(tmp_path: Path) -> None:
         text=True,
         timeout=90,
     ).stdout
-    found = re.findall(r"(\w+): +([\d,]+) steps.*at the flag (\d+) times", printed)
+    found = re.findall(r"(\w+): +([\d,]+) steps.*goal reached (\d+) times", printed)
     branching, random = [int(goals) / int(steps.replace(",", "")) for _, steps, goals in found]
     assert branching > 5 * random

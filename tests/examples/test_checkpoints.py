@@ -64,13 +64,13 @@ def test_a_killed_training_ends_with_the_same_weights(
         time.sleep(0.002)
     time.sleep(random.random() * 0.05)
     killed.send_signal(signal.SIGKILL)
-    assert f"from the beginning: {parts} has no checkpoint" in killed.communicate()[0]
+    assert f"starting from scratch: no checkpoint in {parts}" in killed.communicate()[0]
     ended(uninterrupted)
     reached = checkpoint(parts)["collector"]["global_steps"]
     assert reached < int(steps)
     where = ["--checkpoint", parts, "--resume", parts]
     said = ended(train("--backend", after, "--steps", steps, *where))
-    assert f"{reached:,} steps  as in {parts}" in said
+    assert f"{reached:,} steps  resumed from {parts}" in said
     one, other = checkpoint(whole), checkpoint(parts)
     assert one["collector"]["global_steps"] == other["collector"]["global_steps"]
     for name, weights in one["agent"].items():

@@ -67,7 +67,7 @@ def test_what_is_saved_goes_on_as_it_did_here_and_elsewhere(
 
 def test_many_agents_learn_to_cover_their_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mpe2")
-    history = run("many_agents.ipynb", monkeypatch)["history"]
+    history = run("multi_agent.ipynb", monkeypatch)["history"]
     assert history[-1].mean() > 0.75 * history[0].mean()  # returns are negative
 
 

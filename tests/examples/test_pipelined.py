@@ -1,4 +1,4 @@
-"""The example of thinking about one half while the other steps."""
+"""The example of double buffering."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_it_prints_its_figures() -> None:
         check=False,
     )
     assert answer.returncode == 0, answer.stderr
-    assert "4 × CartPole-v1, 2 workers for each half" in answer.stdout
-    assert answer.stdout.count(" µs a step") == 3
+    assert "4 × CartPole-v1, 2 workers per half" in answer.stdout
+    assert answer.stdout.count(" µs per step") == 3
     assert re.search(r"halves=2: [\d.]+ times as fast as halves=1", answer.stdout)
     assert re.search(r"halves='auto' chose [12]\n", answer.stdout)
 
