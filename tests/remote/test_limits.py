@@ -175,7 +175,7 @@ def test_who_would_have_to_wait_too_long_is_refused(serve: ServerMaker) -> None:
 # --- what processes take ------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not guardian.AVAILABLE, reason="not on this system")
+@pytest.mark.skipif(not guardian.SUPPORTED, reason="not on this system")
 @pytest.mark.parametrize(
     ("limits", "action"),
     [
@@ -218,7 +218,7 @@ def sleepers(mark: str) -> list[int]:
 ENDS = ["closed", "exits", "is killed", "hangs", "the server ends"]
 
 
-@pytest.mark.skipif(not guardian.AVAILABLE, reason="not on this system")
+@pytest.mark.skipif(not guardian.SUPPORTED, reason="not on this system")
 @pytest.mark.parametrize("end", ENDS)
 def test_what_environments_start_ends_with_them(serve: ServerMaker, end: str) -> None:
     server = serve(allow=Permissions(gets=frozenset({"mark"})), request=2.0)
@@ -252,7 +252,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.skipif(not guardian.AVAILABLE, reason="not on this system")
+@pytest.mark.skipif(not guardian.SUPPORTED, reason="not on this system")
 def test_what_environments_start_ends_with_a_server_that_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "serve.py"
     script.write_text(SERVE.format(paths=[str(ROOT), str(ROOT / "tests" / "shared")]))
