@@ -306,7 +306,7 @@ def _anew(message: dict[str, Any], form: WireFormat) -> bytes:
     """A message written by somebody who knows nothing yet."""
     if form is WireFormat.JSON:
         return dumps(message, form)
-    return msgpack_writer._Writer().written(message, None)
+    return msgpack_writer._Writer().write(message, None)
 
 
 def test_an_answer_of_a_pattern_is_not_larger_than_allowed() -> None:

@@ -188,7 +188,7 @@ def test_the_kernel_puts_a_shared_process_behind_others_once(serve: ServerMaker)
 def hosted(beside: HostedVecEnv | None = None, num_envs: int = 2) -> HostedVecEnv:
     backend = None if beside is None else beside.backend
     context = quickest_context()
-    return HostedVecEnv([MischievousEnv] * num_envs, 0, context, 30.0, 30.0, beside=backend)
+    return HostedVecEnv([MischievousEnv] * num_envs, 0, context, 30.0, 30.0, shared_backend=backend)
 
 
 def ended(envs: HostedVecEnv) -> None:
