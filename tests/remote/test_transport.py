@@ -54,13 +54,13 @@ class Scripted:
     def _answer(self, connection: socket.socket, turn: Turn) -> None:
         request = b""
         while b"\r\n\r\n" not in request or not request.endswith((b"end", b"\r\n\r\n")):
-            if not (piece := client_session.recv(1 << 16)):
+            if not (piece := connection.recv(1 << 16)):
                 return
             request += piece
         self.requests.append(request)
         for part in turn:
             if isinstance(part, bytes):
-                client_session.sendall(part)
+                connection.sendall(part)
             else:
                 threading.Event().wait(part)
 
@@ -235,10 +235,10 @@ def test_a_refusal_before_the_whole_request_has_come() -> None:
     def refuse() -> None:
         connection, _ = listening.accept()
         with connection:
-            client_session.recv(1 << 16)
-            client_session.sendall(refusal)
-            client_session.shutdown(socket.SHUT_WR)
-            while client_session.recv(1 << 20):
+            connection.recv(1 << 16)
+            connection.sendall(refusal)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1 << 20):
                 pass
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -295,7 +295,7 @@ def test_a_proxy_that_is_not_there_is_said_without_its_password(
         port = nobody.getsockname()[1]
     monkeypatch.setenv("http_proxy", f"user:secret@127.0.0.1:{port}")
     with pytest.raises(RemoteUnreachableError) as caught:
-        client_session.Connection("http://example.invalid", None, 5.0).check_version()
+        client_session.ApiClient("http://example.invalid", None, 5.0).check_version()
     assert f"reached through the proxy http://127.0.0.1:{port}: Connect" in str(caught.value)
     assert "secret" not in str(caught.value)
 
