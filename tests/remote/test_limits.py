@@ -118,7 +118,7 @@ def test_room_is_waited_for_and_not_for_ever() -> None:
     async def share() -> None:
         room = ByteBudget(100, "of these")
         async with room.reserve(60, 1.0):
-            assert room.has(40)
+            assert room.has_room(40)
             with pytest.raises(RefusedError, match="too many of these"):
                 async with room.reserve(60, 0.01):
                     raise AssertionError("there was no room")
@@ -127,7 +127,7 @@ def test_room_is_waited_for_and_not_for_ever() -> None:
             assert not waiting.done()
         assert await waiting
         async with room.reserve(1000, 0.01):  # alone it has room
-            assert not room.has(1)
+            assert not room.has_room(1)
 
     async def _held(room: ByteBudget, size: int) -> bool:
         async with room.reserve(size, 20.0):
