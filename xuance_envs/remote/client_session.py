@@ -74,7 +74,7 @@ CLOSE_TIMEOUT = 8.0
 RETRY_STATUSES = (502, 503, 504)
 """Statuses worth a retry: a proxy cannot reach the server, or the server is overloaded."""
 
-_WIRE_FORMATS = {form.value: form for form in WireFormat}
+_WIRE_FORMATS = {wire_format.value: wire_format for wire_format in WireFormat}
 
 
 class ApiClient:
@@ -141,17 +141,16 @@ class ApiClient:
         start = monotonic()
         status, headers, body = self._send_with_retries(method, path, content, repeatable, timeout)
         if logger.isEnabledFor(self._log_level):
-            took = (monotonic() - start) * 1e3
-            logger.log(
-                self._log_level, "%s %s%s %d %.1f ms", method, self.server, path, status, took
-            )
-        kind = headers.get("content-type", "").partition(";")[0]
-        form = _WIRE_FORMATS.get(kind)
-        if form is None and status < 300:
-            got = shortened(kind) if kind else "no content type"
+            milliseconds = (monotonic() - start) * 1e3
+            fields = method, self.server, path, status, milliseconds
+            logger.log(self._log_level, "%s %s%s %d %.1f ms", *fields)
+        content_type = headers.get("content-type", "").partition(";")[0]
+        wire_format = _WIRE_FORMATS.get(content_type)
+        if wire_format is None and status < 300:
+            got = shortened(content_type) if content_type else "no content type"
             raise RemoteError(f"expected a reply in msgpack, got {got}", self.server, status)
         try:
-            answer = None if form is None else loads(body, form)
+            answer = None if wire_format is None else loads(body, wire_format)
         except WireError as error:
             if status < 300:
                 raise RemoteError(

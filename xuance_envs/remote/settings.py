@@ -57,7 +57,7 @@ class Limits:
         memory_per_session: bytes of memory for all worker processes of a session.
         cpu_per_token: CPU seconds per token.
         cpu_per_session: CPU seconds per session.
-        connections: concurrent connections; fewer if the process may open too few files.
+        connections: concurrent connections; fewer if the limit of open files is low.
         body: bytes per request.
         bodies: bytes of memory for all large requests in progress, decoded.
         nodes: values, lists and dicts per request.
@@ -68,11 +68,11 @@ class Limits:
         state_bytes_per_session: bytes of saved environment states per session.
         repeats: steps of one environment per request.
         idle: seconds after which an idle session is closed.
-        request: seconds for the environments per request; then their process is killed.
-        start: seconds for creating environments.
-        head: seconds for receiving the head of a request.
-        upload: seconds for receiving the body of a request.
-        write: seconds for a client to receive each MiB of a reply, or its remainder.
+        request: seconds that environments may take per request before their process is killed.
+        start: seconds that creating environments may take.
+        head: seconds that a client may take to send the head of a request.
+        upload: seconds that a client may take to send the body of a request.
+        write: seconds that a client may take to receive each MiB of a reply.
     """
 
     sessions: int = 64
