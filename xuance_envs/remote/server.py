@@ -66,8 +66,9 @@ class Server:
         ImportError: a required package is not installed.
 
     Example:
-        >>> from xuance_envs.remote.settings import Catalogue, Settings
+        >>> from xuance_envs import RemoteVecEnv
         >>> from xuance_envs.remote.server import Server
+        >>> from xuance_envs.remote.settings import Catalogue, Settings
         >>> with Server(Settings(Catalogue.of_ids(["CartPole-v1"])), port=0) as server:
         ...     with RemoteVecEnv(server.url, "CartPole-v1", 2) as envs:
         ...         obs, infos = envs.reset(seed=0)
