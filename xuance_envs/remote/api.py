@@ -54,15 +54,12 @@ T = TypeVar("T")
 
 Handler = Callable[[Request, Account], Awaitable[Reply]]
 
-MAX_INLINE_BODY = 1024
-"""Largest body in bytes that is compared as it is; larger ones are compared by their digest."""
+MAX_INLINE_BODY = 1024  # bytes up to which a body serves as its own digest
 
 CALL_FIELDS = ("operation", "name", "args", "kwargs", "values", "mode")
 
 
 class Api:
-    """Handlers of the routes."""
-
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._limits = settings.limits
@@ -83,7 +80,6 @@ class Api:
         self._decoders = ThreadPoolExecutor(2, "xuance_envs-decode")
 
     def add_to(self, app: FastAPI) -> None:
-        """Add the routes and the exception handlers to an application."""
         for path in self.post_routes:
             # Starlette routes, because FastAPI's would accept JSON only.
             app.router.routes.append(Route(path, self._answer_http, methods=["POST"]))
@@ -102,7 +98,6 @@ class Api:
         add_descriptions(app, {path: model for path, (_, model) in self.post_routes.items()})
 
     async def answer(self, request: Request) -> Reply:
-        """Answer a POST request."""
         account = None
         try:
             owner = self._settings.tokens.owner(request.head.authorization)
@@ -218,8 +213,6 @@ class Api:
         return self._in_session(request, account, messages.Step, act)
 
     def call(self, request: Request, account: Account) -> Awaitable[Reply]:
-        """Call methods, get or set attributes, or render."""
-
         async def act(message: messages.Call, session: Session, wire_format: WireFormat) -> bytes:
             host, envs = session.find(message.episode_ids)
             self._settings.permissions.check_operation(message.operation, message.name)

@@ -180,7 +180,6 @@ def run_serve(args: argparse.Namespace) -> None:
 
 
 def make_server(args: argparse.Namespace) -> Server:
-    """Create a listening server from the arguments."""
     if not args.env and not args.multi_agent:
         raise ServeError("nothing to serve: give --env ID or --multi-agent PACKAGE:NAME")
     try:
@@ -268,8 +267,6 @@ def _network(text: str) -> Network:
 
 
 def _at_least(least: int, kind: type[int] | type[float]) -> Callable[[str], float]:
-    """Return an argparse type for numbers of at least ``least``."""
-
     def parse(text: str) -> float:
         value = kind(text)
         if not least <= value < float("inf"):
@@ -281,7 +278,6 @@ def _at_least(least: int, kind: type[int] | type[float]) -> Callable[[str], floa
 
 
 def _token_limit(name: str, unit: int) -> ParseLimit:
-    """Return a parser for one limit in the tokens file."""
     parse = _at_least(0 if name in _OPTIONAL else 1, float if name in _SECONDS else int)
 
     def parse_limit(text: str) -> dict[str, float | None]:

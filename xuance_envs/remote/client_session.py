@@ -59,17 +59,10 @@ logger = logging.getLogger("xuance_envs.client")
 
 T = TypeVar("T")
 
-CONNECT_TIMEOUT = 5.0
-"""Seconds to wait for a connection."""
-
+CONNECT_TIMEOUT = 5.0  # seconds
+CLOSE_TIMEOUT = 8.0  # seconds
 RETRIES = 2
-"""Retries of a repeatable request whose reply was lost."""
-
-RETRY_PAUSE = 0.2
-"""Seconds before the first retry; doubles with each further one."""
-
-CLOSE_TIMEOUT = 8.0
-"""Seconds to wait while closing a session."""
+RETRY_PAUSE = 0.2  # seconds before the first retry; doubles with each further one
 
 RETRY_STATUSES = (502, 503, 504)
 """Statuses worth a retry: a proxy cannot reach the server, or the server is overloaded."""
@@ -78,8 +71,6 @@ _WIRE_FORMATS = {wire_format.value: wire_format for wire_format in WireFormat}
 
 
 class ApiClient:
-    """HTTP client of one server with persistent connections."""
-
     def __init__(
         self,
         base_url: str,
@@ -245,12 +236,10 @@ class RemoteSession:
         close_after_fork(self)
 
     def close_in_child(self, owner: int) -> None:
-        """Detach the session in a forked process."""
         self._connection = WrongProcessProxy(self._name, owner)
 
     @property
     def pending_path(self) -> str | None:
-        """Path of the interrupted request; None if there is none."""
         return None if self._pending is None else self._pending.path
 
     def request(self, path: str, message: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
@@ -267,7 +256,6 @@ class RemoteSession:
         return parsed
 
     def is_pending(self, path: str, message: Mapping[str, Any]) -> bool:
-        """Return whether this exact request was interrupted."""
         pending = self._pending
         return (
             pending is not None
@@ -276,7 +264,6 @@ class RemoteSession:
         )
 
     def finish_pending(self) -> Any:
-        """Receive the reply to the interrupted request."""
         assert self._pending is not None
         try:
             answer = self.send(self._pending.path, self._pending.content)
@@ -320,7 +307,6 @@ class RemoteSession:
         self.states.dropped(states)
 
     def step_times(self) -> dict[str, Any]:
-        """Return step times measured on the server."""
         message = {"session_id": self._id}
         path = f"{API_PREFIX}/episode/statistics"
         answer = self._connection.request("POST", path, message, repeatable=True)
@@ -328,19 +314,16 @@ class RemoteSession:
             return dict(from_wire(answer["times"]))
 
     def close(self) -> None:
-        """Close the session and the connection; further calls have no effect."""
         self._delete_session()
 
 
 def checked_count(name: str, value: Any) -> int:
-    """Return a number of environments or steps, or raise ValueError."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name}: expected an int of at least 1, got {value!r}")
     return int(value)
 
 
 def checked_seeds(seeds: Sequence[int | None]) -> list[int | None]:
-    """Return seeds, or raise if the protocol cannot represent one."""
     for seed in seeds:
         if seed is not None and seed >= MAX_SEED:
             raise ValueError(f"seed: expected ints below 2**64, got {seed}")

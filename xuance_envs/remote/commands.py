@@ -175,12 +175,10 @@ def invoke(
     return {"results": _each_to_wire(envs, results, operation)}, results
 
 
-SAVE_BATCH = 16
-"""Environments saved at a time, because their states may be large."""
+SAVE_BATCH = 16  # environments saved at a time, because their states may be large
 
 
 def save_states(vec_env: HostedVecEnv, envs: Sequence[int], store: StateStore) -> Answer:
-    """Save the states of some environments in the session's store."""
     store.check(len(envs))
     parts: list[EnvStates] = []
     nbytes = 0

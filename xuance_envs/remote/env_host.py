@@ -42,17 +42,10 @@ T = TypeVar("T")
 
 _MSGPACK = WireFormat.MSGPACK  # enum member lookup is slow
 
-CLOSE_TIMEOUT = 5.0
-"""Seconds to wait for a running command before the environments are closed."""
-
-SMALL_REPLY = 256 * 2**10
-"""Largest reply in bytes of observations that is encoded on the event loop."""
-
-SMALL_INFOS = 16 * 2**10
-"""Largest reply in bytes of infos that is read on the event loop."""
-
-BATCH = 16
-"""Environments rendered or read at a time, because their results may be large."""
+CLOSE_TIMEOUT = 5.0  # seconds that a running command has to finish before it is killed
+SMALL_REPLY = 256 * 2**10  # bytes of observations up to which the event loop encodes a reply
+SMALL_INFOS = 16 * 2**10  # bytes of infos up to which the event loop reads a reply
+BATCH = 16  # environments rendered or read at a time, because their results may be large
 
 
 class EnvHost:
@@ -92,7 +85,6 @@ class EnvHost:
         self._vec_env: HostedVecEnv
 
     async def make(self) -> None:
-        """Start the worker and create the environments."""
         process = self.process
         future = self._make_future = process.submit(self._make)
         try:
@@ -188,7 +180,6 @@ class EnvHost:
         self._vec_env.end_worker()
 
     def times(self) -> dict[str, Any]:
-        """Return step times as a message."""
         if self._vec_env.closed:
             raise RefusedError(409, "closed", "these environments failed before and are closed")
         return {name: to_wire(value) for name, value in vars(self._vec_env.times).items()}
@@ -201,7 +192,7 @@ class EnvHost:
         wire_format: WireFormat,
         reset_envs: Sequence[int] = (),
     ) -> bytes:
-        """Run a function on the environments in their thread and encode the result."""
+        """Run a function on the environments in their thread and encode its result."""
 
         def run() -> bytes:
             answer = act(self._vec_env)
@@ -218,7 +209,6 @@ class EnvHost:
             )
 
     async def step(self, actions: Any, wire_format: WireFormat, large: bool = False) -> bytes:
-        """Step every environment once and encode the result."""
         vec_env = self._vec_env
 
         def decode() -> Any:
@@ -250,7 +240,6 @@ class EnvHost:
     async def repeat(
         self, envs: Sequence[int], actions: Any, times: int, wire_format: WireFormat
     ) -> bytes:
-        """Repeat actions in some environments and encode the result."""
         self.check_ready(envs)
 
         def act() -> tuple[bytes, int, float]:
@@ -275,8 +264,6 @@ class EnvHost:
         return body
 
     async def invoke(self, envs: Sequence[int], wire_format: WireFormat, **request: Any) -> bytes:
-        """Run :func:`commands.invoke` in batches and encode the result."""
-
         def act() -> bytes:
             batch_size = len(envs) if request["operation"] in ("call", "set_attr") else BATCH
             answer: dict[str, list[Any]] = {"results": []}

@@ -67,8 +67,6 @@ _CLIENT_COMMANDS = ("call", "get_attr", "set_attr")
 
 
 class RefusedError(Exception):
-    """A refused request."""
-
     def __init__(self, status: int, code: str, message: str, **details: Any) -> None:
         super().__init__(message)
         self.status = status
@@ -76,7 +74,6 @@ class RefusedError(Exception):
         self.details = details
 
     def message(self) -> dict[str, Any]:
-        """Return the reply."""
         error: dict[str, Any] = {"code": self.code, "message": str(self)}
         if self.details:
             error["details"] = self.details
@@ -84,7 +81,7 @@ class RefusedError(Exception):
 
 
 def no_session(idle: float | None = None) -> RefusedError:
-    """Return the error for a session that does not exist or belongs to another token."""
+    """Return the error for an unknown session, or one of another token."""
     after = "" if idle is None else f" after {idle:g} s without a request"
     return RefusedError(
         404, "session", f"no such session: it may have been closed or have expired{after}"
@@ -92,8 +89,6 @@ def no_session(idle: float | None = None) -> RefusedError:
 
 
 class EnvsFailedError(RefusedError):
-    """A request refused because environments or their worker failed."""
-
     def __init__(self, code: str, message: str, **details: Any) -> None:
         self.id = secrets.token_hex(4)
         super().__init__(409, code, message, error_id=self.id, **details)

@@ -22,17 +22,13 @@ from xuance_envs.vector_envs.subproc_vec_env import start_processes
 
 __all__ = ["HostedEnvConfig", "HostedVecEnv"]
 
+# Seconds that a worker spins before it blocks: a client on the same machine sends the next step
+# within about a millisecond.
 SPIN = 2e-3
-"""Longest time in seconds that a worker spins before it blocks.
-
-A client on the same machine sends the next step within about a millisecond.
-"""
 
 
 @dataclass(frozen=True)
 class HostedEnvConfig:
-    """Environments that a client requested."""
-
     functions: Sequence[Callable[..., Any]]
     seed: int | None
     auto_reset: bool
@@ -88,12 +84,10 @@ class HostedVecEnv(GroupedVecEnv):
 
     @property
     def pid(self) -> int | None:
-        """Process id of the worker; None after its exit."""
         return next((driver.worker.pid for driver in self.backend.workers), None)
 
     @property
     def times(self) -> StepTimes:
-        """Step times of the environments."""
         return self._driver.times()
 
     def finish_step(self) -> tuple[Any, NDArray[np.float64], NDArray[Any], NDArray[Any], StepInfos]:
@@ -129,6 +123,5 @@ class HostedVecEnv(GroupedVecEnv):
         self._groups.mark_closed()
 
     def end_worker(self) -> None:
-        """End the worker of a closed vec env; further calls have no effect."""
         assert self.closed
         self._groups.end()

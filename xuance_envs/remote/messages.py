@@ -26,11 +26,8 @@ __all__ = [
 
 MAX_ENVS = 100_000
 MAX_ID = 64
-MAX_FIELDS = 20
-"""Largest number of fields that is validated, because pydantic reports every invalid field."""
-
-MAX_NAMES = 1000
-"""Largest number of keyword arguments, options or positional arguments in one request."""
+MAX_FIELDS = 20  # checked before validation, because pydantic reports every invalid field
+MAX_NAMES = 1000  # keyword arguments, options or positional arguments per request
 
 
 def _at_most(length: int, is_item: Callable[[Any], bool] | None = None) -> BeforeValidator:
@@ -202,7 +199,6 @@ M = TypeVar("M", bound=RequestModel)
 
 
 def message_of(model: type[M], node: Any) -> M:
-    """Validate a decoded message."""
     if isinstance(node, dict) and len(node) > MAX_FIELDS:
         raise RefusedError(
             422,

@@ -13,12 +13,9 @@ from xuance_envs.remote.serving.logs import dropped_lines
 
 __all__ = ["Metrics"]
 
+# Upper bounds of the step-time histogram in seconds.
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-"""Upper bounds of the step-time histogram in seconds."""
-
-WINDOW = 10.0
-"""Seconds over which steps per second are averaged."""
-
+WINDOW = 10.0  # seconds over which steps per second are averaged
 
 _PER_NAME = (
     ("sessions", "gauge", "Open sessions by token name."),
@@ -47,7 +44,6 @@ class Metrics:
         self._requests[kind] = self._requests.get(kind, 0) + 1
 
     def count_steps(self, steps: int, seconds: float) -> None:
-        """Count the environment steps of one request and their duration."""
         now = time.monotonic()
         place = bisect.bisect_left(BUCKETS, seconds)
         with self._lock:
@@ -62,7 +58,7 @@ class Metrics:
                 self._forget(now)
 
     def steps_per_second(self) -> float:
-        """Return environment steps per second over the last seconds."""
+        """Return environment steps per second, averaged over ``WINDOW``."""
         now = time.monotonic()
         with self._lock:
             self._forget(now)
@@ -75,7 +71,6 @@ class Metrics:
 
     @property
     def steps(self) -> int:
-        """Number of environment steps so far."""
         return self._steps
 
     def text(self, names: Mapping[str, Mapping[str, int]] | None = None) -> str:

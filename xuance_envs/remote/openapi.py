@@ -24,7 +24,6 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     422: {"description": "a field is missing, unknown or out of bounds"},
     429: {"description": "a limit on sessions, environments, states or requests is reached"},
 }
-"""Descriptions of refusals by status."""
 
 
 def _described(path: str, model: type[messages.RequestModel]) -> dict[str, Any]:

@@ -88,8 +88,6 @@ class InfoFilter:
 
 @dataclass(frozen=True)
 class RepeatResult:
-    """Result of one action that an environment repeated."""
-
     observations: Any
     steps: int
     reward: float
@@ -112,11 +110,9 @@ class RepeatingEnv(InfoFilter):
         self._last_shown: tuple[Any, dict[Any, Any]] | None = None
 
     def __env_state__(self) -> Any:
-        """Return the wrapper's state, without its index."""
         return self._step, self._ended, self._can_step, self._last_shown
 
     def __set_env_state__(self, state: Any) -> None:
-        """Restore the wrapper's state."""
         self._step, self._ended, self._can_step, self._last_shown = state
 
     def last_shown(self) -> tuple[Any, dict[Any, Any]] | None:

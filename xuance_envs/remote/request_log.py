@@ -41,7 +41,6 @@ class RequestLog:
     def record(
         self, client: Any, owner: str, method: str, path: str, status: int, start: float
     ) -> None:
-        """Log and count an answered request."""
         if method not in METHODS:
             method = "other"
         self._metrics.count_request(method, status)
@@ -62,8 +61,6 @@ class RequestLog:
 
 
 class RequestLogMiddleware:
-    """ASGI middleware that records every request."""
-
     def __init__(self, app: Callable[..., Awaitable[None]], request_log: RequestLog) -> None:
         self._app = app
         self._request_log = request_log

@@ -29,17 +29,10 @@ __all__ = ["Server"]
 
 logger = logging.getLogger("xuance_envs")
 
-SHUTDOWN_TIMEOUT = 5
-"""Seconds that running requests have to finish during shutdown."""
-
-TIMEOUT_CHECK_INTERVAL = 1.0
-"""Seconds between checks of all connections for timeouts."""
-
-FDS_PER_PROCESS = 6
-"""File descriptors that the server needs per worker process."""
-
-RESERVED_FDS = 64
-"""File descriptors reserved for libraries, the event loop and starting workers."""
+SHUTDOWN_TIMEOUT = 5  # seconds that running requests have to finish
+TIMEOUT_CHECK_INTERVAL = 1.0  # seconds
+FDS_PER_PROCESS = 6  # file descriptors that the server needs per worker process
+RESERVED_FDS = 64  # file descriptors for libraries, the event loop and starting workers
 
 
 class Server:

@@ -22,8 +22,7 @@ from xuance_envs.state.saved_env import SavedEnv
 
 __all__ = ["RemoteSavedEnv", "RemoteStates", "clone", "load", "save"]
 
-MAX_DROPPED = 10_000
-"""Maximum number of states that one request drops."""
+MAX_DROPPED = 10_000  # states per drop request
 
 
 class _StateHandle:
@@ -42,8 +41,6 @@ class _StateHandle:
 
 @dataclass(frozen=True)
 class RemoteSavedEnv(SavedEnv):
-    """One environment's state, kept by a server."""
-
     handle: _StateHandle | None = None
 
     elsewhere: ClassVar[str] = (
@@ -58,8 +55,6 @@ class RemoteSavedEnv(SavedEnv):
 
 
 class RemoteStates:
-    """States that a server keeps for one session."""
-
     def __init__(self) -> None:
         # Handles append to it when they are garbage-collected, possibly at any moment.
         self._released: deque[int] = deque()
@@ -70,20 +65,17 @@ class RemoteStates:
         return list(islice(self._released, MAX_DROPPED)) if self._released else []
 
     def dropped(self, numbers: Sequence[int]) -> None:
-        """Record states that the server has dropped."""
         for number in numbers:
             with suppress(ValueError):  # removed by another thread
                 self._released.remove(number)
 
     def parse_handles(self, answer: Any) -> list[RemoteSavedEnv]:
-        """Create handles from the reply to a save request."""
         return [
             RemoteSavedEnv(b"", b"", handle=_StateHandle(int(number), int(size), self._released))
             for number, size in zip(answer["states"], answer["bytes"], strict=True)
         ]
 
     def numbers(self, state: EnvStates) -> list[int]:
-        """Return the server's numbers of some states."""
         found = []
         for one in state.envs:
             handle = one.handle if isinstance(one, RemoteSavedEnv) else None

@@ -32,14 +32,9 @@ __all__ = ["Session", "Sessions"]
 
 logger = logging.getLogger("xuance_envs")
 
-STEPS_PER_CPU = 4
-"""Sessions that may step concurrently, per CPU."""
-
+STEPS_PER_CPU = 4  # sessions that may step concurrently
 OUT_OF_RESOURCES = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Error numbers for lack of processes, descriptors or memory."""
-
-USAGE_INTERVAL = 2.0
-"""Seconds between measurements of the workers' memory and CPU time."""
+USAGE_INTERVAL = 2.0  # seconds between measurements of the workers' memory and CPU time
 
 
 class Session:
@@ -87,12 +82,10 @@ class Session:
 
     @property
     def environments(self) -> int:
-        """Number of environments."""
         return sum(host.num_envs for host in self.hosts)
 
     @property
     def steps(self) -> int:
-        """Number of environment steps so far."""
         return sum(host.steps for host in self.hosts)
 
     @property
@@ -207,7 +200,6 @@ class Session:
             process.terminate(reason)
 
     async def close(self) -> None:
-        """Close the environments; further calls have no effect."""
         self.closed = True
         self._replies.discard(self.id)
         self._reply = None
@@ -279,7 +271,6 @@ class Sessions:
         return names
 
     def get(self, session_id: str, owner: Owner) -> Session:
-        """Return a session of this owner."""
         session = self._sessions.get(session_id)
         if session is None or session.account.owner != owner:
             raise no_session(self._limits.idle)
@@ -331,7 +322,6 @@ class Sessions:
         return SessionProcess(self._limits.request, quotas, self._step_slots, self._slow_step_timer)
 
     async def close(self, session: Session, reason: str) -> None:
-        """Close a session and wait for its processes to end."""
         if self._sessions.pop(session.id, None) is not None:
             session.account.sessions -= 1
             name = session.account.owner.name

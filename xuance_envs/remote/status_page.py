@@ -21,7 +21,6 @@ from xuance_envs.remote.sessions import Session
 __all__ = ["HEALTHY", "add_status_page", "png"]
 
 HEALTHY = Reply(200, "application/json", b'{"status":"ok"}')
-"""Reply of ``/healthz``."""
 
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -105,7 +104,6 @@ class PngCache:
         self._encode_lock = asyncio.Lock()
 
     async def get(self, number: int, frame: NDArray[np.uint8]) -> bytes:
-        """Return a frame as a PNG image."""
         async with self._encode_lock:
             cached = self._encoded.pop(number, None)
             if cached is None or cached[0] is not frame:

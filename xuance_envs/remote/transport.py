@@ -35,14 +35,10 @@ __all__ = [
     "redacted",
 ]
 
+# Limits on a response in bytes; MAX_CHUNK_FRAMING is per chunk of a chunked body.
 MAX_HEAD = 1 << 16
-"""Maximum size of a response's head in bytes."""
-
 MAX_BODY = 1 << 30
-"""Maximum size of a response's body in bytes."""
-
 MAX_CHUNK_FRAMING = 32
-"""Maximum framing in bytes of each chunk of a chunked body."""
 
 _CHUNK = 1 << 18
 
@@ -61,8 +57,6 @@ class Response(NamedTuple):
 
 
 class Transport(ABC):
-    """Sends requests to one server."""
-
     def __init__(self, url: httpx.URL, headers: Mapping[str, str]) -> None:
         self._base = str(url).rstrip("/")
         self._headers = dict(headers)
@@ -73,11 +67,11 @@ class Transport(ABC):
     def exchange(
         self, method: str, path: str, content: bytes | None, deadline: float, connect: float
     ) -> Response:
-        """Send a request and return the response."""
+        pass
 
     @abstractmethod
     def close(self) -> None:
-        """Close the connections; another request opens a new one."""
+        pass
 
     def _url(self, path: str) -> httpx.URL:
         url = self._urls.get(path)
@@ -133,8 +127,6 @@ def _proxy_for(url: httpx.URL) -> httpx.URL | None:
 
 
 class HttpxTransport(Transport):
-    """Transport for TLS and proxies, through httpx."""
-
     def __init__(
         self,
         url: httpx.URL,
@@ -179,7 +171,6 @@ class HttpxTransport(Transport):
 
 
 def _check_encoding(encoding: str | None) -> None:
-    """Raise if a body is compressed, which the client never requests."""
     if encoding not in (None, "identity"):
         raise InvalidResponseError(
             f"expected a response without content encoding, got {encoding!a}"
@@ -296,7 +287,7 @@ class PlainTransport(Transport):
 
 
 def _exchange(connection: socket.socket, message: bytes, deadline: float) -> tuple[Response, bool]:
-    """Send a request and return the response, and whether the connection can be kept."""
+    """Send a request; return the response and whether the connection can be kept."""
     try:
         _set_timeout(connection, deadline)
         connection.sendall(message)
@@ -356,7 +347,6 @@ class _ResponseParser:
             raise self._error
 
     def end(self) -> None:
-        """Handle the end of the stream."""
         lengths = {b"content-length", b"transfer-encoding"}
         if not self._head_complete or any(name.lower() in lengths for name, _ in self._headers):
             raise httpx.RemoteProtocolError(
@@ -365,7 +355,6 @@ class _ResponseParser:
         self.is_complete = True
 
     def response(self) -> tuple[Response, bool]:
-        """Return the response, and whether the connection can be kept."""
         headers = {
             name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._headers
         }
@@ -374,7 +363,6 @@ class _ResponseParser:
         return Response(status, headers, bytes(self._body)), self._keep_alive
 
     def on_message_begin(self) -> None:
-        """Reject a second response."""
         if self.is_complete:
             self._error = InvalidResponseError(
                 "expected one response to a request, got a second one"
