@@ -67,7 +67,7 @@ class Transport(ABC):
     def exchange(
         self, method: str, path: str, content: bytes | None, deadline: float, connect: float
     ) -> Response:
-        pass
+        """Send a request and return the response; ``connect`` limits connecting, in seconds."""
 
     @abstractmethod
     def close(self) -> None:
