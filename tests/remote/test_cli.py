@@ -84,7 +84,7 @@ def options_of(*args: str) -> argparse.Namespace:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--host", "0.0.0.0"], "without tokens anybody could use"),
+        (["--host", "0.0.0.0"], "must listen on a loopback address"),
         (["--tokens", "/no/such/file"], "/no/such/file"),
         (["--max-envs", "0"], "at least 1"),
         (["--idle-timeout", "inf"], "at least 1"),

@@ -266,7 +266,7 @@ def test_numbers_below_one_are_refused(bad: Any) -> None:
     ],
 )
 def test_an_address_that_is_none_is_refused(url: Any) -> None:
-    with pytest.raises(ValueError, match="base_url: expected an address") as caught:
+    with pytest.raises(ValueError, match=r"base_url: expected (an address|a string)") as caught:
         create_student_gym_env_vectorized(1, 1, None, base_url=url)
     assert "secret" not in str(caught.value)
 
@@ -289,12 +289,12 @@ def test_refusals_of_the_server_are_exceptions_of_their_own(serve: ServerMaker) 
         assert caught.value.server == server.url
     with pytest.raises(errors.RemoteNotFoundError, match="no environment 'Chess'"):
         make(1, 1, "good", env_id="Chess")
-    with pytest.raises(errors.RemoteRequestError, match="say which environment"):
+    with pytest.raises(errors.RemoteRequestError, match="env_id is required"):
         make(1, 1, "good")
     with pytest.raises(errors.RemoteLimitError, match="2 environments in a session"):
         make(3, 1, "good", env_id="Counting")
     env = make(1, 5, "good", env_id="Counting")
-    with pytest.raises(errors.RemoteLimitError, match="1 sessions of one token"):
+    with pytest.raises(errors.RemoteLimitError, match="1 sessions per token"):
         make(1, 1, "good", env_id="Counting")
     with pytest.raises(errors.RemoteConflictError, match="call reset first"):
         env.step([0])
@@ -327,7 +327,7 @@ def test_an_environment_that_raises_is_told_as_it_is_everywhere(make: Made) -> N
 def test_a_server_that_is_not_there_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    with pytest.raises(errors.RemoteUnreachableError, match=f"127.0.0.1:{port}: it cannot be"):
+    with pytest.raises(errors.RemoteUnreachableError, match=f"127.0.0.1:{port}: cannot be"):
         create_student_gym_env_vectorized(1, 1, None, base_url=f"http://127.0.0.1:{port}")
 
 
@@ -342,13 +342,13 @@ def test_a_server_that_never_answers_is_given_up() -> None:
     ("status", "content_type", "body", "told"),
     [
         (200, "text/html", b"<html>", r"got 'text/html' \(HTTP 200\)$"),
-        (200, "", b"x", r"in msgpack, got nothing \(HTTP 200\)$"),
-        (200, "application/json", b"{", "no server of environments.* not JSON"),
-        (200, "application/json", b"[]", "no server of environments"),
+        (200, "", b"x", r"in msgpack, got no content type \(HTTP 200\)$"),
+        (200, "application/json", b"{", "not an xuance_envs server.* not JSON"),
+        (200, "application/json", b"[]", "not an xuance_envs server"),
         (200, "application/json", b'{"name": "xuance_envs", "protocol": 99, "version": "9"}', "99"),
-        (404, "text/html", b"nothing", "no server of environments"),
-        (500, "application/json", b'{"error": 3}', "no server of environments"),
-        (302, "text/html", b"", "no server of environments"),
+        (404, "text/html", b"nothing", "not an xuance_envs server"),
+        (500, "application/json", b'{"error": 3}', "not an xuance_envs server"),
+        (302, "text/html", b"", "not an xuance_envs server"),
     ],
 )
 def test_something_else_that_answers_is_told_apart(
@@ -416,7 +416,7 @@ def test_a_server_that_is_elsewhere_says_where() -> None:
     place = {"Location": "https://user:secret@example.org/envs/api/v1/version"}
     with answering([(301, place, b"")]) as url, pytest.raises(errors.RemoteVersionError) as caught:
         create_student_gym_env_vectorized(1, 1, None, base_url=url)
-    assert "to https://example.org/envs/api/v1/version: give that" in str(caught.value)
+    assert "to https://example.org/envs/api/v1/version: use that" in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
@@ -425,7 +425,7 @@ def test_an_answer_that_cannot_be_read_is_an_error_of_the_server(body: bytes) ->
     headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
     with answering([(200, headers, body)]) as url, pytest.raises(errors.RemoteError) as caught:
         create_student_gym_env_vectorized(1, 1, None, base_url=url)
-    assert "not encoded, got one in 'gzip'" in str(caught.value)
+    assert "without content encoding, got 'gzip'" in str(caught.value)
 
 
 def test_a_password_in_the_address_is_sent_and_never_said() -> None:
@@ -436,7 +436,7 @@ def test_a_password_in_the_address_is_sent_and_never_said() -> None:
         connection.check_version()
         assert asked == ["GET /api/v1/version Basic dXNlcjpzZWNyZXQ="]
         assert connection.server == url
-        with pytest.raises(ValueError, match="without a user and password") as caught:
+        with pytest.raises(ValueError, match="a user and password cannot be combined") as caught:
             ApiClient(secret, "token", 10)
     with pytest.raises(errors.RemoteUnreachableError) as unreachable:
         create_student_gym_env_vectorized(1, 1, None, base_url=secret)

@@ -15,7 +15,7 @@ from xuance_envs.remote.env_host import EnvHost
 from xuance_envs.remote.hosted_vec_env import HostedEnvConfig, HostedVecEnv
 from xuance_envs.remote.metrics import Metrics
 from xuance_envs.remote.serving.session_process import SessionProcess
-from xuance_envs.remote.settings import Catalogue, Settings, quickest_context
+from xuance_envs.remote.settings import Catalogue, Settings, safe_context
 
 
 class SlowEnv(CountingEnv):
@@ -48,7 +48,7 @@ def test_a_host_that_nobody_waits_for_any_more_is_ended_once_it_is_there() -> No
 
 
 def test_an_error_closes_the_environments_and_leaves_the_worker_to_be_ended() -> None:
-    envs = HostedVecEnv([MischievousEnv] * 2, None, quickest_context(), 30.0, 30.0)
+    envs = HostedVecEnv([MischievousEnv] * 2, None, safe_context(), 30.0, 30.0)
     envs.reset()
     with pytest.raises(EnvError):
         envs.step([0, 1])

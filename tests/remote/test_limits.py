@@ -118,7 +118,7 @@ def test_room_is_waited_for_and_not_for_ever() -> None:
     async def share() -> None:
         room = ByteBudget(100, "of these")
         async with room.reserve(60, 1.0):
-            assert room.has(40)
+            assert room.has_room(40)
             with pytest.raises(RefusedError, match="too many of these"):
                 async with room.reserve(60, 0.01):
                     raise AssertionError("there was no room")
@@ -127,7 +127,7 @@ def test_room_is_waited_for_and_not_for_ever() -> None:
             assert not waiting.done()
         assert await waiting
         async with room.reserve(1000, 0.01):  # alone it has room
-            assert not room.has(1)
+            assert not room.has_room(1)
 
     async def _held(room: ByteBudget, size: int) -> bool:
         async with room.reserve(size, 20.0):
@@ -175,7 +175,7 @@ def test_who_would_have_to_wait_too_long_is_refused(serve: ServerMaker) -> None:
 # --- what processes take ------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not guardian.AVAILABLE, reason="not on this system")
+@pytest.mark.skipif(not guardian.SUPPORTED, reason="not on this system")
 @pytest.mark.parametrize(
     ("limits", "action"),
     [
@@ -218,7 +218,7 @@ def sleepers(mark: str) -> list[int]:
 ENDS = ["closed", "exits", "is killed", "hangs", "the server ends"]
 
 
-@pytest.mark.skipif(not guardian.AVAILABLE, reason="not on this system")
+@pytest.mark.skipif(not guardian.SUPPORTED, reason="not on this system")
 @pytest.mark.parametrize("end", ENDS)
 def test_what_environments_start_ends_with_them(serve: ServerMaker, end: str) -> None:
     server = serve(allow=Permissions(gets=frozenset({"mark"})), request=2.0)
@@ -252,7 +252,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.skipif(not guardian.AVAILABLE, reason="not on this system")
+@pytest.mark.skipif(not guardian.SUPPORTED, reason="not on this system")
 def test_what_environments_start_ends_with_a_server_that_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "serve.py"
     script.write_text(SERVE.format(paths=[str(ROOT), str(ROOT / "tests" / "shared")]))

@@ -95,7 +95,7 @@ def test_infos_have_what_clients_are_told(serve: ServerMaker) -> None:
 
 
 def test_what_repeats_actions_is_for_one_agent(herds: Server) -> None:
-    with pytest.raises(errors.RemoteConflictError, match="many agents"):
+    with pytest.raises(errors.RemoteConflictError, match="multi-agent"):
         create_student_gym_env_vectorized(1, 1, "nobody", base_url=herds.url, env_id="Herd")
 
 

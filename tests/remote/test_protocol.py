@@ -308,7 +308,7 @@ def test_the_number_of_sessions_is_limited(serve: ServerMaker) -> None:
     sessions = [Asking(server, "a"), Asking(server, "a")]
     refused = sessions[0].post("session/create")
     assert (refused.status_code, code_of(refused)) == (429, "sessions")
-    assert "2 sessions of one token" in refused.text
+    assert "2 sessions per token" in refused.text
     Asking(server, "b")
     headers = {"Authorization": "Bearer c"}
     refused = httpx.post(f"{server.url}{API_PREFIX}/session/create", json={}, headers=headers)

@@ -101,7 +101,7 @@ def test_keyword_arguments_and_names_that_the_operator_allows(server: Server) ->
         assert envs.get_attr("length") == (5, 6), "it is still usable"
     with pytest.raises(errors.RemoteForbiddenError, match="--allow-kwarg"):
         RemoteVecEnv(server.url, "Counting", 1, env_kwargs={"number": 2})
-    with pytest.raises(TypeError, match="'construct' was given cannot be sent"):
+    with pytest.raises(TypeError, match="argument of 'construct' cannot be sent"):
         RemoteVecEnv(server.url, "Counting", 1, env_kwargs={"length": object()})
 
 

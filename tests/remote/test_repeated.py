@@ -25,7 +25,7 @@ from xuance_envs.remote import commands
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server import Server
 from xuance_envs.remote.serving.shared_timer import SharedTimer
-from xuance_envs.remote.settings import quickest_context
+from xuance_envs.remote.settings import safe_context
 from xuance_envs.remote.wire import msgpack_writer
 from xuance_envs.remote.wire.formats import WireFormat, dumps, loads
 from xuance_envs.remote.wire.infos import infos_from_wire
@@ -275,7 +275,7 @@ def test_an_answer_of_a_pattern_is_what_it_would_be_without(
 ) -> None:
     # Of these one, two or none end an episode in the same step.
     functions = [partial(Various, space, number, says) for number in (0, 3, 5)]
-    envs = HostedVecEnv(functions, None, quickest_context(), 30.0, 30.0)
+    envs = HostedVecEnv(functions, None, safe_context(), 30.0, 30.0)
     of_patterns = 0
     try:
         envs.reset(seed=0)
@@ -306,11 +306,11 @@ def _anew(message: dict[str, Any], form: WireFormat) -> bytes:
     """A message written by somebody who knows nothing yet."""
     if form is WireFormat.JSON:
         return dumps(message, form)
-    return msgpack_writer._Writer().written(message, None)
+    return msgpack_writer._Writer().write(message, None)
 
 
 def test_an_answer_of_a_pattern_is_not_larger_than_allowed() -> None:
-    envs = HostedVecEnv([partial(Various, BOX, 0)], None, quickest_context(), 30.0, 30.0)
+    envs = HostedVecEnv([partial(Various, BOX, 0)], None, safe_context(), 30.0, 30.0)
     try:
         envs.reset(seed=0)
         for _ in range(4):

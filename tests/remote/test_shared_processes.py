@@ -16,7 +16,7 @@ from serving import Asking, ServerMaker, assert_nothing_is_left
 from xuance_envs.errors import EnvError, WorkerDiedError
 from xuance_envs.remote.hosted_vec_env import HostedVecEnv
 from xuance_envs.remote.server import Server
-from xuance_envs.remote.settings import Permissions, quickest_context
+from xuance_envs.remote.settings import Permissions, safe_context
 
 RAISES, EXITS, HANGS, SAYS = 1, 2, 4, 6
 
@@ -187,8 +187,8 @@ def test_the_kernel_puts_a_shared_process_behind_others_once(serve: ServerMaker)
 
 def hosted(beside: HostedVecEnv | None = None, num_envs: int = 2) -> HostedVecEnv:
     backend = None if beside is None else beside.backend
-    context = quickest_context()
-    return HostedVecEnv([MischievousEnv] * num_envs, 0, context, 30.0, 30.0, beside=backend)
+    context = safe_context()
+    return HostedVecEnv([MischievousEnv] * num_envs, 0, context, 30.0, 30.0, shared_backend=backend)
 
 
 def ended(envs: HostedVecEnv) -> None:

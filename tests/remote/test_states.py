@@ -104,7 +104,7 @@ def test_students_are_told_what_cannot_be(server: Server) -> None:
         for ask, error, text in (
             (lambda: env.load_state(state[0]), ValueError, "expected those of 2 .*, got 1"),
             (lambda: env.load_state(b""), TypeError, "expected an EnvStates, got bytes"),
-            (lambda: other.load_state(state), errors.StateError, "their own session"),
+            (lambda: other.load_state(state), errors.StateError, "the same session"),
             (lambda: env.clone_state(0, [1, 1]), ValueError, "at most once"),
         ):
             with pytest.raises(error, match=text):
@@ -126,7 +126,7 @@ def test_a_handle_tells_its_size_and_gives_no_bytes(server: Server, tmp_path: Pa
         assert state.nbytes == sum(one.nbytes for one in state)
         path = tmp_path / "state.xenvs"
         for ask in (state.to_bytes, lambda: state.save(path), lambda: pickle.dumps(state[1])):
-            with pytest.raises(errors.StateError, match="do not leave it"):
+            with pytest.raises(errors.StateError, match="cannot leave it"):
                 ask()
         assert not path.exists()
         more = state.adding("mine", [1, 2, 3])
@@ -143,10 +143,10 @@ def test_no_state_goes_from_one_place_to_another(server: Server) -> None:
                 each.reset()
             state, own = envs.save_state(), here.save_state()
             for ask, text in (
-                (lambda: others.load_state(state), "no other session's"),
-                (lambda: envs.load_state(own), "takes none from a client"),
-                (lambda: here.load_state(state), "do not leave it"),
-                (lambda: envs.load_state(EnvStates.joined([own])), "takes none from a client"),
+                (lambda: others.load_state(state), "from another session cannot be loaded"),
+                (lambda: envs.load_state(own), "from the client"),
+                (lambda: here.load_state(state), "cannot leave it"),
+                (lambda: envs.load_state(EnvStates.joined([own])), "from the client"),
             ):
                 with pytest.raises(errors.StateError, match=text):
                     ask()

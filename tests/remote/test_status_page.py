@@ -103,7 +103,7 @@ def test_a_browser_shows_it(serve: ServerMaker, tmp_path: Path) -> None:
     for name, shown in (("sessions", "1"), ("environments", "4"), ("steps", "200")):
         assert re.search(rf'id="{name}">([^<]*)<', page)[1] == shown
     assert 'id="state" role="status">live<' in page
-    assert 'alt="last picture of session 1"' in page
+    assert 'alt="last frame of session 1"' in page
     assert "Session 1, 4 environments" in page
     image = pytest.importorskip("PIL.Image")
     with image.open(picture) as read:

@@ -54,13 +54,13 @@ class Scripted:
     def _answer(self, connection: socket.socket, turn: Turn) -> None:
         request = b""
         while b"\r\n\r\n" not in request or not request.endswith((b"end", b"\r\n\r\n")):
-            if not (piece := client_session.recv(1 << 16)):
+            if not (piece := connection.recv(1 << 16)):
                 return
             request += piece
         self.requests.append(request)
         for part in turn:
             if isinstance(part, bytes):
-                client_session.sendall(part)
+                connection.sendall(part)
             else:
                 threading.Event().wait(part)
 
@@ -179,7 +179,7 @@ def test_a_request_that_is_not_taken(script: Script) -> None:
 
 def test_one_response_belongs_to_one_request(script: Script) -> None:
     transport, server = script([[OK + OK.replace(b"hi", b"no")]], [[OK]])
-    with pytest.raises(InvalidResponseError, match="one answer to a request, got another one"):
+    with pytest.raises(InvalidResponseError, match="one response to a request, got a second one"):
         ask(transport, server)
     assert server.closed.wait(10), "nobody can tell whose what comes next there is"
     assert ask(transport, server).body == b"hi"
@@ -217,7 +217,7 @@ def test_a_body_is_bounded(script: Script, monkeypatch: pytest.MonkeyPatch, leng
     monkeypatch.setattr(transport_module, "MAX_BODY", 4096)
     body = b"1f4\r\n%b\r\n" % bytes(500) * 10 if b"chunked" in length else bytes(5000)
     transport, server = script([[b"HTTP/1.1 200 OK\r\n%b\r\n\r\n" % length, body]])
-    with pytest.raises(InvalidResponseError, match="answer of at most 4 KiB"):
+    with pytest.raises(InvalidResponseError, match="response of at most 4 KiB"):
         ask(transport, server)
 
 
@@ -225,7 +225,7 @@ def test_a_body_is_bounded(script: Script, monkeypatch: pytest.MonkeyPatch, leng
 def test_a_body_that_is_compressed_is_not_decoded(script: Script, body: bytes) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
     transport, server = script([[head, body]])
-    with pytest.raises(InvalidResponseError, match="not encoded, got one in 'gzip'"):
+    with pytest.raises(InvalidResponseError, match="without content encoding, got 'gzip'"):
         ask(transport, server)
 
 
@@ -235,10 +235,10 @@ def test_a_refusal_before_the_whole_request_has_come() -> None:
     def refuse() -> None:
         connection, _ = listening.accept()
         with connection:
-            client_session.recv(1 << 16)
-            client_session.sendall(refusal)
-            client_session.shutdown(socket.SHUT_WR)
-            while client_session.recv(1 << 20):
+            connection.recv(1 << 16)
+            connection.sendall(refusal)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1 << 20):
                 pass
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -295,7 +295,7 @@ def test_a_proxy_that_is_not_there_is_said_without_its_password(
         port = nobody.getsockname()[1]
     monkeypatch.setenv("http_proxy", f"user:secret@127.0.0.1:{port}")
     with pytest.raises(RemoteUnreachableError) as caught:
-        client_session.Connection("http://example.invalid", None, 5.0).check_version()
+        client_session.ApiClient("http://example.invalid", None, 5.0).check_version()
     assert f"reached through the proxy http://127.0.0.1:{port}: Connect" in str(caught.value)
     assert "secret" not in str(caught.value)
 

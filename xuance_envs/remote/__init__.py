@@ -1,1 +1,1 @@
-"""Environments behind HTTP: a server that hosts them for many users, and its clients."""
+"""HTTP server that hosts environments for many users, and its clients."""

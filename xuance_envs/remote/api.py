@@ -1,4 +1,4 @@
-"""The routes under ``/api/v1``: from a request's bytes to what a session does, and back."""
+"""HTTP routes under ``/api/v1``."""
 
 from __future__ import annotations
 
@@ -54,15 +54,12 @@ T = TypeVar("T")
 
 Handler = Callable[[Request, Account], Awaitable[Reply]]
 
-MAX_INLINE_BODY = 1024
-"""Bytes of a body up to which it stands for itself where it is compared with another one."""
+MAX_INLINE_BODY = 1024  # bytes up to which a body serves as its own digest
 
 CALL_FIELDS = ("operation", "name", "args", "kwargs", "values", "mode")
 
 
 class Api:
-    """What the routes do."""
-
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._limits = settings.limits
@@ -79,13 +76,12 @@ class Api:
             f"{API_PREFIX}/episode/states": (self.states, messages.States),
             f"{API_PREFIX}/episode/statistics": (self.statistics, messages.Statistics),
         }
-        # Two, because each holds the interpreter most of the time.
+        # Two are enough: decoding holds the GIL most of the time.
         self._decoders = ThreadPoolExecutor(2, "xuance_envs-decode")
 
     def add_to(self, app: FastAPI) -> None:
-        """Adds the routes and the answers to what goes wrong."""
         for path in self.post_routes:
-            # Plain ones, because FastAPI's own would decode JSON only.
+            # Starlette routes, because FastAPI's would accept JSON only.
             app.router.routes.append(Route(path, self._answer_http, methods=["POST"]))
         app.add_api_route(f"{API_PREFIX}/version", self.version, methods=["GET"])
         app.add_api_route(
@@ -102,7 +98,6 @@ class Api:
         add_descriptions(app, {path: model for path, (_, model) in self.post_routes.items()})
 
     async def answer(self, request: Request) -> Reply:
-        """Answers a request for a route that takes messages."""
         account = None
         try:
             owner = self._settings.tokens.owner(request.head.authorization)
@@ -121,14 +116,13 @@ class Api:
                 self.accounts.end(account)
 
     def close(self) -> None:
-        """Ends the threads."""
         self._decoders.shutdown(wait=False)
 
     async def _answer_http(self, http: StarletteRequest) -> Response:
-        """The same for requests that come by way of ASGI."""
+        """Answer a POST request that arrives through ASGI."""
 
         async def read(limit: int, seconds: float) -> bytes:
-            async def whole() -> bytes:
+            async def read_body() -> bytes:
                 body = bytearray()
                 async for piece in http.stream():
                     body += piece
@@ -139,14 +133,14 @@ class Api:
                 return bytes(body)
 
             try:
-                return await asyncio.wait_for(whole(), seconds)
+                return await asyncio.wait_for(read_body(), seconds)
             except asyncio.TimeoutError:
                 raise RefusedError(
-                    408, "slow", f"expected the whole request within {seconds:g} s"
+                    408, "slow", f"the request did not arrive completely within {seconds:g} s"
                 ) from None
             except ClientDisconnect:
                 raise RefusedError(
-                    400, "disconnected", "the request did not arrive whole"
+                    400, "disconnected", "the client disconnected before the request was complete"
                 ) from None
 
         path = http.scope["path"].removeprefix(http.scope.get("root_path", ""))
@@ -155,22 +149,17 @@ class Api:
         http.scope[OWNER_KEY] = request.owner
         return _to_response(reply)
 
-    # -- routes -----------------------------------------------------------------------
-
     async def version(self) -> dict[str, Any]:
-        """The server's version and that of the protocol. No token is needed."""
+        """Return the versions of the server and of the protocol; no token is needed."""
         return {"name": "xuance_envs", "version": __version__, "protocol": PROTOCOL_VERSION}
 
     async def create_session(self, request: Request, account: Account) -> Reply:
-        """Opens a session."""
         message, _, _ = await self._receive(request, messages.CreateSession)
         session = self.sessions.open(account, message.share_frames, message.nonce)
         answer = {"session_id": session.id, "env_ids": self._settings.catalogue.ids}
         return _ok(dumps(answer, request.head.reply_format), request.head.reply_format)
 
     def create_episodes(self, request: Request, account: Account) -> Awaitable[Reply]:
-        """Makes environments."""
-
         async def act(
             message: messages.CreateEpisodes, session: Session, wire_format: WireFormat
         ) -> bytes:
@@ -183,8 +172,6 @@ class Api:
         return self._in_session(request, account, messages.CreateEpisodes, act)
 
     def reset(self, request: Request, account: Account) -> Awaitable[Reply]:
-        """Starts new episodes."""
-
         async def act(message: messages.Reset, session: Session, wire_format: WireFormat) -> bytes:
             host, envs = session.find(message.episode_ids)
             if isinstance(message.seed, list) and len(message.seed) != len(envs):
@@ -199,8 +186,6 @@ class Api:
         return self._in_session(request, account, messages.Reset, act)
 
     def step(self, request: Request, account: Account) -> Awaitable[Reply]:
-        """Steps environments."""
-
         async def act(message: messages.Step, session: Session, wire_format: WireFormat) -> bytes:
             host, envs = session.find(message.episode_ids)
             actions, steps = message.actions, message.steps
@@ -208,7 +193,7 @@ class Api:
                 raise RefusedError(
                     422,
                     "steps",
-                    f"this server takes at most {account.limits.repeats} steps a request, "
+                    f"this server allows at most {account.limits.repeats} steps per request, "
                     f"got {steps}",
                 )
             if not host.auto_reset:
@@ -218,9 +203,9 @@ class Api:
                 raise RefusedError(
                     422,
                     "auto_reset",
-                    "episodes that were created with auto_reset are stepped once, and all of "
-                    f"them: expected steps 1 and {host.num_envs} episodes in order, got steps "
-                    f"{steps} and {len(envs)}",
+                    "episodes created with auto_reset are stepped together and once per request: "
+                    f"expected steps=1 and all {host.num_envs} episodes in order, got "
+                    f"steps={steps} and {len(envs)} episodes",
                 )
             step = partial(host.step, actions, wire_format, large=not request.head.is_small)
             return await self._with_reply_budget(host, len(envs), wire_format, step)
@@ -228,8 +213,6 @@ class Api:
         return self._in_session(request, account, messages.Step, act)
 
     def call(self, request: Request, account: Account) -> Awaitable[Reply]:
-        """Reaches into environments."""
-
         async def act(message: messages.Call, session: Session, wire_format: WireFormat) -> bytes:
             host, envs = session.find(message.episode_ids)
             self._settings.permissions.check_operation(message.operation, message.name)
@@ -243,30 +226,29 @@ class Api:
         return self._in_session(request, account, messages.Call, act)
 
     def states(self, request: Request, account: Account) -> Awaitable[Reply]:
-        """Keeps states of environments, puts them in, or drops them."""
-
         async def act(message: messages.States, session: Session, wire_format: WireFormat) -> bytes:
-            kept, numbers = session.states, message.states
+            store, numbers = session.states, message.states
             if message.operation == "drop":
-                return dumps({"dropped": kept.drop(numbers)}, wire_format)
+                return dumps({"dropped": store.drop(numbers)}, wire_format)
             host, envs = session.find(message.episode_ids)
             if message.operation == "save":
                 host.check_ready(envs)
-                return await host.run(lambda v: commands.saved(v, envs, kept), wire_format)
+                save = partial(commands.save_states, envs=envs, store=store)
+                return await host.run(save, wire_format)
             if message.operation == "load":
                 if len(numbers) != len(envs):
                     raise RefusedError(
                         422, "states", f"expected {len(envs)} states, got {len(numbers)}"
                     )
-                load = partial(HostedVecEnv.load_state, state=kept.find(numbers), env_ids=envs)
+                load = partial(HostedVecEnv.load_state, state=store.find(numbers), env_ids=envs)
             else:
                 source_host, sources = session.find(message.sources, distinct=False)
                 if source_host is not host or len(sources) not in (1, len(envs)):
                     raise RefusedError(
                         422,
                         "sources",
-                        f"expected 1 or {len(envs)} sources, created by the same request as the "
-                        f"episodes, got {len(sources)}",
+                        f"expected 1 or {len(envs)} sources that were created by the same request "
+                        f"as the episodes, got {len(sources)}",
                     )
                 host.check_ready(sources)
                 load = partial(
@@ -276,7 +258,7 @@ class Api:
                     fork_rng=message.fork_rng,
                 )
             load_states = partial(
-                commands.loaded, envs=envs, repeating=not host.auto_reset, load=load
+                commands.load_states, envs=envs, repeating=not host.auto_reset, load=load
             )
             run = partial(host.run, load_states, wire_format, reset_envs=envs)
             return await self._with_reply_budget(host, len(envs), wire_format, run)
@@ -284,7 +266,7 @@ class Api:
         return self._in_session(request, account, messages.States, act)
 
     async def statistics(self, request: Request, account: Account) -> Reply:
-        """How long steps take, without waiting for the session's turn."""
+        """Return step times; answered even while the session is busy."""
         message, _, _ = await self._receive(request, messages.Statistics)
         session = self.sessions.get(message.session_id, account.owner)
         host, _ = session.find(message.episode_ids)
@@ -293,27 +275,25 @@ class Api:
         )
 
     async def delete_session(self, session_id: str, request: StarletteRequest) -> Response:
-        """Closes a session, and ends its environments."""
+        """Close a session and its environments."""
         session = self.sessions.get(session_id, self.owner(request))
-        await self.sessions.close(session, "its client closed it")
+        await self.sessions.close(session, "closed by its client")
         wire_format = _reply_format(request)
         return _to_response(_ok(dumps({"closed": True}, wire_format), wire_format))
 
     def owner(self, request: StarletteRequest) -> Owner:
-        """Whom a request belongs to that came by way of ASGI; the log says so, too."""
+        """Return the owner of an ASGI request and record it for the access log."""
         header = request.headers.get("authorization")
         owner = self._settings.tokens.owner(None if header is None else header.encode("latin-1"))
         request.scope[OWNER_KEY] = owner.name
         return owner
 
     def is_admin(self, request: StarletteRequest) -> bool:
-        """Whether a request has the token of an admin."""
+        """Return whether a request carries an admin's token."""
         try:
             return self.owner(request).is_admin
         except RefusedError:
             return False
-
-    # -- what they share --------------------------------------------------------------
 
     def _in_session(
         self,
@@ -322,7 +302,7 @@ class Api:
         model: type[S],
         act: Callable[[S, Session, WireFormat], Awaitable[bytes]],
     ) -> Awaitable[Reply]:
-        """Does in a session what a request asks for, once, and says what came of it."""
+        """Run a request in its session, at most once."""
         if request.head.is_small:
             return self._run_in_session(request, account, model, act)
         return self._run_large_in_session(request, account, model, act)
@@ -362,14 +342,14 @@ class Api:
         return await session.run_once(message.sequence, digest, reply)
 
     async def _receive(self, request: Request, model: type[M]) -> tuple[M, WireFormat, bytes]:
-        """A request's message, the form of its answer, and a digest of all of it."""
+        """Return the message, the reply format, and a digest that identifies the request."""
         wire_format, limits = request.head.body_format, self._limits
         if wire_format is None:
             raise RefusedError(
-                415, "content_type", f"expected a content type out of {', '.join(CONTENT_TYPES)}"
+                415, "content_type", f"expected a content type of {' or '.join(CONTENT_TYPES)}"
             )
-        most = min(limits.body, SMALL_BODY) if request.head.is_small else limits.body
-        body = await request.read(most, limits.upload)
+        max_body = min(limits.body, SMALL_BODY) if request.head.is_small else limits.body
+        body = await request.read(max_body, limits.upload)
         if request.head.is_small:
             message, digest = _decode(model, wire_format, limits.nodes, body)
         else:
@@ -381,7 +361,7 @@ class Api:
         return message, request.head.reply_format, digest + fields.encode()
 
     async def _decode_in_thread(self, request: Request, decode: Callable[..., T], *args: Any) -> T:
-        """Decodes something of a request, by a thread if it can take a while."""
+        """Decode part of a request, in a thread unless it is small."""
         if request.head.is_small:
             return decode(*args)
         loop = asyncio.get_running_loop()
@@ -394,14 +374,14 @@ class Api:
         wire_format: WireFormat,
         act: Callable[[], Awaitable[bytes]],
     ) -> Awaitable[bytes]:
-        """Makes an answer with so many observations; holds what it may take, where that is much."""
+        """Run ``act`` after checking its reply size; large replies reserve memory first."""
         size = host.answer_bytes(observations, wire_format)
         if size > self._limits.reply:
             raise RefusedError(
                 413,
                 "reply",
-                f"the answer could have {size} bytes of observations in {wire_format.name}; this server "
-                f"allows {self._limits.reply}: ask for fewer steps or fewer episodes at a time",
+                f"the reply could contain {size} bytes of observations as {wire_format.name}, but "
+                f"this server allows {self._limits.reply}: request fewer steps or fewer episodes",
             )
         return act() if size <= LARGE_REPLY else self._with_reserved_reply(size, act)
 
@@ -411,7 +391,6 @@ class Api:
 
 
 def _decode_kwargs(values: dict[str, Any]) -> dict[str, Any]:
-    """Values by name, as a client sent them."""
     return {name: from_client(value) for name, value in values.items()}
 
 
@@ -432,7 +411,9 @@ def _ok(body: bytes, wire_format: WireFormat) -> Reply:
 
 def _failure(path: str, error: Exception, wire_format: WireFormat) -> Reply:
     logger.error("%s failed", path, exc_info=error)
-    return refused(RefusedError(500, "server", "the server failed; its log says how"), wire_format)
+    return refused(
+        RefusedError(500, "server", "internal server error; see the server's log"), wire_format
+    )
 
 
 def _to_response(reply: Reply) -> Response:
@@ -440,7 +421,7 @@ def _to_response(reply: Reply) -> Response:
 
 
 def _reply_format(request: StarletteRequest) -> WireFormat:
-    """The form the client accepts, or else that of its request."""
+    """Return the format that the client accepts, or else the format of its request."""
     return RequestHead("", request.scope["headers"]).reply_format
 
 
@@ -455,7 +436,7 @@ async def _refused_route(request: StarletteRequest, error: Exception) -> Respons
 
 
 async def _refused_parameters(request: StarletteRequest, error: Exception) -> Response:
-    # FastAPI's own answer repeats the input, which may have no JSON: then it fails itself.
+    # FastAPI's default handler echoes the input and fails if that has no JSON form.
     return await _refused(request, RefusedError(422, "invalid", "the path or query is not valid"))
 
 

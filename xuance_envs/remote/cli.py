@@ -1,4 +1,4 @@
-"""The command line: what ``python -m xuance_envs serve`` takes, and what it does."""
+"""Command-line arguments and implementation of ``python -m xuance_envs serve``."""
 
 from __future__ import annotations
 
@@ -33,38 +33,46 @@ logger = logging.getLogger("xuance_envs")
 
 _DEFAULTS = Limits()
 
-# Option, the limit it sets, its unit, and what it says.
+# Option, field of `Limits`, unit, help text.
 _LIMITS = (
-    ("--max-sessions", "sessions", 1, "sessions at the same time"),
-    ("--max-sessions-per-token", "sessions_per_token", 1, "of these, of one token"),
-    ("--max-envs", "environments", 1, "environments at the same time"),
-    ("--max-envs-per-token", "environments_per_token", 1, "of these, of one token"),
-    ("--max-envs-per-session", "environments_per_session", 1, "of these, in one session"),
-    ("--max-processes", "processes", 1, "processes for environments at the same time"),
-    ("--max-processes-per-token", "processes_per_token", 1, "of these, of one token"),
+    ("--max-sessions", "sessions", 1, "maximum concurrent sessions"),
+    ("--max-sessions-per-token", "sessions_per_token", 1, "maximum concurrent sessions per token"),
+    ("--max-envs", "environments", 1, "maximum concurrent environments"),
+    ("--max-envs-per-token", "environments_per_token", 1,
+     "maximum environments per token; 0 for no limit"),
+    ("--max-envs-per-session", "environments_per_session", 1, "maximum environments per session"),
+    ("--max-processes", "processes", 1, "maximum concurrent worker processes"),
+    ("--max-processes-per-token", "processes_per_token", 1,
+     "maximum worker processes per token; 0 for no limit"),
     ("--max-processes-per-session", "processes_per_session", 1,
-     "of these, of one session; each creation of episodes takes one, further ones share them"),
+     "maximum worker processes per session: each creation of episodes starts one, and beyond "
+     "the limit they share the existing ones"),
     ("--max-requests-per-second-per-token", "requests_rate_per_token", 1,
-     "requests per second of one token; 0 for any, as below"),
-    ("--max-requests-per-second", "requests_rate_per_session", 1, "the same, of one session"),
+     "maximum requests per second per token; 0 for no limit"),
+    ("--max-requests-per-second", "requests_rate_per_session", 1,
+     "maximum requests per second per session; 0 for no limit"),
     ("--max-steps-per-second-per-token", "steps_rate_per_token", 1,
-     "environment steps per second of one token"),
-    ("--max-steps-per-second", "steps_rate_per_session", 1, "the same, of one session"),
-    ("--worker-memory", "memory", MIB, "MiB of data one process may have; 0 for any, as below"),
-    ("--max-memory-per-token", "memory_per_token", MIB, "MiB of all processes of one token"),
-    ("--max-memory", "memory_per_session", MIB, "MiB of all processes of one session"),
-    ("--max-cpu-per-token", "cpu_per_token", 1, "seconds of CPU that one token may take in all"),
-    ("--max-cpu", "cpu_per_session", 1, "seconds of CPU that one session may take"),
-    ("--max-connections", "connections", 1, "connections at the same time"),
+     "maximum environment steps per second per token; 0 for no limit"),
+    ("--max-steps-per-second", "steps_rate_per_session", 1,
+     "maximum environment steps per second per session; 0 for no limit"),
+    ("--worker-memory", "memory", MIB, "maximum MiB of data per worker process; 0 for no limit"),
+    ("--max-memory-per-token", "memory_per_token", MIB,
+     "maximum MiB for all worker processes of a token; 0 for no limit"),
+    ("--max-memory", "memory_per_session", MIB,
+     "maximum MiB for all worker processes of a session; 0 for no limit"),
+    ("--max-cpu-per-token", "cpu_per_token", 1, "maximum CPU seconds per token; 0 for no limit"),
+    ("--max-cpu", "cpu_per_session", 1, "maximum CPU seconds per session; 0 for no limit"),
+    ("--max-connections", "connections", 1, "maximum concurrent connections"),
     ("--max-states-per-session", "states_per_session", 1,
-     "states of environments that are kept in one session"),
-    ("--max-state-memory-per-session", "state_bytes_per_session", MIB, "MiB of these"),
-    ("--max-repeats", "repeats", 1, "steps of one environment per request"),
-    ("--max-body", "body", MIB, "MiB of a request"),
-    ("--max-reply", "reply", MIB, "MiB of one answer, in the form it is asked for"),
-    ("--idle-timeout", "idle", 1, "seconds after which an unused session is closed"),
-    ("--request-timeout", "request", 1, "seconds environments may take for one request"),
-    ("--start-timeout", "start", 1, "seconds environments may take to be made"),
+     "maximum saved environment states per session"),
+    ("--max-state-memory-per-session", "state_bytes_per_session", MIB,
+     "maximum MiB of saved environment states per session"),
+    ("--max-repeats", "repeats", 1, "maximum steps of one environment per request"),
+    ("--max-body", "body", MIB, "maximum MiB per request"),
+    ("--max-reply", "reply", MIB, "maximum MiB per reply, in the requested format"),
+    ("--idle-timeout", "idle", 1, "seconds after which an idle session is closed"),
+    ("--request-timeout", "request", 1, "seconds that environments may take per request"),
+    ("--start-timeout", "start", 1, "seconds that creating environments may take"),
 )  # fmt: skip
 
 
@@ -75,66 +83,66 @@ _SECONDS = {name for name, limit in _FIELDS.items() if "float" in str(limit.type
 
 _PERMISSIONS = (
     ("--allow-kwarg",
-     "a keyword argument of the environments that they may give, such as render_mode; "
-     "NAME=VALUE allows one value of it"),
-    ("--allow-option", "an option that they may give to resets"),
-    ("--allow-call", "a method of the environments that they may call"),
-    ("--allow-get", "an attribute of the environments that they may read"),
-    ("--allow-set", "an attribute of the environments that they may set"),
+     "allow a keyword argument for creating environments, such as render_mode; NAME=VALUE allows "
+     "only this value"),
+    ("--allow-option", "allow an option for resets"),
+    ("--allow-call", "allow calling a method of the environments"),
+    ("--allow-get", "allow reading an attribute of the environments"),
+    ("--allow-set", "allow setting an attribute of the environments"),
     ("--info",
-     "what of infos they are told; '*' for all. Unless it is given, the clients of notebooks are "
-     "told nothing but step, terminated and truncated, and RemoteVecEnv everything"),
+     "send a key of infos; '*' for all keys. By default notebook clients receive only step, "
+     "terminated and truncated, and RemoteVecEnv receives all keys"),
 )  # fmt: skip
 
 
 class ServeError(Exception):
-    """Something the user can mend."""
+    """An error that the user can fix, such as a bad argument."""
 
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares what ``serve`` takes."""
     add = parser.add_argument
     add("--env", action="append", default=[], metavar="ID",
-        help="a Gymnasium id to serve, also as module:ID; may be given more than once")  # fmt: skip
+        help="Gymnasium id to serve, also as module:ID; may be repeated")  # fmt: skip
     add("--multi-agent", action="append", default=[], metavar="PACKAGE:NAME",
-        help="the module of an environment with many agents, such as mpe2:simple_spread_v3; "
-        "likewise")  # fmt: skip
+        help="module of a multi-agent environment to serve, such as mpe2:simple_spread_v3; may "
+        "be repeated")  # fmt: skip
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     add("--port", type=_port, default=8001, help="port; 0 for a free one (default: %(default)s)")
     add("--unix", type=Path, metavar="PATH",
-        help="listen on a unix socket instead, for a proxy on this machine")  # fmt: skip
+        help="listen on a Unix socket instead, for a proxy on this machine")  # fmt: skip
     add("--certfile", type=Path, metavar="FILE",
-        help="speak TLS with this certificate, followed by those of its authorities")  # fmt: skip
-    add("--keyfile", type=Path, metavar="FILE", help="its private key, if it is in another file")
+        help="serve HTTPS with this certificate chain")  # fmt: skip
+    add("--keyfile", type=Path, metavar="FILE",
+        help="private key of the certificate, if not in the same file")  # fmt: skip
     add("--root-path", type=_root_path, default="", metavar="PATH",
-        help="the path below which a proxy has this server, such as /envs")  # fmt: skip
+        help="path under which a proxy mounts this server, such as /envs")  # fmt: skip
     add("--trusted-proxy", action="append", default=[], type=_network, metavar="ADDRESS",
-        help="address or network of a proxy that is believed who its clients are; may be given "
-        "more than once")  # fmt: skip
+        help="address or network of a proxy whose X-Forwarded headers are trusted; may be "
+        "repeated")  # fmt: skip
     add("--tokens", type=Path, metavar="FILE",
-        help="file with one token a line, or a name, a token, and limits of its own such as "
-        "max-envs-per-session=8, or 'admin'; only requests with one of them are answered. The "
-        f"variable {TOKENS_VARIABLE} does the same, separated by commas. Without either any "
-        "request is, and the server listens on loopback addresses only. SIGHUP has the file read "
-        "again")  # fmt: skip
-    add("--reload", action="store_true", help="read the file of tokens again when it changes")
+        help="file with one token per line, or a name, a token and optional settings: limits such "
+        "as max-envs-per-session=8, or 'admin'. Only requests with one of these tokens are "
+        f"accepted. The environment variable {TOKENS_VARIABLE} takes tokens separated by commas. "
+        "Without tokens the server accepts every request and listens on loopback addresses only. "
+        "SIGHUP reloads the file")  # fmt: skip
+    add("--reload", action="store_true", help="reload the tokens file when it changes")
     add("--allow-host", action="append", default=[], metavar="NAME",
-        help="a name that a server without tokens may be asked by, besides its own; may be given "
-        "more than once")  # fmt: skip
+        help="additional host name that a server without tokens accepts; may be "
+        "repeated")  # fmt: skip
     add("--pages-need-token", action="store_true",
-        help="the status page and /metrics ask for a token, too")  # fmt: skip
-    add("--no-access-log", dest="access_log", action="store_false", help="log no requests")
+        help="require a token for the status page and /metrics, too")  # fmt: skip
+    add("--no-access-log", dest="access_log", action="store_false", help="do not log requests")
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info",
-        help="what is logged; requests for steps are at debug, the others at info "
+        help="log level; step requests are logged at debug, other requests at info "
         "(default: %(default)s)")  # fmt: skip
-    allow = parser.add_argument_group("what clients may do, each of which may be given repeatedly")
+    allow = parser.add_argument_group("permissions of clients; options with NAME may be repeated")
     for option, text in _PERMISSIONS:
         allow.add_argument(option, action="append", default=[], metavar="NAME", help=text)
     allow.add_argument("--tracebacks", action="store_true",
-        help="tell clients where in this machine's files an environment failed")  # fmt: skip
+        help="send tracebacks of failed environments to clients")  # fmt: skip
     allow.add_argument("--any-action", action="store_true",
-        help="hand environments also actions that are not in their space")  # fmt: skip
-    limits = parser.add_argument_group("limits, each answered with a 4xx beyond it")
+        help="accept actions outside the action space")  # fmt: skip
+    limits = parser.add_argument_group("limits; requests beyond them are refused with a 4xx status")
     for option, name, unit, text in _LIMITS:
         optional = name in _OPTIONAL
         default = (getattr(_DEFAULTS, name) or 0) / unit
@@ -149,14 +157,13 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_serve(args: argparse.Namespace) -> None:
-    """Serves until it is interrupted."""
     _log(args.log_level)
     if (hangup := getattr(signal, "SIGHUP", None)) is not None:
-        signal.signal(hangup, signal.SIG_IGN)  # until there is a server that it can tell
+        signal.signal(hangup, signal.SIG_IGN)  # until the server handles it
     if "forkserver" in multiprocessing.get_all_start_methods():
-        # Workers are then copies of a process that has loaded what they need.
-        rooms = ("engine.process.worker", "gym.gym_env", "remote.repeating_env")
-        multiprocessing.set_forkserver_preload([f"xuance_envs.{room}" for room in rooms])
+        # Workers are forked from a process that has imported these already.
+        modules = ("engine.process.worker", "gym.gym_env", "remote.repeating_env")
+        multiprocessing.set_forkserver_preload([f"xuance_envs.{module}" for module in modules])
     server = make_server(args)
     settings = server.settings
     try:
@@ -165,17 +172,16 @@ def run_serve(args: argparse.Namespace) -> None:
         server.close()
         raise ServeError(error.reason if isinstance(error, EnvError) else str(error)) from error
     count = len(settings.tokens)
-    whom = f"{count} tokens" if count else "no tokens: anybody on this machine may use it"
-    print(f"serving {', '.join(settings.catalogue.ids)} at {server.url} ({whom})", flush=True)
+    access = f"{count} tokens" if count else "no tokens: every local user has access"
+    print(f"serving {', '.join(settings.catalogue.ids)} at {server.url} ({access})", flush=True)
     gc.collect()
-    gc.freeze()  # what is there now stays; it need not be looked at again
+    gc.freeze()  # objects created so far are permanent; collections skip them
     server.run()
 
 
 def make_server(args: argparse.Namespace) -> Server:
-    """The server that the arguments ask for; it listens."""
     if not args.env and not args.multi_agent:
-        raise ServeError("say what to serve: --env ID, or --multi-agent PACKAGE:NAME")
+        raise ServeError("nothing to serve: give --env ID or --multi-agent PACKAGE:NAME")
     try:
         settings = Settings(
             Catalogue.of_ids(args.env, allowed_values(args.allow_kwarg), args.multi_agent),
@@ -227,7 +233,7 @@ def _limits(args: argparse.Namespace) -> Limits:
 
 
 def _try_environments(settings: Settings, ids: Sequence[str]) -> None:
-    """Makes one of each, in a process of its own: what cannot be made should not be offered."""
+    """Create one environment of each id in a worker, so that bad ids fail before serving."""
     for env_id in ids:
         functions = settings.catalogue.functions(env_id, 1, {})
         with SubprocVecEnv(functions, context=settings.context, pin_workers=False) as envs:
@@ -261,8 +267,6 @@ def _network(text: str) -> Network:
 
 
 def _at_least(least: int, kind: type[int] | type[float]) -> Callable[[str], float]:
-    """An argparse type: a number of this kind that is not below ``least``."""
-
     def parse(text: str) -> float:
         value = kind(text)
         if not least <= value < float("inf"):
@@ -274,17 +278,16 @@ def _at_least(least: int, kind: type[int] | type[float]) -> Callable[[str], floa
 
 
 def _token_limit(name: str, unit: int) -> ParseLimit:
-    """What reads a limit of one token's own."""
     parse = _at_least(0 if name in _OPTIONAL else 1, float if name in _SECONDS else int)
 
-    def own(text: str) -> dict[str, float | None]:
+    def parse_limit(text: str) -> dict[str, float | None]:
         try:
             value = parse(text) * unit
         except argparse.ArgumentTypeError as error:
             raise ValueError(str(error)) from None
         return {name: value or None}
 
-    return own
+    return parse_limit
 
 
 TOKEN_LIMITS = {
@@ -292,4 +295,4 @@ TOKEN_LIMITS = {
     for option, name, unit, _ in _LIMITS
     if name.endswith(("_per_token", "_per_session")) or name == "repeats"
 }
-"""The limits that a line of the tokens' file may set."""
+"""Limits that a line of the tokens file may set."""

@@ -1,4 +1,4 @@
-"""What a student's notebook uses: environments on a server, stepped several times a request."""
+"""Notebook client: environments on a server that repeat each action for several steps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Step = tuple[list[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_
 STEP = "vectorized_step"
 
 _ENDED = "ended"
-"""The name under which is kept with a state whether its episode has ended."""
+"""Name of the extra that stores, with a state, whether the episode has ended."""
 
 
 def create_student_gym_env_vectorized(
@@ -60,29 +60,30 @@ def create_student_gym_env_vectorized(
     share_frames: bool = False,
     verify: Verify = True,
 ) -> StudentGymEnvVectorized:
-    """Makes environments on a server.
+    """Create environments on a server.
 
     Args:
-        num_envs: how many.
-        step_size: how often each repeats its action at most in one step.
-        user_token: what the server knows its user by; None where it wants no token.
+        num_envs: number of environments.
+        step_size: maximum number of times each environment repeats its action per step.
+        user_token: the user's token; None if the server requires none.
         base_url: the server's address.
-        env_id: which environment; None for the only one the server has.
-        timeout: seconds within which the server has to answer a request.
-        share_frames: whether the server's status page may show what is rendered.
-        verify: how the certificate of an ``https`` server is checked: by the authorities everybody
-            trusts, by those in a file or folder of certificates or an SSL context, or not at all.
+        env_id: id of the environment; None if the server offers only one.
+        timeout: seconds to wait for the reply to a request.
+        share_frames: whether the server's status page may show rendered frames.
+        verify: how to check the certificate of an ``https`` server: True uses the system's
+            certificate authorities, False skips the check. A path to a file or folder of CA
+            certificates or an SSL context replaces the system's authorities.
 
     Returns:
-        The environments, to be reset before the first step.
+        The environments; call ``reset`` before the first step.
 
     Raises:
-        ValueError: ``num_envs`` or ``step_size`` is below 1, or the address is none.
-        RemoteAuthenticationError: the server does not know the token.
-        RemoteNotFoundError: it has no such environment.
-        RemoteLimitError: it allows no more sessions or environments.
-        RemoteVersionError: it speaks another version of the protocol.
-        RemoteUnreachableError: it does not answer.
+        ValueError: ``num_envs`` or ``step_size`` is below 1, or the address is invalid.
+        RemoteAuthenticationError: the token is missing or wrong.
+        RemoteNotFoundError: the server does not offer ``env_id``.
+        RemoteLimitError: a limit on sessions or environments is reached.
+        RemoteVersionError: the server uses another version of the protocol.
+        RemoteUnreachableError: the server does not reply.
         ImportError: httpx, httptools or msgpack is not installed.
 
     Example:
@@ -113,29 +114,29 @@ def create_student_gym_env_vectorized(
 
 
 class StudentGymEnvVectorized:
-    """Environments on a server: each repeats its action, and is reset when it is told to.
+    """Environments on a server that repeat each action and are reset explicitly.
 
-    Made by :func:`create_student_gym_env_vectorized`. One request steps all of them, up to
-    ``step_size`` times each. It is a context manager: leaving it closes it.
+    Created by :func:`create_student_gym_env_vectorized`. One request steps all environments, up to
+    ``step_size`` times each. Use it as a context manager, or call :meth:`close`.
 
-    A step that is cut short, by Ctrl-C or a timeout, is not lost: the same step again returns its
-    result, and so does :meth:`step_wait`. In a process that is forked from this one, everything but
-    :meth:`close` is a :class:`~xuance_envs.errors.WrongProcessError`.
+    If Ctrl-C or a timeout interrupts a step, the same ``step`` call again returns its result, and
+    so does :meth:`step_wait`. In a forked process every method except :meth:`close` raises
+    :class:`~xuance_envs.errors.WrongProcessError`.
 
     Args:
-        session: on the server, freed by :meth:`close`.
-        num_envs: how many environments.
-        step_size: how often each repeats its action at most.
-        env_id: which environment; None for the only one the server has.
+        session: session on the server; :meth:`close` closes it.
+        num_envs: number of environments.
+        step_size: maximum number of times each environment repeats its action per step.
+        env_id: id of the environment; None if the server offers only one.
 
     Attributes:
         num_envs (int): number of environments.
-        step_size (int): as above.
-        episode_ids (list[str]): what the server calls them.
-        observation_space (gymnasium.Space): of one environment.
-        action_space (gymnasium.Space): of one environment.
-        max_episode_steps (int): the limit of an episode, 1000 where there is none.
-        closed (bool): whether it has been closed.
+        step_size (int): maximum number of repeated steps.
+        episode_ids (list[str]): the server's ids of the environments.
+        observation_space (gymnasium.Space): space of one environment's observations.
+        action_space (gymnasium.Space): space of one environment's actions.
+        max_episode_steps (int): step limit of an episode; 1000 if there is none.
+        closed (bool): whether the environments are closed.
 
     Example:
         >>> from xuance_envs import create_student_gym_env_vectorized
@@ -179,40 +180,40 @@ class StudentGymEnvVectorized:
         self.max_episode_steps = int(answer["max_episode_steps"])
 
     def reset(self, *, seed: int | Sequence[int | None] | None = None) -> tuple[Any, Infos]:
-        """Starts a new episode in every environment.
+        """Start a new episode in every environment.
 
         Args:
-            seed: an int gives environment i the seed ``seed + i``; a sequence gives each its own;
-                None lets each go on with its random stream.
+            seed: an int seeds environment i with ``seed + i``; a sequence has one seed per
+                environment; None continues the current random streams.
 
         Returns:
-            ``(observations, infos)``: an array of shape ``(num_envs, *obs_shape)``, in a dict or
-            tuple for a Dict or Tuple space, and a list of dicts.
+            ``(observations, infos)``: an array of shape ``(num_envs, *obs_shape)`` and a list of
+            dicts. For Dict and Tuple spaces, observations are a dict or tuple of such arrays.
 
         Raises:
             EnvError: an environment raised.
-            RemoteError: the server refused, or could not be reached.
-            ClosedVecEnvError: it is closed.
+            RemoteError: the server refused the request or is unreachable.
+            ClosedVecEnvError: the environments are closed.
         """
         return self._reset(range(self.num_envs), seed)
 
     def reset_specific_envs(
         self, ids: Sequence[int], *, seed: int | Sequence[int | None] | None = None
     ) -> tuple[Any, Infos]:
-        """Starts a new episode in some environments, and leaves the others as they are.
+        """Start a new episode in some environments; the others continue.
 
         Args:
-            ids: their indices, as from :meth:`get_terminated_env_indices`.
-            seed: as for :meth:`reset`, one per environment that is reset.
+            ids: indices of the environments, such as :meth:`get_terminated_env_indices` returns.
+            seed: as for :meth:`reset`; a sequence has one seed per environment that is reset.
 
         Returns:
             ``(observations, infos)`` of these environments, in the order of ``ids``.
 
         Raises:
-            ValueError: there is no such environment, or it is there twice.
+            ValueError: an index is out of range or repeated.
             EnvError: an environment raised.
-            RemoteError: the server refused, or could not be reached.
-            ClosedVecEnvError: it is closed.
+            RemoteError: the server refused the request or is unreachable.
+            ClosedVecEnvError: the environments are closed.
         """
         return self._reset(checked_env_ids(ids, self.num_envs), seed)
 
@@ -234,52 +235,51 @@ class StudentGymEnvVectorized:
             return result
 
         if self._session.pending_path == STEP:
-            with suppress(EnvError):  # which a reset mends
+            with suppress(EnvError):  # the reset below recovers from it
                 self._session.finish_pending()
-        reset = self._session.request("vectorized_reset", request, parse)
-        # As the notebooks that this client is for have always said it.
+        result = self._session.request("vectorized_reset", request, parse)
+        # Existing notebooks expect this exact message.
         logger.info("All %d environments reset successfully", len(envs))
-        return reset
+        return result
 
     def _parse_reset(self, envs: Sequence[int], answer: Any) -> tuple[Any, Infos]:
         observations = batch_from_wire(self.observation_space, answer["observations"], len(envs))
         return observations, infos_from_wire(answer["infos"], len(envs))
 
     def _episode_ids_of(self, envs: Sequence[int]) -> list[str] | None:
-        """The episodes of some environments; None for all of them."""
-        everything = list(envs) == list(range(self.num_envs))
-        return None if everything else [self.episode_ids[env] for env in envs]
+        """Return the episode ids of some environments; None means all."""
+        all_envs = list(envs) == list(range(self.num_envs))
+        return None if all_envs else [self.episode_ids[env] for env in envs]
 
     def step(self, actions: Any) -> Step:
-        """Has every environment repeat its action, until its episode ends or ``step_size`` times.
+        """Repeat each environment's action up to ``step_size`` times, or until its episode ends.
 
-        An environment whose episode ended before is left alone until it is reset: its observation
-        is its last one again, its reward 0, and its flags are still set.
+        An environment whose episode has ended does not step until it is reset. It returns its last
+        observation, reward 0 and the same flags again.
 
         Args:
-            actions: one per environment: an array whose rows they are, a list of them, a dict of
-                batches for a Dict space or a tuple of batches for a Tuple space.
+            actions: one action per environment: an array with one row each or a list. For Dict and
+                Tuple spaces, a dict or tuple of batches.
 
         Returns:
             ``(observations, rewards, terminateds, truncateds, infos)``:
 
-            - ``observations``: a list with an array ``(k, *obs_shape)`` per environment, the k
-              observations of its steps in order, ``1 <= k <= step_size``; in a dict or tuple for a
-              Dict or Tuple space.
-            - ``rewards``: ``(num_envs,)`` float32, the sums over the steps.
+            - ``observations``: a list with one array ``(k, *obs_shape)`` per environment, the
+              observations of its k steps, ``1 <= k <= step_size``. For Dict and Tuple spaces, a
+              dict or tuple of such arrays.
+            - ``rewards``: ``(num_envs,)`` float32, sums over the steps.
             - ``terminateds``, ``truncateds``: ``(num_envs,)`` bool.
-            - ``infos``: a list of dicts, the last step's, each with ``step``, the index of that
-              step in its episode counted from 0, ``terminated`` and ``truncated``, and with what
-              else the server's operator lets through.
+            - ``infos``: a list of dicts with ``step``, ``terminated`` and ``truncated`` of the last
+              step, and the keys that the operator allows. ``step`` is the zero-based index in the
+              episode.
 
         Raises:
-            ValueError: the actions do not fit, or one is not in the space; nothing has happened
-                then.
-            AlreadySteppingError: a step with other actions was cut short; see :meth:`step_wait`.
+            ValueError: the actions do not match the action space; no environment was stepped.
+            AlreadySteppingError: a step with other actions is pending; see :meth:`step_wait`.
             EnvError: an environment raised.
-            RemoteConflictError: an environment was not reset before.
-            RemoteError: the server refused, or could not be reached.
-            ClosedVecEnvError: it is closed.
+            RemoteConflictError: an environment was never reset.
+            RemoteError: the server refused the request or is unreachable.
+            ClosedVecEnvError: the environments are closed.
         """
         self._check_open()
         try:
@@ -293,28 +293,28 @@ class StudentGymEnvVectorized:
         }
         if self.waiting and not self._session.is_pending(STEP, request):
             raise AlreadySteppingError(
-                "a step with other actions was cut short: step_wait() returns its result, "
-                "reset() throws it away"
+                "a step with other actions is pending: step_wait() returns its result, "
+                "reset() discards it"
             )
         return self._session.request(STEP, request, self._parse_step)
 
     @property
     def waiting(self) -> bool:
-        """Whether a step was cut short, so that its result has not been returned."""
+        """True if an interrupted step is pending."""
         return self._session.pending_path == STEP
 
     def step_wait(self) -> Step:
-        """Returns the result of a step that was cut short, by Ctrl-C or a timeout.
+        """Return the result of a step that was interrupted by Ctrl-C or a timeout.
 
         Raises:
-            NotSteppingError: none was.
+            NotSteppingError: no step is pending.
             EnvError: an environment raised.
-            RemoteError: the server refused, or could not be reached.
-            ClosedVecEnvError: it is closed.
+            RemoteError: the server refused the request or is unreachable.
+            ClosedVecEnvError: the environments are closed.
         """
         self._check_open()
         if not self.waiting:
-            raise NotSteppingError("step_wait was called, but no step was cut short")
+            raise NotSteppingError("step_wait was called while no step is pending")
         result: Step = self._session.finish_pending()
         return result
 
@@ -333,39 +333,45 @@ class StudentGymEnvVectorized:
         return observations, as_float32(rewards), terminated, truncated, infos
 
     def get_terminated_env_indices(self) -> list[int]:
-        """The environments whose episode has ended, for either reason, and that await a reset."""
+        """Return the indices of environments whose episode has terminated or was truncated."""
         return [int(env) for env in np.flatnonzero(self._ended)]
 
     def get_active_count(self) -> int:
-        """How many environments are within an episode that has not ended."""
+        """Return the number of environments whose episode has not ended."""
         return self.num_envs - int(self._ended.sum())
 
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
-        """The states of all environments, or of some, kept by the server.
+        """Save the states of all or some environments on the server.
 
-        It is as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`, and so are the
-        other two: what is returned is handles, and the server keeps each state until nobody holds
-        its handle any more, or the session ends.
+        Like :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`, but returns handles. The
+        server keeps a state until its handle is garbage-collected or the session ends.
+
+        Args:
+            env_ids: indices of the environments; None for all.
 
         Raises:
-            RemoteConflictError: an environment was not reset before.
-            AlreadySteppingError: a step was cut short; see :meth:`step_wait`.
+            RemoteConflictError: an environment was never reset.
+            AlreadySteppingError: an interrupted step is pending; see :meth:`step_wait`.
         """
         self._check_idle()
         envs = checked_env_ids(env_ids, self.num_envs)
         if not envs:
             return EnvStates([], {})
         request = {"operation": "save", "episode_ids": self._episode_ids_of(envs)}
-        parse_handles = self._session.request("states", request, self._session.states.parse_handles)
-        return EnvStates(parse_handles, {}).adding(_ENDED, [bool(self._ended[env]) for env in envs])
+        handles = self._session.request("states", request, self._session.states.parse_handles)
+        return EnvStates(handles, {}).adding(_ENDED, [bool(self._ended[env]) for env in envs])
 
     def load_state(
         self, state: EnvStates, env_ids: Sequence[int] | None = None
     ) -> tuple[Any, Infos]:
-        """As :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state`.
+        """Load saved states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state` does.
+
+        Args:
+            state: from :meth:`save_state`, with one state per environment.
+            env_ids: indices of the environments; None for all.
 
         Returns:
-            ``(observations, infos)`` of these environments: the last ones of each.
+            ``(observations, infos)``: the last observation and info of each of these environments.
         """
         self._check_idle()
         envs = checked_env_ids(env_ids, self.num_envs)
@@ -382,16 +388,21 @@ class StudentGymEnvVectorized:
         *,
         fork_rng: bool = False,
     ) -> tuple[Any, Infos]:
-        """As :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state`.
+        """Clone states, as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state` does.
+
+        Args:
+            src_ids: indices of the environments to copy; one for all targets, or one per target.
+            dst_ids: indices of the environments to overwrite.
+            fork_rng: whether each copy continues with its own random streams.
 
         Returns:
-            As :meth:`load_state`, in the order of ``dst_ids``.
+            ``(observations, infos)`` as from :meth:`load_state`, in the order of ``dst_ids``.
         """
         self._check_idle()
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
         ended = [bool(self._ended[source]) for source in sources]
-        named = [self.episode_ids[source] for source in sources]
-        operation = {"operation": "clone", "sources": named, "fork_rng": fork_rng}
+        source_ids = [self.episode_ids[source] for source in sources]
+        operation = {"operation": "clone", "sources": source_ids, "fork_rng": fork_rng}
         return self._load_states(targets, ended, operation)
 
     def _load_states(
@@ -409,19 +420,19 @@ class StudentGymEnvVectorized:
         return self._session.request("states", request, parse)
 
     def render(self, ids: Sequence[int] | None = None) -> list[Any]:
-        """Renders every environment, or some.
+        """Render all or some environments.
 
         Args:
-            ids: their indices; None for all.
+            ids: indices of the environments; None renders all.
 
         Returns:
-            What each one's ``render`` returned.
+            The return value of each environment's ``render``.
 
         Raises:
-            AlreadySteppingError: a step was cut short; see :meth:`step_wait`.
+            AlreadySteppingError: an interrupted step is pending; see :meth:`step_wait`.
             EnvError: an environment raised.
-            RemoteError: the server refused, or could not be reached.
-            ClosedVecEnvError: it is closed.
+            RemoteError: the server refused the request or is unreachable.
+            ClosedVecEnvError: the environments are closed.
         """
         self._check_idle()
         envs = checked_env_ids(ids, self.num_envs)
@@ -431,7 +442,7 @@ class StudentGymEnvVectorized:
         return self._session.request("call", request, _parse_results)
 
     def close(self) -> None:
-        """Frees the session, and with it the environments; again, it does nothing."""
+        """Close the session and its environments; further calls have no effect."""
         self.closed = True
         self._session.close()
 
@@ -450,13 +461,13 @@ class StudentGymEnvVectorized:
 
     def _check_open(self) -> None:
         if self.closed:
-            raise ClosedVecEnvError(f"{type(self).__name__} is closed; make another one")
+            raise ClosedVecEnvError(f"{type(self).__name__} is closed; create a new one")
 
     def _check_idle(self) -> None:
         self._check_open()
         if self.waiting:
             raise AlreadySteppingError(
-                "a step was cut short: finish it with step_wait() or reset()"
+                "an interrupted step is pending: call step_wait() or reset() first"
             )
 
     def _no_observations(self) -> Any:

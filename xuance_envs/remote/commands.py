@@ -1,4 +1,4 @@
-"""What a session's environments are asked to do, and the answers as parts of messages."""
+"""Commands for a session's environments, with replies as message fields."""
 
 from __future__ import annotations
 
@@ -25,13 +25,21 @@ from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.action_writer import check_in_space
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = ["action_masks", "describe", "invoke", "loaded", "repeat", "reset", "saved", "step"]
+__all__ = [
+    "action_masks",
+    "describe",
+    "invoke",
+    "load_states",
+    "repeat",
+    "reset",
+    "save_states",
+    "step",
+]
 
 Answer = dict[str, Any]
 
 
 def describe(vec_env: VecEnv) -> Answer:
-    """The spaces of environments and their other properties."""
     return {
         "observation_space": space_to_wire(vec_env.observation_space),
         "action_space": space_to_wire(vec_env.action_space),
@@ -47,11 +55,10 @@ def reset(
     seed: int | Sequence[int | None] | None,
     options: dict[str, Any] | None,
 ) -> Answer:
-    """Resets some environments."""
-    everything = list(envs) == list(range(vec_env.num_envs))
-    chosen = None if options is None else from_client(options)
+    all_envs = list(envs) == list(range(vec_env.num_envs))
+    options = None if options is None else from_client(options)
     observations, infos = vec_env.reset(
-        seed=seed, options=chosen, env_ids=None if everything else envs
+        seed=seed, options=options, env_ids=None if all_envs else envs
     )
     return {
         "observations": batch_to_wire(vec_env.observation_space, observations),
@@ -61,13 +68,13 @@ def reset(
 
 
 def action_masks(vec_env: HostedVecEnv) -> Answer:
-    """The masks of all environments that they gave by their method, if these are asked for them."""
+    """Return the masks of all environments, if the client requested masks from their method."""
     masks = vec_env.watched_masks
     return {} if masks is None else {"masks": masks}
 
 
 def step(vec_env: HostedVecEnv) -> Answer | TemplatedMessage:
-    """What the step gave that is pending; valid until the next one."""
+    """Finish the pending step; the result is valid until the next step."""
     space = vec_env.observation_space
     observations, rewards, terminated, truncated, infos = vec_env.finish_step()
     batch, ends = infos.parts
@@ -119,7 +126,7 @@ def step(vec_env: HostedVecEnv) -> Answer | TemplatedMessage:
 def repeat(
     vec_env: VecEnv, envs: Sequence[int], actions: Any, times: int, check: bool
 ) -> tuple[Answer, int]:
-    """Has some environments repeat their actions."""
+    """Repeat one action in each of some environments; also return the number of steps made."""
     count = len(envs)
     rows = SpaceRows.allocate(SpaceLayout(vec_env.action_space), count)
     rows.put(batch_from_wire(vec_env.action_space, actions, count, from_client), ALL_ENVS, count)
@@ -150,7 +157,7 @@ def invoke(
     values: Sequence[Any] = (),
     mode: str | None = None,
 ) -> tuple[Answer, Sequence[Any]]:
-    """Calls, reads, sets or renders some environments, or asks for their masks of actions."""
+    """Call a method, get or set an attribute, render, or return action masks."""
     results: Sequence[Any]
     if operation == "render":
         results = vec_env.render(mode, envs)
@@ -168,30 +175,27 @@ def invoke(
     return {"results": _each_to_wire(envs, results, operation)}, results
 
 
-SAVE_BATCH = 16
-"""Environments that are saved at a time: their states may be large."""
+SAVE_BATCH = 16  # environments saved at a time, because their states may be large
 
 
-def saved(vec_env: HostedVecEnv, envs: Sequence[int], states: StateStore) -> Answer:
-    """Has the states of some environments kept."""
-    states.check(len(envs))
+def save_states(vec_env: HostedVecEnv, envs: Sequence[int], store: StateStore) -> Answer:
+    store.check(len(envs))
     parts: list[EnvStates] = []
     nbytes = 0
     for first in range(0, len(envs), SAVE_BATCH):
         parts.append(vec_env.save_state(envs[first : first + SAVE_BATCH]))
         nbytes += parts[-1].nbytes
-        states.check(len(envs), nbytes)
+        store.check(len(envs), nbytes)
     state = EnvStates.joined(parts)
-    return {"states": states.keep(state), "bytes": [one.nbytes for one in state]}
+    return {"states": store.keep(state), "bytes": [one.nbytes for one in state]}
 
 
-def loaded(
+def load_states(
     vec_env: HostedVecEnv,
     envs: Sequence[int],
     repeating: bool,
     load: Callable[[HostedVecEnv], tuple[Any, Sequence[Any]]],
 ) -> Answer:
-    """Puts states into some environments."""
     observations, infos_node = load(vec_env)
     infos, space, count = list(infos_node), vec_env.observation_space, len(envs)
     if repeating:
@@ -209,13 +213,13 @@ def loaded(
 
 
 def _batch_to_wire(tables: InfoTables, batch: InfoBatch, envs: NDArray[np.intp]) -> Any:
-    """The infos of some environments, in columns where they are in columns that can travel."""
+    """Encode infos, in columns if they are stored in columns that can be sent."""
     table = tables.table(batch, envs)
     return _infos_to_wire(batch.dicts(envs)) if table is None else table
 
 
 def _infos_to_wire(infos: Sequence[Any]) -> list[Any]:
-    """Infos without what of them cannot travel: the step that gave them has been made."""
+    """Encode infos, without values that cannot be sent: the step itself must not fail."""
     try:
         return [to_wire(info) for info in infos]
     except WireError:
@@ -223,11 +227,13 @@ def _infos_to_wire(infos: Sequence[Any]) -> list[Any]:
 
 
 def _each_to_wire(envs: Sequence[int], values: Any, command: str) -> list[Any]:
-    """One result per environment, naming the environment whose cannot travel."""
+    """Encode one result per environment; errors name the environment."""
     nodes = []
     for env, value in zip(envs, values, strict=True):
         try:
             nodes.append(to_wire(value))
         except WireError as error:
-            raise EnvError(env, command, f"what it returned cannot be sent: {error}") from None
+            raise EnvError(
+                env, command, f"the result cannot be sent to the client: {error}"
+            ) from None
     return nodes

@@ -1,6 +1,6 @@
-"""Environments that a client created together, and what they are asked to do.
+"""Environments that a client created together, and the commands they run.
 
-A command ends within its bound. Where the environments do not, their process is killed.
+A command ends within its time limit; otherwise their process is killed.
 """
 
 from __future__ import annotations
@@ -40,25 +40,18 @@ __all__ = ["EnvHost"]
 
 T = TypeVar("T")
 
-_MSGPACK = WireFormat.MSGPACK  # to ask an enumeration's class for it takes a while
+_MSGPACK = WireFormat.MSGPACK  # enum member lookup is slow
 
-CLOSE_TIMEOUT = 5.0
-"""Seconds that a command has to end when the environments are to be closed."""
-
-SMALL_REPLY = 256 * 2**10
-"""Bytes of observations up to which a step's answer is written without a thread."""
-
-SMALL_INFOS = 16 * 2**10
-"""Bytes of infos up to which it is also read without one."""
-
-BATCH = 16
-"""Environments that are rendered, or read from, at a time: what comes may be large."""
+CLOSE_TIMEOUT = 5.0  # seconds that a running command has to finish before it is killed
+SMALL_REPLY = 256 * 2**10  # bytes of observations up to which the event loop encodes a reply
+SMALL_INFOS = 16 * 2**10  # bytes of infos up to which the event loop reads a reply
+BATCH = 16  # environments rendered or read at a time, because their results may be large
 
 
 class EnvHost:
-    """Environments of one session that were created together, as :meth:`make` makes them.
+    """Environments that one request created, started by :meth:`make`.
 
-    One command is run at a time; the session sees to that.
+    The session runs one command at a time.
     """
 
     description: dict[str, Any]
@@ -92,14 +85,13 @@ class EnvHost:
         self._vec_env: HostedVecEnv
 
     async def make(self) -> None:
-        """Starts the worker, and has it make the environments."""
         process = self.process
         future = self._make_future = process.submit(self._make)
         try:
             with process:
                 await asyncio.shield(asyncio.wrap_future(future))
         except BaseException:
-            if not future.done():  # nobody waits for it any more
+            if not future.done():
                 process.kill()
                 process.submit(partial(self._end_abandoned, future))
             self._count(0)
@@ -122,52 +114,53 @@ class EnvHost:
             self._settings.context,
             step_timeout=limits.request,
             start_timeout=limits.start,
-            on_backend_created=self._prepared,
+            on_backend_created=self._add_backend,
             check_actions=self._checks_actions,
             shared_backend=shared_backend,
         )
         try:
             if repeating and isinstance(self._vec_env.observation_space, ObservationRecord):
-                raise WireError("environments with many agents are stepped with auto_reset")
+                raise WireError("multi-agent environments require auto_reset")
             self.description = {
                 **commands.describe(self._vec_env),
                 "checks_actions": self._checks_actions,
             }
         except WireError as error:
             self.end()
-            raise RefusedError(409, "space", f"these cannot be hosted: {error}") from None
+            raise RefusedError(
+                409, "space", f"the environments cannot be hosted: {error}"
+            ) from None
         self._sizes = max_observation_bytes(self._vec_env.observation_space)
 
-    def _prepared(self, backend: ProcessBackend) -> None:
+    def _add_backend(self, backend: ProcessBackend) -> None:
         self.process.add_backend(backend)
         if self._closing:
             raise no_session()
 
     @property
     def make_done(self) -> bool:
-        """Whether the environments have been made, or cannot be."""
+        """Return whether creating the environments has finished, with or without success."""
         return self._make_future is not None and self._make_future.done()
 
     async def cancel(self) -> None:
-        """Ends the process while it makes the environments, and waits for its end."""
+        """Kill the process while it creates the environments, and wait for its end."""
         self._closing = True
         while not self.make_done:
-            self.process.kill()  # again, because it may have been about to start
+            self.process.kill()  # repeated, because the process may only just be starting
             await asyncio.sleep(0.02)
 
     def _end_abandoned(self, future: Future[None]) -> None:
-        """Ends what nobody waits for any more, now that it is there, if it ever came to be."""
         if future.exception() is None:
             self.end()
 
     def _count(self, environments: int) -> None:
-        """Has that many environments of it be counted, and no more."""
+        """Set the number of environments that count towards the quotas."""
         before, self._counted_envs = self._counted_envs, environments
         for quota in self._quotas:
             quota.add(environments - before, 0)
 
     async def close(self) -> None:
-        """Closes the environments, and ends their process with the last; again, it does nothing."""
+        """Close the environments and end their process if it has no others."""
         if self._closing:
             return
         process = self.process
@@ -175,21 +168,20 @@ class EnvHost:
         self._count(0)
         await process.wait_idle(CLOSE_TIMEOUT)
         if process.is_running or self._vec_env.waiting:
-            process.kill()  # also where nobody waits for it any more
-        await process.wait_idle(self._limits.request)  # its descriptors are still waited for
+            process.kill()
+        await process.wait_idle(self._limits.request)  # the event loop still polls its descriptors
         process.remove_readers()
         await asyncio.wrap_future(process.submit(self.end))
         process.remove_envs(self.num_envs)
 
     def end(self) -> None:
-        """Ends the environments; in their process's thread, because that takes a while."""
+        """Close the environments and end their worker; blocks the calling thread."""
         self._vec_env.close()
         self._vec_env.end_worker()
 
     def times(self) -> dict[str, Any]:
-        """How long steps take, as part of a message."""
         if self._vec_env.closed:
-            raise RefusedError(409, "closed", "these environments failed before, and are closed")
+            raise RefusedError(409, "closed", "these environments failed before and are closed")
         return {name: to_wire(value) for name, value in vars(self._vec_env.times).items()}
 
     # -- commands ---------------------------------------------------------------------
@@ -200,7 +192,7 @@ class EnvHost:
         wire_format: WireFormat,
         reset_envs: Sequence[int] = (),
     ) -> bytes:
-        """Does something with the environments in their thread; the answer as it is sent."""
+        """Run a function on the environments in their thread and encode its result."""
 
         def run() -> bytes:
             answer = act(self._vec_env)
@@ -210,14 +202,13 @@ class EnvHost:
         return await self._run_command(run)
 
     def check_ready(self, envs: Sequence[int]) -> None:
-        """Raises where environments that repeat their actions are in no episode."""
+        """Raise if environments that repeat actions have not been reset."""
         if not self.auto_reset and (unready := sorted(self._needs_reset.intersection(envs))):
             raise RefusedError(
-                409, "reset", f"call reset first: environment {unready[0]} is in no episode"
+                409, "reset", f"call reset first: environment {unready[0]} has no running episode"
             )
 
     async def step(self, actions: Any, wire_format: WireFormat, large: bool = False) -> bytes:
-        """Steps every environment once; the answer as it is sent."""
         vec_env = self._vec_env
 
         def decode() -> Any:
@@ -249,7 +240,6 @@ class EnvHost:
     async def repeat(
         self, envs: Sequence[int], actions: Any, times: int, wire_format: WireFormat
     ) -> bytes:
-        """Has some environments repeat their actions; the answer as it is sent."""
         self.check_ready(envs)
 
         def act() -> tuple[bytes, int, float]:
@@ -264,7 +254,7 @@ class EnvHost:
                     error.env_index, "step", error.reason, error.env_traceback
                 ) from error.__cause__
             except (WorkerDiedError, WorkerTimeoutError) as error:
-                error.command = "step"  # the worker knows it as a call
+                error.command = "step"  # for the worker it was a call
                 raise
             seconds = perf_counter() - start
             return self._encode(answer, wire_format), steps, seconds
@@ -274,18 +264,16 @@ class EnvHost:
         return body
 
     async def invoke(self, envs: Sequence[int], wire_format: WireFormat, **request: Any) -> bytes:
-        """Calls, reads, sets or renders some environments; the answer as it is sent."""
-
         def act() -> bytes:
             batch_size = len(envs) if request["operation"] in ("call", "set_attr") else BATCH
             answer: dict[str, list[Any]] = {"results": []}
             size = 0
             for first in range(0, len(envs), batch_size):
-                some, results = commands.invoke(
+                part, results = commands.invoke(
                     self._vec_env, envs[first : first + batch_size], **request
                 )
-                answer["results"] += some["results"]
-                size += sum(map(payload_bytes, some["results"]))
+                answer["results"] += part["results"]
+                size += sum(map(payload_bytes, part["results"]))
                 if size > self._limits.reply:
                     raise RefusedError(413, "reply", str(TooLargeError(self._limits.reply)))
                 if request["operation"] == "render":
@@ -295,11 +283,10 @@ class EnvHost:
         return await self._run_command(act)
 
     def answer_bytes(self, count: int, wire_format: WireFormat) -> int:
-        """How large so many observations can be in an answer, objects among them aside."""
+        """Return the maximum encoded size of some observations, without objects among them."""
         return self._sizes[wire_format] * count
 
     def _encode(self, answer: Any, wire_format: WireFormat) -> bytes:
-        """An answer as it is sent."""
         try:
             return dumps(answer, wire_format, self._limits.reply)
         except TooLargeError as error:
@@ -314,14 +301,14 @@ class EnvHost:
     # -- waiting ----------------------------------------------------------------------
 
     def _is_large(self, wire_format: WireFormat) -> bool:
-        """Whether it takes a while to read the worker's answer, and to write it."""
+        """Return whether reading the worker's reply and encoding it takes long."""
         if wire_format is not _MSGPACK or self._sizes[wire_format] * self.num_envs > SMALL_REPLY:
             return True
-        fcntl.ioctl(self._vec_env.wake_fds[0], termios.FIONREAD, waiting := bytearray(4))
-        return int.from_bytes(waiting, sys.byteorder) > SMALL_INFOS
+        fcntl.ioctl(self._vec_env.wake_fds[0], termios.FIONREAD, unread := bytearray(4))
+        return int.from_bytes(unread, sys.byteorder) > SMALL_INFOS
 
     def _command(self) -> SessionProcess:
-        """The process, as the context in which a command is done."""
+        """Return the process, the context manager of a running command."""
         if not self._vec_env.closed:
             self.process.check_alive()
         return self.process

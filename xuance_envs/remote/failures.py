@@ -1,7 +1,7 @@
-"""What goes wrong at the server, as part of a message: told to the client, and raised there again.
+"""Errors on the wire: refusals that the server sends, and exceptions that the client raises.
 
 A refused request is answered with ``{"error": {"code": ..., "message": ..., "details": {...}}}``
-and an HTTP status of 4xx. Exceptions themselves never travel.
+and an HTTP status of 4xx. Exception objects are never sent.
 """
 
 from __future__ import annotations
@@ -51,24 +51,22 @@ STATUSES: dict[int, type[RemoteError]] = {
     503: RemoteUnreachableError,
     504: RemoteUnreachableError,
 }
-"""What a client raises for a status, unless the code says more."""
+"""Client exception for each status, unless the code is more specific."""
 
 
 DEFAULT_MESSAGES = {
-    413: "the request is too large for it, or for a proxy in front of it",
-    502: "a proxy in front of it does not reach it: it may not have been started",
-    503: "it is not there at present, a proxy in front of it says",
-    504: "a proxy in front of it waited for its answer in vain",
+    413: "the request is too large for the server or for a proxy in front of it",
+    502: "a proxy in front of it cannot reach the server: check that the server is running",
+    503: "a proxy in front of it reports the server as unavailable: try again later",
+    504: "a proxy in front of it timed out waiting for the server's reply",
 }
-"""What a client says of a status that came without a reason."""
+"""Client messages for statuses that arrive without a message."""
 
 _CLIENT_COMMANDS = ("call", "get_attr", "set_attr")
-"""What environments do in a client's stead: where it fails, they have not."""
+"""Commands whose failures are the client's fault and not counted as environment failures."""
 
 
 class RefusedError(Exception):
-    """A request is refused."""
-
     def __init__(self, status: int, code: str, message: str, **details: Any) -> None:
         super().__init__(message)
         self.status = status
@@ -76,7 +74,6 @@ class RefusedError(Exception):
         self.details = details
 
     def message(self) -> dict[str, Any]:
-        """The answer."""
         error: dict[str, Any] = {"code": self.code, "message": str(self)}
         if self.details:
             error["details"] = self.details
@@ -84,28 +81,26 @@ class RefusedError(Exception):
 
 
 def no_session(idle: float | None = None) -> RefusedError:
-    """What is said of a session that is not there, or somebody else's."""
-    after = "" if idle is None else f", after {idle:g} s without a request"
+    """Return the error for an unknown session, or one of another token."""
+    after = "" if idle is None else f" after {idle:g} s without a request"
     return RefusedError(
-        404, "session", f"no such session: it may have been closed, or have expired{after}"
+        404, "session", f"no such session: it may have been closed or have expired{after}"
     )
 
 
 class EnvsFailedError(RefusedError):
-    """A request is refused because environments failed at it, or their process did."""
-
     def __init__(self, code: str, message: str, **details: Any) -> None:
         self.id = secrets.token_hex(4)
         super().__init__(409, code, message, error_id=self.id, **details)
         self.is_env_failure = details.get("command") not in _CLIENT_COMMANDS
 
     def or_log_reference(self, text: str, tracebacks: bool) -> str:
-        """Lines about the server's files, or in their stead where they are to be found."""
-        return text if tracebacks or not text else f"the server's log has it, as error {self.id}"
+        """Return the text if tracebacks may be sent, or else a reference to the server's log."""
+        return text if tracebacks or not text else f"see the server's log, error {self.id}"
 
 
 def refusal_of(error: Exception, tracebacks: bool = True) -> RefusedError | None:
-    """How a failure of environments is told; None for one that is the server's own."""
+    """Convert an exception to a refusal; None for errors of the server itself."""
     if isinstance(error, RefusedError):
         return error
     details: dict[str, Any] = {}
@@ -140,7 +135,7 @@ def refusal_of(error: Exception, tracebacks: bool = True) -> RefusedError | None
         failed.details["details"] = failed.or_log_reference(error.details, tracebacks)
         return failed
     if isinstance(error, ClosedVecEnvError):
-        return RefusedError(409, "closed", "these environments failed before, and are closed")
+        return RefusedError(409, "closed", "these environments failed before and are closed")
     if isinstance(error, WireError | BadValueError):
         return RefusedError(422, "invalid", str(error))
     for kind, (code, _) in _BUILTINS.items():
@@ -150,10 +145,10 @@ def refusal_of(error: Exception, tracebacks: bool = True) -> RefusedError | None
 
 
 def error_of(status: int, message: Any, server: str) -> Exception:
-    """What a client raises for an answer of status 4xx or 5xx."""
+    """Return the client exception for a reply with status 4xx or 5xx."""
     error = message.get("error") if isinstance(message, dict) else None
     if not isinstance(error, dict) or not isinstance(error.get("message"), str):
-        text = DEFAULT_MESSAGES.get(status, "the request was refused without a reason")
+        text = DEFAULT_MESSAGES.get(status, "the server refused the request without a reason")
         error = {"code": "", "message": text}
     code, text, details = error.get("code"), error["message"], error.get("details")
     build = _ERROR_BUILDERS.get(code) if isinstance(code, str) else None
@@ -161,7 +156,7 @@ def error_of(status: int, message: Any, server: str) -> Exception:
         try:
             return build(text, details if isinstance(details, dict) else {})
         except (KeyError, TypeError, ValueError):
-            pass  # not as this package's server tells it
+            pass  # not from this package's server
     return STATUSES.get(status, RemoteError)(text, server, status)
 
 
@@ -172,14 +167,14 @@ def _env_error(text: str, details: dict[str, Any]) -> VecEnvError:
         str(details["reason"]),
         str(details["env_traceback"]),
     )
-    with suppress(KeyError, TypeError, ValueError):  # not one of Python's own, or not made so
+    with suppress(KeyError, TypeError, ValueError):  # not a builtin, or other arguments
         name, args = details["cause"]
         error.__cause__ = _CAUSES[name](*from_wire(args))
     return error
 
 
 def _cause_of(error: EnvError) -> list[Any] | None:
-    """The name and the arguments of one of Python's own exceptions."""
+    """Return name and arguments of the cause if it is a builtin exception."""
     cause = error.__cause__
     if cause is None or _CAUSES.get(type(cause).__name__) is not type(cause):
         return None
@@ -189,7 +184,6 @@ def _cause_of(error: EnvError) -> list[Any] | None:
 
 
 def _to_wire_or_repr(value: Any) -> Any:
-    """A value that may not be one of those that travel: then it is what is shown of it."""
     try:
         return to_wire(value)
     except WireError:
@@ -197,11 +191,11 @@ def _to_wire_or_repr(value: Any) -> Any:
 
 
 def _state_error(text: str, details: dict[str, Any]) -> StateError:
-    given = int(details["env_index"]), str(details["command"]), str(details["reason"])
+    common = int(details["env_index"]), str(details["command"]), str(details["reason"])
     if "what" not in details:
-        return StateError(*given)
-    how = from_wire(details["saved"]), from_wire(details["here"])
-    return StateMismatchError(*given, "", str(details["what"]), *how)
+        return StateError(*common)
+    values = from_wire(details["saved"]), from_wire(details["here"])
+    return StateMismatchError(*common, "", str(details["what"]), *values)
 
 
 def _died_error(text: str, details: dict[str, Any]) -> VecEnvError:
@@ -225,7 +219,7 @@ def _timeout_error(text: str, details: dict[str, Any]) -> VecEnvError:
     )
 
 
-# Errors about arguments are Python's own, wherever the environments are. Derived ones come first.
+# Errors about arguments stay builtins. Derived classes come first.
 _BUILTINS: dict[type[Exception], tuple[str, Callable[[str], Exception]]] = {
     AttributeError: ("no_attribute", AttributeError),
     ValueError: ("value", ValueError),
@@ -239,7 +233,7 @@ _CAUSES: dict[str, type[BaseException]] = {
     for name, kind in vars(builtins).items()
     if isinstance(kind, type) and issubclass(kind, Exception | SystemExit)
 }
-"""What may be made again of an environment's exception; no other class is looked up by name."""
+"""Exceptions that a client may reconstruct; no other class is looked up by name."""
 
 _ERROR_BUILDERS: dict[str, Callable[[str, dict[str, Any]], Exception]] = {
     "env_failed": _env_error,

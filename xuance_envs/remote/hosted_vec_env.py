@@ -1,4 +1,4 @@
-"""A session's environments as a vector environment, in a worker process of their own."""
+"""Vectorized environment of one session, in a worker process of its own."""
 
 from __future__ import annotations
 
@@ -22,28 +22,23 @@ from xuance_envs.vector_envs.subproc_vec_env import start_processes
 
 __all__ = ["HostedEnvConfig", "HostedVecEnv"]
 
+# Seconds that a worker spins before it blocks: a client on the same machine sends the next step
+# within about a millisecond.
 SPIN = 2e-3
-"""The longest a worker spins before it blocks, in seconds.
-
-A client on the same machine has a step's answer and sends the next within about a millisecond.
-"""
 
 
 @dataclass(frozen=True)
 class HostedEnvConfig:
-    """The environments a client asks for."""
-
     functions: Sequence[Callable[..., Any]]
     seed: int | None
     auto_reset: bool
 
 
 class HostedVecEnv(GroupedVecEnv):
-    """Environments in one worker, with what only their host asks for.
+    """Vec env with one worker, extended for :class:`EnvHost`.
 
-    It is open; closed, when nothing may be asked of it any more but the worker is still there; and
-    ended, by :meth:`end_worker`. An error closes it, possibly within the event loop, where nothing
-    may wait for a process to end.
+    Closing leaves the worker running until :meth:`end_worker`: an error may close the vec env on
+    the event loop, which must not wait for a process to exit.
     """
 
     def __init__(
@@ -67,7 +62,7 @@ class HostedVecEnv(GroupedVecEnv):
                 start_timeout=start_timeout,
                 pin_workers=False,
                 spin=SPIN,
-                event_loop_waits=True,  # by the event loop, which spinning would keep from others
+                event_loop_waits=True,  # spinning would block other sessions
                 on_backend_created=on_backend_created,
                 guarded=True,
             )
@@ -89,16 +84,14 @@ class HostedVecEnv(GroupedVecEnv):
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id; None once it has ended."""
         return next((driver.worker.pid for driver in self.backend.workers), None)
 
     @property
     def times(self) -> StepTimes:
-        """How long its steps take."""
         return self._driver.times()
 
     def finish_step(self) -> tuple[Any, NDArray[np.float64], NDArray[Any], NDArray[Any], StepInfos]:
-        """The same as ``step_wait``, without copies for the caller, and with the rewards in full."""
+        """Finish a step like ``step_wait``, without copies and with float64 rewards."""
         infos, arrays = self._finish_step(), self._arrays
         observations = self._flat_observations
         if observations is None:
@@ -110,9 +103,9 @@ class HostedVecEnv(GroupedVecEnv):
         return observations, arrays.rewards, arrays.terminated, arrays.truncated, infos
 
     def watch_masks(self, envs: Sequence[int]) -> list[Any]:
-        """The parts of some environments' masks of actions, which are asked for from now on.
+        """Return the action masks of some environments and collect them with every later step.
 
-        None for an environment that has no method for that.
+        None for environments without a mask method.
         """
         self._groups.check_idle("action_masks")
         if self._arrays.masks is None:
@@ -121,15 +114,14 @@ class HostedVecEnv(GroupedVecEnv):
 
     @property
     def watched_masks(self) -> list[Any] | None:
-        """The parts of all masks, if any are asked for; valid until the next step."""
+        """Action masks of all environments if they are collected; valid until the next step."""
         rows = self._groups.masks.watched_rows
         return None if rows is None else rows.parts
 
     def close_extras(self) -> None:
-        """Has nothing be asked of the worker any more, and leaves it to :meth:`end_worker`."""
+        """Refuse further commands; :meth:`end_worker` ends the worker."""
         self._groups.mark_closed()
 
     def end_worker(self) -> None:
-        """Ends the worker of one that is closed; again, it does nothing."""
         assert self.closed
         self._groups.end()

@@ -1,4 +1,4 @@
-"""The requests of the protocol: what each may have, and within what bounds."""
+"""Request messages of the protocol, with their fields and bounds."""
 
 from __future__ import annotations
 
@@ -26,24 +26,21 @@ __all__ = [
 
 MAX_ENVS = 100_000
 MAX_ID = 64
-MAX_FIELDS = 20
-"""The most fields of a message that are looked at: pydantic collects the faults of all."""
-
-MAX_NAMES = 1000
-"""The most keyword arguments, options or arguments of one request."""
+MAX_FIELDS = 20  # checked before validation, because pydantic reports every invalid field
+MAX_NAMES = 1000  # keyword arguments, options or positional arguments per request
 
 
 def _at_most(length: int, is_item: Callable[[Any], bool] | None = None) -> BeforeValidator:
-    """Ends at the first thing wrong with a list or dict: pydantic collects the faults of all."""
+    """Reject long or invalid collections at the first error: pydantic would collect them all."""
 
     def check(value: Any) -> Any:
         if isinstance(value, list | dict):
             if len(value) > length:
                 raise ValueError(f"expected at most {length}, got {len(value)}")
             if is_item is not None and isinstance(value, list):
-                for place, item in enumerate(value):
+                for index, item in enumerate(value):
                     if not is_item(item):
-                        raise ValueError(f"expected a valid item at {place}, got {shortened(item)}")
+                        raise ValueError(f"expected a valid item at {index}, got {shortened(item)}")
             if isinstance(value, dict) and not all(type(key) is str for key in value):
                 raise ValueError("expected strings as keys")
         return value
@@ -68,7 +65,7 @@ EpisodeIds = Annotated[
     Field(
         min_length=1,
         max_length=MAX_ENVS,
-        description="which episodes, all created by one request; null for all there are",
+        description="ids of episodes that one request created; null for all episodes",
     ),
     _at_most(MAX_ENVS, _is_id),
 ]
@@ -85,127 +82,128 @@ Sequence = Annotated[
     Field(
         ge=1,
         le=2**53,
-        description="a number larger than that of the session's requests before. The last request "
-        "repeated with its number is answered with its first answer, and not done again",
+        description="a number larger than in the session's previous requests. If the last request "
+        "is repeated with its number, it is not executed again and gets the same reply",
     ),
 ]
 
 
 class RequestModel(BaseModel):
-    """What every request has in common: nothing is converted, and nothing else is taken."""
+    """Base of all requests: values are not converted, and unknown fields are rejected."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class CreateSession(RequestModel):
-    """Opens a session, which belongs to the token."""
+    """Open a session, which belongs to the token."""
 
     share_frames: bool = Field(
-        False, description="whether the status page may show what was rendered last"
+        False, description="whether the status page may show the last rendered frame"
     )
     nonce: Annotated[
         str | None,
         Field(
             min_length=16,
             max_length=MAX_ID,
-            description="any text of the client's own: where an answer was lost, the same again is "
-            "answered with the session that was opened",
+            description="random text chosen by the client. A repeated request with the same nonce "
+            "returns the session that was opened before",
         ),
     ] = None
 
 
 class SessionRequestModel(RequestModel):
-    """A request within a session."""
+    """Base of requests within a session."""
 
     session_id: Annotated[str, Field(max_length=MAX_ID)]
     sequence: Sequence = None
 
 
 class CreateEpisodes(SessionRequestModel):
-    """Makes environments, each with one episode at a time."""
+    """Create environments, each with one episode at a time."""
 
-    env_id: str | None = Field(None, max_length=200, description="null for the only one served")
+    env_id: str | None = Field(
+        None, max_length=200, description="null if the server offers only one"
+    )
     num_envs: Annotated[int, Field(ge=1, le=MAX_ENVS)] = 1
-    seed: Seed | None = Field(None, description="of the first; the others' are counted up")
-    kwargs: Named = Field({}, description="keyword arguments the operator allows")
+    seed: Seed | None = Field(None, description="environment i is seeded with seed + i")
+    kwargs: Named = Field({}, description="keyword arguments that the operator allows")
     auto_reset: bool = Field(
         False,
-        description="true: all are stepped together, once, and one whose episode ends is reset in "
-        "the same step. False: each repeats its action and stops when its episode ends",
+        description="true: a request steps all environments once and resets those whose episode "
+        "ends. false: each environment repeats its action and stops when its episode ends",
     )
 
 
 class Reset(SessionRequestModel):
-    """Starts new episodes."""
+    """Start new episodes."""
 
     episode_ids: EpisodeIds = None
     seed: Seeds = Field(
-        None, description="an int is counted up by the environment's place; a list has one each"
+        None, description="an int seeds environment i with seed + i; a list has one seed each"
     )
     options: Named | None = None
 
 
 class Step(SessionRequestModel):
-    """Steps environments with one action each."""
+    """Step environments with one action each."""
 
     episode_ids: EpisodeIds = None
-    actions: Any = Field(description="a batch of actions, as the action space has it")
+    actions: Any = Field(description="a batch of actions of the action space")
     steps: Annotated[int, Field(ge=1, le=2**31)] = Field(
-        1, description="how often each action is repeated at most; 1 with auto_reset"
+        1, description="maximum repetitions of each action; 1 with auto_reset"
     )
 
 
 class Statistics(SessionRequestModel):
-    """How long the steps of environments take; answered at any time, also during a step."""
+    """Return step times of environments; answered at any time, also during a step."""
 
     episode_ids: EpisodeIds = None
 
 
 class States(SessionRequestModel):
-    """Keeps states of environments at the server, puts them into environments, or drops them."""
+    """Save environment states on the server, load them into environments, clone or drop them."""
 
     operation: Literal["save", "load", "clone", "drop"]
     episode_ids: EpisodeIds = Field(
         None,
-        description="whose states are kept, which ones they are put into, or which ones become "
-        "like others; null for all there are",
+        description="episodes to save, to load states into, or to overwrite with clones; null for "
+        "all episodes",
     )
     states: StateNumbers = Field(
-        [], description="for load, the number of a state for each episode; for drop, any"
+        [], description="for load, one state number per episode; for drop, any state numbers"
     )
     sources: EpisodeIds = Field(
-        None, description="for clone: whom the episodes become like, one for all or one for each"
+        None, description="for clone: episodes to copy, one for all targets or one per target"
     )
     fork_rng: bool = Field(
-        False, description="for clone: whether each goes on with random streams of its own"
+        False, description="for clone: whether each copy continues with its own random streams"
     )
 
 
 class Call(SessionRequestModel):
-    """Calls a method, reads or sets an attribute, renders, or asks for masks of actions.
+    """Call a method, get or set an attribute, render, or get action masks.
 
-    Masks of actions then come with the answers to later steps and resets, too.
+    After ``action_masks``, replies to steps and resets contain the action masks, too.
     """
 
     episode_ids: EpisodeIds = None
     operation: Literal["call", "get_attr", "set_attr", "render", "action_masks"]
-    name: str = Field("", max_length=200, description="of the method or attribute")
+    name: str = Field("", max_length=200, description="name of the method or attribute")
     args: Arguments = []
     kwargs: Named = {}
-    values: Values = Field([], description="one per episode, for set_attr")
-    mode: str | None = Field(None, max_length=200, description="for render")
+    values: Values = Field([], description="for set_attr: one value per episode")
+    mode: str | None = Field(None, max_length=200, description="for render: the render mode")
 
 
 M = TypeVar("M", bound=RequestModel)
 
 
 def message_of(model: type[M], node: Any) -> M:
-    """A decoded message, checked."""
     if isinstance(node, dict) and len(node) > MAX_FIELDS:
         raise RefusedError(
             422,
             "invalid",
-            f"expected no more than the fields {', '.join(model.model_fields)}, got {len(node)}",
+            f"expected only the fields {', '.join(model.model_fields)}, got {len(node)} fields",
         )
     try:
         return model.__pydantic_validator__.validate_python(node)  # type: ignore[no-any-return]  # what model_validate calls
@@ -214,10 +212,10 @@ def message_of(model: type[M], node: Any) -> M:
 
 
 def _faults(error: ValidationError) -> str:
-    """What is wrong with a request, without repeating what it had."""
+    """Describe validation errors without repeating the input."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
-    told = [
+    descriptions = [
         f"{'.'.join(str(part)[:40] for part in fault['loc']) or 'message'}: {fault['msg']}"
         for fault in faults[:5]
     ]
-    return ascii("; ".join(told))[1:-1][:1000]
+    return ascii("; ".join(descriptions))[1:-1][:1000]

@@ -1,4 +1,4 @@
-"""What a server counts, in the text form that Prometheus reads."""
+"""Counters of a server in Prometheus's text format."""
 
 from __future__ import annotations
 
@@ -13,22 +13,19 @@ from xuance_envs.remote.serving.logs import dropped_lines
 
 __all__ = ["Metrics"]
 
+# Upper bounds of the step-time histogram in seconds.
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-"""Upper bounds of the step times counted together, in seconds."""
-
-WINDOW = 10.0
-"""Seconds over which steps per second are taken."""
-
+WINDOW = 10.0  # seconds over which steps per second are averaged
 
 _PER_NAME = (
-    ("sessions", "gauge", "Sessions of each name."),
-    ("environments", "gauge", "Environments of each name."),
-    ("steps", "counter", "Environment steps of each name."),
+    ("sessions", "gauge", "Open sessions by token name."),
+    ("environments", "gauge", "Environments by token name."),
+    ("steps", "counter", "Environment steps by token name."),
 )
 
 
 class Metrics:
-    """Counts of one server; steps are counted from the threads of environments."""
+    """Counters of one server; environment threads count steps concurrently."""
 
     def __init__(self) -> None:
         self.sessions = 0
@@ -38,24 +35,22 @@ class Metrics:
         self._steps = 0
         self._step_seconds = 0.0
         self._step_requests = [0] * (len(BUCKETS) + 1)
-        self._recent: deque[list[float]] = deque()  # since when, and how many
+        self._recent: deque[list[float]] = deque()  # [start time, steps]
         self._started = time.monotonic()
         self._lock = threading.Lock()
 
     def count_request(self, method: str, status: int) -> None:
-        """Counts an answered request."""
         kind = method, status
         self._requests[kind] = self._requests.get(kind, 0) + 1
 
     def count_steps(self, steps: int, seconds: float) -> None:
-        """Counts the environment steps of one request, and the time they took."""
         now = time.monotonic()
         place = bisect.bisect_left(BUCKETS, seconds)
         with self._lock:
             self._steps += steps
             self._step_seconds += seconds
             self._step_requests[place] += 1
-            # Within a tenth of a second they are kept as one.
+            # Merge entries within a tenth of a second.
             if self._recent and now - self._recent[-1][0] < WINDOW / 100:
                 self._recent[-1][1] += steps
             else:
@@ -63,7 +58,7 @@ class Metrics:
                 self._forget(now)
 
     def steps_per_second(self) -> float:
-        """Environment steps per second, over the last few."""
+        """Return environment steps per second, averaged over ``WINDOW``."""
         now = time.monotonic()
         with self._lock:
             self._forget(now)
@@ -76,38 +71,36 @@ class Metrics:
 
     @property
     def steps(self) -> int:
-        """Environment steps so far."""
         return self._steps
 
     def text(self, names: Mapping[str, Mapping[str, int]] | None = None) -> str:
-        """Everything, as Prometheus reads it."""
         with self._lock:
             counts = list(itertools.accumulate(self._step_requests))
             steps, seconds = self._steps, self._step_seconds
         lines = [
-            *_metric("sessions", "gauge", "Sessions there are.", self.sessions),
-            *_metric("environments", "gauge", "Environments there are.", self.environments),
+            *_metric("sessions", "gauge", "Open sessions.", self.sessions),
+            *_metric("environments", "gauge", "Environments in open sessions.", self.environments),
             *_metric(
                 "log_lines_dropped_total",
                 "counter",
-                "Lines of the log that nobody read in time.",
+                "Log lines dropped because the log was not read fast enough.",
                 dropped_lines(),
             ),
             *_metric("steps_total", "counter", "Environment steps.", steps),
             *_metric(
                 "failures_total",
                 "counter",
-                "Requests at which environments failed, died or took too long.",
+                "Requests in which an environment raised, crashed or timed out.",
                 self.failures,
             ),
-            *_head("step_seconds", "histogram", "Time environments took for one step request."),
+            *_head("step_seconds", "histogram", "Environment time per step request."),
             *(
                 f'xuance_envs_step_seconds_bucket{{le="{bound}"}} {count}'
                 for bound, count in zip((*BUCKETS, "+Inf"), counts, strict=True)
             ),
             f"xuance_envs_step_seconds_sum {seconds!r}",
             f"xuance_envs_step_seconds_count {counts[-1]}",
-            *_head("requests_total", "counter", "Answered requests."),
+            *_head("requests_total", "counter", "Requests by method and status."),
             *(
                 f'xuance_envs_requests_total{{method="{method}",status="{status}"}} {count}'
                 for (method, status), count in sorted(self._requests.items())

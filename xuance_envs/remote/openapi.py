@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI does not know of the routes."""
+"""OpenAPI descriptions of routes registered outside FastAPI."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ __all__ = ["REFUSALS", "add_descriptions"]
 REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"description": "the body is not JSON or msgpack"},
     401: {"description": "a token is missing or wrong"},
-    403: {"description": "the operator has not allowed that name"},
-    404: {"description": "no such session, episode, state or environment, or another token's"},
-    409: {"description": "an environment failed, or the session is in no state for it"},
-    413: {"description": "the request or its answer is too large"},
-    415: {"description": "neither JSON nor msgpack"},
+    403: {"description": "the operator does not allow this name"},
+    404: {"description": "no session, episode, state or environment of this token has this id"},
+    409: {"description": "an environment failed, or the session's state does not permit this"},
+    413: {"description": "the request or its reply is too large"},
+    415: {"description": "the content type is neither JSON nor msgpack"},
     422: {"description": "a field is missing, unknown or out of bounds"},
     429: {"description": "a limit on sessions, environments, states or requests is reached"},
 }
-"""The answers to a request that is refused, by their status."""
 
 
 def _described(path: str, model: type[messages.RequestModel]) -> dict[str, Any]:
@@ -46,7 +45,7 @@ def _described(path: str, model: type[messages.RequestModel]) -> dict[str, Any]:
 
 
 def add_descriptions(app: FastAPI, post_routes: Mapping[str, type[messages.RequestModel]]) -> None:
-    """Adds plain routes and the token to an application's document."""
+    """Add the POST routes and token authentication to an application's OpenAPI document."""
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -57,4 +56,4 @@ def add_descriptions(app: FastAPI, post_routes: Mapping[str, type[messages.Reque
             schema["paths"][path] = {"post": _described(path, model)}
         return schema
 
-    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation has it
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way

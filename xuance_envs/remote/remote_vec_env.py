@@ -1,4 +1,4 @@
-"""Environments on a server as a vector environment: the contract of section "step" over HTTP."""
+"""Vectorized environment whose sub-environments run on an HTTP server."""
 
 from __future__ import annotations
 
@@ -54,45 +54,49 @@ _BOOL = np.dtype(np.bool_)
 
 
 class RemoteVecEnv(GroupedVecEnv):
-    """Many environments on a server, stepped as one.
+    """Vectorized environment on a server.
 
-    It does what every vector environment of this package does, with one request per step, and
-    with values that can travel: any of Gymnasium's spaces, and infos, arguments and results of
-    numbers, strings, arrays and collections of them. ``call``, ``get_attr`` and ``set_attr`` reach
-    the names that the server's operator allows. Of the exceptions environments raise only
-    Python's own can travel: for any other an :class:`~xuance_envs.errors.EnvError` has its text
-    and no ``__cause__``. What ``save_state`` returns is kept by the server, within limits, until
-    nobody holds it any more: it can be loaded by this object only, and has no bytes.
+    It follows the contract of every vec env of this package and sends one request per step.
 
-    The session on the server is freed by
-    :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.close`, or when this object is forgotten.
+    Supported values: all Gymnasium spaces; infos, arguments and results made of numbers, strings,
+    bytes, arrays and collections of them. ``call``, ``get_attr`` and ``set_attr`` reach the names
+    that the server's operator allows. Only builtin exceptions are reconstructed: for others, the
+    :class:`~xuance_envs.errors.EnvError` contains the text but has no ``__cause__``.
+
+    ``save_state`` returns handles: the server keeps a state until its handle is garbage-collected
+    or the session ends. Only the object that saved a state can load it, and a handle cannot be
+    converted to bytes.
+
+    :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.close` or garbage collection closes the
+    session on the server.
 
     Args:
-        base_url: the server's address, as ``"http://127.0.0.1:8001"``.
-        env_id: which of its environments; None for the only one it has.
-        num_envs: how many.
-        user_token: what the server knows its user by; None where it wants no token.
-        seed: environment i is made with the seed ``seed + i``; None for no seed.
-        env_kwargs: keyword arguments for each environment, as far as the operator allows them.
-        copy: whether the arrays returned belong to the caller; otherwise they are read-only
-            views that the next step overwrites.
-        check_actions: whether every action is checked to be in its space; it is in any case where
-            the server does so.
-        timeout: seconds within which the server has to answer a request.
-        share_frames: whether the server's status page may show what is rendered.
-        verify: how the certificate of an ``https`` server is checked: by the authorities everybody
-            trusts, by those in a file or folder of certificates or an SSL context, or not at all.
+        base_url: the server's address, such as ``"http://127.0.0.1:8001"``.
+        env_id: id of the environment; None if the server offers only one.
+        num_envs: number of environments.
+        user_token: the user's token; None if the server requires none.
+        seed: environment i is created with seed ``seed + i``; None for no seed.
+        env_kwargs: keyword arguments for each environment; the operator must allow their names.
+        copy: whether returned arrays are copies. Otherwise they are read-only views that the next
+            step overwrites.
+        check_actions: whether to check every action against the action space. A server that
+            requires this check overrides False.
+        timeout: seconds to wait for the reply to a request.
+        share_frames: whether the server's status page may show rendered frames.
+        verify: how to check the certificate of an ``https`` server: True uses the system's
+            certificate authorities, False skips the check. A path to a file or folder of CA
+            certificates or an SSL context replaces the system's authorities.
 
     Raises:
-        ValueError: ``num_envs`` is below 1, or the address is none.
-        TypeError: a keyword argument cannot travel.
-        EnvError: an environment could not be made.
-        RemoteAuthenticationError: the server does not know the token.
-        RemoteForbiddenError: its operator does not allow a keyword argument.
-        RemoteNotFoundError: it has no such environment.
-        RemoteLimitError: it allows no more sessions or environments.
-        RemoteVersionError: it speaks another version of the protocol.
-        RemoteUnreachableError: it does not answer.
+        ValueError: ``num_envs`` is below 1, or the address is invalid.
+        TypeError: a keyword argument cannot be sent.
+        EnvError: an environment could not be created.
+        RemoteAuthenticationError: the token is missing or wrong.
+        RemoteForbiddenError: the operator does not allow a keyword argument.
+        RemoteNotFoundError: the server does not offer ``env_id``.
+        RemoteLimitError: a limit on sessions or environments is reached.
+        RemoteVersionError: the server uses another version of the protocol.
+        RemoteUnreachableError: the server does not reply.
         ImportError: httpx, httptools or msgpack is not installed.
 
     Example:
@@ -166,13 +170,13 @@ class RemoteVecEnv(GroupedVecEnv):
 
 
 class RemoteGroups(Groups):
-    """All environments of a session.
+    """The environments of one session, as a single group.
 
     Args:
-        session: on the server.
-        driver: of the environments.
-        description: of the first one.
-        arrays: what the answers are written into.
+        session: session on the server.
+        driver: driver of the environments.
+        description: description of one environment.
+        arrays: arrays for the results of steps.
     """
 
     def __init__(
@@ -194,7 +198,7 @@ class RemoteGroups(Groups):
 
 @dataclass(frozen=True)
 class _CreatedEnvs:
-    """The environments a server has made."""
+    """Reply to a request that created environments."""
 
     episode_ids: list[str]
     description: EnvDescription
@@ -202,7 +206,6 @@ class _CreatedEnvs:
 
     @classmethod
     def of(cls, answer: Any) -> _CreatedEnvs:
-        """As an answer has it."""
         return cls(
             list(map(str, answer["episode_ids"])),
             EnvDescription(
@@ -218,30 +221,31 @@ class _CreatedEnvs:
 
 def _sendable(command: str, value: Any) -> Any:
     try:
-        if isinstance(value, dict):  # of the request's own
+        if isinstance(value, dict):  # named arguments, not a value
             return {str(name): to_wire(item) for name, item in value.items()}
         return [to_wire(item) for item in value]
     except WireError as error:
         raise TypeError(
-            f"what {command!r} was given cannot be sent to the server: {error}"
+            f"an argument of {command!r} cannot be sent to the server: {error}"
         ) from None
 
 
 class RemoteDriver(Driver):
-    """A group of environments on a server; see :class:`~xuance_envs.engine.driver.Driver`.
+    """Driver of environments on a server; see :class:`~xuance_envs.engine.driver.Driver`.
 
-    Requests are sent from a thread of its own, so that the caller is free between asking and
-    waiting. A step whose result is waited for ``blocking`` does without the thread: should an
-    interrupt hit it, it is sent again with its number, and the server does it once.
+    A thread sends the requests, so that the main process is free between ``submit`` and ``result``.
+    A ``blocking`` step does not use the thread: if interrupted, it is sent again with its sequence
+    number, and the server executes it once.
 
     Args:
-        session: in which the environments are.
-        made: the environments.
-        arrays: what the answers are written into.
+        session: session on the server.
+        created: the created environments.
+        arrays: arrays for the results of steps.
 
     Attributes:
-        blocking: whether the next step is waited for at once.
-        fds: of a socket that turns readable when an answer has come.
+        blocking: whether the next step is sent without the thread, because the main process waits
+            for its result immediately.
+        fds: descriptor of a socket that becomes readable when a reply arrives.
     """
 
     tag = 0
@@ -258,7 +262,7 @@ class RemoteDriver(Driver):
         self._outcomes = OutcomeBuilder(self._infos, self._reset_infos)
         self._thread = ThreadPoolExecutor(1, "xuance_envs-remote")
         self.blocking = False
-        # Says when an answer has come, to whoever waits for several drivers.
+        # Signals a reply to code that waits for several drivers.
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._close_wake = weakref.finalize(
@@ -270,7 +274,7 @@ class RemoteDriver(Driver):
         self._result: Any = None
         self._failed = False
 
-    # -- asking -----------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------
 
     @override
     def pack_actions(self, actions: list[list[Any]]) -> Any:
@@ -325,9 +329,8 @@ class RemoteDriver(Driver):
         return "states", message, lambda answer: self._parse_reset(places, answer)
 
     def _episode_ids_of(self, places: Sequence[int]) -> list[str] | None:
-        """The episodes at some places; None for all of them."""
-        everything = list(places) == list(range(self.hi))
-        return None if everything else [self._episodes[place] for place in places]
+        all_envs = list(places) == list(range(self.hi))
+        return None if all_envs else [self._episodes[place] for place in places]
 
     @override
     def submit(self, tag: int, packed: Any) -> None:
@@ -343,23 +346,23 @@ class RemoteDriver(Driver):
             return send() if blocking else self._thread.submit(send).result(timeout)
 
         blocking = self.blocking
-        # No call in between, so that an interrupt finds either all of it or nothing.
+        # One statement without calls, so that an interrupt cannot split it.
         self._parse, self._wait_reply, self._result, self.tag = parse, resend, None, tag
         self._failed = False
         if not blocking:
-            answer = self._thread.submit(send)
-            answer.add_done_callback(self._wake)
-            self._wait_reply = answer.result
+            reply = self._thread.submit(send)
+            reply.add_done_callback(self._wake)
+            self._wait_reply = reply.result
 
     def _actions(self) -> Any:
         actions = self._arrays.actions
         return batch_to_wire(actions.layout.space, actions.view())
 
     def _wake(self, _: Future[Any]) -> None:
-        with suppress(OSError):  # closed meanwhile
+        with suppress(OSError):  # closed in the meantime
             self._wake_writer.send(b"!")
 
-    # -- answers ----------------------------------------------------------------------
+    # -- replies ----------------------------------------------------------------------
 
     @override
     def result(self, deadline: float | None = None) -> Any:
@@ -373,7 +376,7 @@ class RemoteDriver(Driver):
                 self._failed = True
                 raise
             finally:
-                with suppress(OSError):  # nothing there, most often
+                with suppress(OSError):  # usually empty
                     self._wake_reader.recv(64)
             with checked_reply(self._session.server):
                 self._result = self._parse(answer)
@@ -382,7 +385,7 @@ class RemoteDriver(Driver):
 
     @override
     def discard(self) -> Any:
-        # An error that is raised once more would hold on to all who call now, and what they have.
+        # Raising the error again would add the current frames to its traceback and keep them.
         return None if self._failed else super().discard()
 
     @override
@@ -390,7 +393,7 @@ class RemoteDriver(Driver):
         return StepTimes(**self._session.step_times())
 
     def close(self) -> None:
-        """Ends the thread, once it has its answer."""
+        """Shut down the thread after its current request."""
         self._thread.shutdown(wait=False)
         self._close_wake()
 
@@ -405,7 +408,7 @@ class RemoteDriver(Driver):
         resets = answer["resets"]
         ended = resets["environments"]
         if ended != (arrays.terminated | arrays.truncated).nonzero()[0].tolist():
-            raise WireError("resets of other episodes than those that ended")
+            raise WireError("the reply's resets do not match the episodes that ended")
         self._parse_masks(answer)
         if ended:
             at = np.array(ended)
@@ -429,9 +432,9 @@ class RemoteDriver(Driver):
             return
         parts = answer["masks"]
         if not isinstance(parts, list) or len(parts) != len(masks.parts):
-            raise WireError(f"expected masks of actions in {len(masks.parts)} parts")
-        for mine, part in zip(masks.parts, parts, strict=True):
-            mine[:] = array_from_wire(part, _BOOL, mine.shape)
+            raise WireError(f"expected action masks in {len(masks.parts)} parts")
+        for target, part in zip(masks.parts, parts, strict=True):
+            target[:] = array_from_wire(part, _BOOL, target.shape)
 
     def _write_observations(self, rows: SpaceRows, node: Any, at: Index, count: int) -> None:
         rows.put(batch_from_wire(self._space, node, count), at, count)

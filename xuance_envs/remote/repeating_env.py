@@ -1,6 +1,6 @@
-"""What lives in the process of a session's environments: they repeat actions, within a limit.
+"""Environment wrappers in a session's worker: action repetition, memory limit, info filter.
 
-What infos have that clients are not told is left out here already: it never leaves the process.
+Infos are filtered here, so that withheld keys never leave the worker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["HostedFunction", "InfoFilter", "RepeatResult", "RepeatingEnv"]
 
 @dataclass(frozen=True)
 class HostedFunction(DropUnpicklableInfos):
-    """Makes one environment of a session, in the process where it will live."""
+    """Factory of one environment of a session, called in its worker."""
 
     make: Callable[..., Any]
     index: int
@@ -37,8 +37,7 @@ class HostedFunction(DropUnpicklableInfos):
     first_in_process: bool = True
 
     def __call__(self, **keywords: Any) -> Any:
-        """Makes it."""
-        if self.first_in_process and self.index == 0:  # once is enough for the process
+        if self.first_in_process and self.index == 0:  # once per process
             _limit_process(self.memory_limit)
         env = self.make(**keywords)
         if self.repeating:
@@ -47,33 +46,31 @@ class HostedFunction(DropUnpicklableInfos):
 
 
 class InfoFilter:
-    """An environment whose infos are what clients are told; all else is as it is."""
+    """Wrapper that keeps only the allowed keys of infos."""
 
     def __init__(self, env: Any, infos: frozenset[str] | None) -> None:
         self.env = env
         self._infos = infos
-        # Infos of many agents come as one dict, whose keys say whose they are.
+        # Multi-agent infos are one dict, whose keys name the agent.
         self._key_of = original_info_key if isinstance(env, AgentsEnv) else None
 
     def __getattr__(self, name: str) -> Any:
-        if name == "env":  # not there yet: while it is unpickled
+        if name == "env":  # missing while unpickling
             raise AttributeError(name)
         return getattr(self.env, name)
 
     def reset(self, **arguments: Any) -> Any:
-        """Starts a new episode."""
         result = self.env.reset(**arguments)
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
             return result[0], self._filtered(result[1])
         return result
 
     def step(self, action: Any) -> Any:
-        """Steps the environment once."""
         result = self.env.step(action)
         try:
             observation, reward, terminated, truncated, info = result
         except (TypeError, ValueError):
-            return result  # whoever asked finds out what is wrong with it
+            return result  # reported by the code that steps this wrapper
         if not isinstance(info, dict):
             return result
         return observation, reward, terminated, truncated, self._filtered(info)
@@ -91,8 +88,6 @@ class InfoFilter:
 
 @dataclass(frozen=True)
 class RepeatResult:
-    """What came of one action that an environment repeated."""
-
     observations: Any
     steps: int
     reward: float
@@ -102,7 +97,7 @@ class RepeatResult:
 
 
 class RepeatingEnv(InfoFilter):
-    """An environment that repeats an action until its episode ends, and is not reset by itself."""
+    """Environment that repeats an action until its episode ends and is reset explicitly."""
 
     def __init__(self, env: Any, index: int, infos: frozenset[str] | None = None) -> None:
         super().__init__(env, infos)
@@ -111,38 +106,35 @@ class RepeatingEnv(InfoFilter):
         self._step = -1
         self._ended: RepeatResult | None = None
         self._can_step = False
-        # What its next action is chosen from, unless that is what its reset returned.
+        # The last observation and info; None right after a reset.
         self._last_shown: tuple[Any, dict[Any, Any]] | None = None
 
     def __env_state__(self) -> Any:
-        """Its own state, without its index: that is its place, and stays its own."""
         return self._step, self._ended, self._can_step, self._last_shown
 
     def __set_env_state__(self, state: Any) -> None:
-        """Takes over what another one was in."""
         self._step, self._ended, self._can_step, self._last_shown = state
 
     def last_shown(self) -> tuple[Any, dict[Any, Any]] | None:
-        """The last observation and info; None where the last reset returned them."""
+        """Return the last observation and info; None if the last reset returned them."""
         return self._last_shown
 
     def reset(self, **arguments: Any) -> Any:
-        """Starts a new episode."""
         self._can_step = False
         result = super().reset(**arguments)
         self._step, self._ended, self._can_step, self._last_shown = -1, None, True, None
         return result
 
     def repeat(self, actions: Mapping[int, Any], times: int) -> RepeatResult:
-        """Repeats an action up to so many times, and stops early where the episode ends.
+        """Repeat an action up to ``times`` times, or until the episode ends.
 
-        An environment whose episode has ended is left alone until it is reset.
+        An ended environment returns its last result again.
         """
         if self._ended is not None:
             return self._ended
         if not self._can_step:
-            raise RuntimeError("reset the environment first: it has no episode, or failed in it")
-        self._can_step = False  # should it raise
+            raise RuntimeError("call reset first: the environment has no episode or failed in it")
+        self._can_step = False  # in case the step raises
         rows: list[list[Any]] = []
         total = 0.0
         terminated = truncated = False
@@ -165,7 +157,7 @@ class RepeatingEnv(InfoFilter):
         return RepeatResult(self._batch(rows), len(rows), total, terminated, truncated, info)
 
     def _leaves(self, observation: Any) -> list[Any]:
-        """Copies of an observation's leaves: the environment may use its arrays again."""
+        """Copy an observation's leaves: the environment may reuse its arrays."""
         return [
             copy_of(value) if leaf.dtype is None else np.array(fit(value, leaf.dtype, leaf.shape))
             for leaf, value in zip(
@@ -184,13 +176,13 @@ class RepeatingEnv(InfoFilter):
 
 
 def _limit_process(memory_limit: int | None) -> None:
-    """Keeps an environment that allocates without end from taking the server with it."""
-    os.nice(5)  # who asks and who answers goes before those who step
-    with suppress(OSError):  # where memory runs out all the same, this process goes first
+    """Limit the worker's memory and priority, to protect the server."""
+    os.nice(5)  # the server and its clients take precedence
+    with suppress(OSError):  # if the system runs out of memory, this process is killed first
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     if memory_limit is None:
         return
-    with suppress(ImportError, OSError, ValueError):  # not on this system, or limited more already
+    with suppress(ImportError, OSError, ValueError):  # unsupported, or a lower limit is set
         import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (memory_limit, memory_limit))

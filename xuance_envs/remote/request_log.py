@@ -1,4 +1,4 @@
-"""The access log, and the count of requests."""
+"""Access log and request counter."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 OWNER_KEY = "xuance_envs.owner"
-"""Where a request's scope has the name of whose it is, once that is known."""
+"""Key in an ASGI scope for the name of the request's token."""
 
 STEP_PATH_SUFFIX = "/episode/vectorized_step"
-"""How the path of requests ends of which there are many."""
+"""Path suffix of step requests, which are logged at DEBUG."""
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class RequestLog:
-    """Counts requests, and logs them.
+    """Logger and counter of requests.
 
-    The log has the client's address, the name of its token, the method, the path, the status and
-    the time taken: no header and no query, so no token. Steps are logged at DEBUG, because they are
-    many, the others at INFO.
+    A line has client address, token name, method, path, status and duration, but no header and no
+    query, so that tokens are never logged.
     """
 
     def __init__(self, metrics: Metrics, log: bool) -> None:
@@ -42,7 +41,6 @@ class RequestLog:
     def record(
         self, client: Any, owner: str, method: str, path: str, status: int, start: float
     ) -> None:
-        """Takes note of a request that was answered."""
         if method not in METHODS:
             method = "other"
         self._metrics.count_request(method, status)
@@ -63,14 +61,11 @@ class RequestLog:
 
 
 class RequestLogMiddleware:
-    """An ASGI application whose requests an observer is told of."""
-
     def __init__(self, app: Callable[..., Awaitable[None]], request_log: RequestLog) -> None:
         self._app = app
         self._request_log = request_log
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answers a request, as ASGI has it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -84,7 +79,7 @@ class RequestLogMiddleware:
             await send(message)
 
         method = scope["method"]
-        if method == "HEAD":  # uvicorn leaves out the body
+        if method == "HEAD":  # uvicorn omits the body
             scope = {**scope, "method": "GET"}
         try:
             await self._app(scope, receive, send_and_record)

@@ -1,4 +1,4 @@
-"""The server: FastAPI's routes around sessions, on uvicorn."""
+"""HTTP server that hosts environments: FastAPI routes on uvicorn."""
 
 from __future__ import annotations
 
@@ -29,43 +29,39 @@ __all__ = ["Server"]
 
 logger = logging.getLogger("xuance_envs")
 
-SHUTDOWN_TIMEOUT = 5
-"""Seconds that requests have to end when the server is told to."""
-
-TIMEOUT_CHECK_INTERVAL = 1.0
-"""Seconds between two looks at all connections."""
-
-FDS_PER_PROCESS = 6
-"""Descriptors that a process of environments takes."""
-
-RESERVED_FDS = 64
-"""Descriptors for everything else: libraries, the event loop, a start."""
+SHUTDOWN_TIMEOUT = 5  # seconds that running requests have to finish
+TIMEOUT_CHECK_INTERVAL = 1.0  # seconds
+FDS_PER_PROCESS = 6  # file descriptors that the server needs per worker process
+RESERVED_FDS = 64  # file descriptors for libraries, the event loop and starting workers
 
 
 class Server:
-    """A server on a port of its own: run it here, or beside other things in a thread.
+    """HTTP server on its own port, run in this thread or in a background thread.
+
+    As a context manager it serves in a background thread.
 
     Args:
-        settings: what it hosts, for whom, and how much of it.
-        host: the address to listen on.
-        port: the port; 0 for any that is free.
-        unix: the path of a unix socket to listen on instead; None for none.
-        certfile: a certificate, with which it speaks TLS; None for plain HTTP.
-        keyfile: its private key; None where that is in the same file.
-        proxies: those in front of it; None for none.
+        settings: environments, tokens, limits and permissions.
+        host: address to listen on.
+        port: port; 0 for any free port.
+        unix: path of a Unix socket to listen on instead; None for none.
+        certfile: TLS certificate file; None for plain HTTP.
+        keyfile: private key of the certificate; None if it is in the same file.
+        proxies: trusted proxies in front of the server; None for none.
 
     Attributes:
-        settings: what it was told.
-        url (str): where it is to be reached.
+        settings: the given settings.
+        url (str): address for clients.
 
     Raises:
-        ValueError: it would listen beyond this machine and has no tokens.
-        OSError: it cannot listen there, or the certificate cannot be read.
-        ImportError: a package it needs is not installed.
+        ValueError: there are no tokens and ``host`` is not a loopback address.
+        OSError: listening failed, or the certificate cannot be read.
+        ImportError: a required package is not installed.
 
     Example:
-        >>> from xuance_envs.remote.settings import Catalogue, Settings
+        >>> from xuance_envs import RemoteVecEnv
         >>> from xuance_envs.remote.server import Server
+        >>> from xuance_envs.remote.settings import Catalogue, Settings
         >>> with Server(Settings(Catalogue.of_ids(["CartPole-v1"])), port=0) as server:
         ...     with RemoteVecEnv(server.url, "CartPole-v1", 2) as envs:
         ...         obs, infos = envs.reset(seed=0)
@@ -87,15 +83,15 @@ class Server:
         _require_packages()
         if unix is None and not settings.tokens and not is_loopback(host):
             raise ValueError(
-                f"without tokens anybody could use this server: expected a loopback address such "
-                f"as 127.0.0.1, got {host}. Give it --tokens FILE or {TOKENS_VARIABLE}"
+                f"a server without tokens must listen on a loopback address such as 127.0.0.1, "
+                f"got {host}: set tokens with --tokens FILE or {TOKENS_VARIABLE}"
             )
         from xuance_envs.remote.api import Api
         from xuance_envs.remote.request_log import RequestLog
         from xuance_envs.remote.serving.connection_manager import ConnectionManager
         from xuance_envs.remote.status_page import HEALTHY
 
-        if certfile is not None:  # uvicorn would find out when it runs
+        if certfile is not None:  # fail here, not when uvicorn starts
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile)
         self.settings = settings
         self._unix = unix
@@ -130,20 +126,24 @@ class Server:
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
-        """Serves until this process is told to end, by SIGINT or SIGTERM."""
+        """Serve in this thread until SIGINT or SIGTERM."""
         self._server.run(sockets=[self._socket])
 
     def start(self) -> None:
-        """Serves in a thread, from when this returns until :meth:`close`."""
+        """Serve in a background thread; returns when the server accepts requests.
+
+        Raises:
+            RuntimeError: the server did not start.
+        """
         self._thread = threading.Thread(target=self.run, name="xuance_envs-server", daemon=True)
         self._thread.start()
         while not self._server.started and self._thread.is_alive():
             self._thread.join(0.005)
         if not self._server.started:
-            raise RuntimeError("the server did not start; the log says why")
+            raise RuntimeError("the server did not start; see the log")
 
     def close(self) -> None:
-        """Ends a server in a thread, its sessions and their processes; again, it does nothing."""
+        """Stop serving, close all sessions and end their workers; further calls have no effect."""
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join()
@@ -162,7 +162,7 @@ class Server:
 def _app(
     api: Api, request_log: RequestLog, manager: ConnectionManager, settings: Settings
 ) -> ASGIApp:
-    """All that connections do not answer themselves; sessions live as long as its lifespan."""
+    """Create the application for all routes that connections do not answer themselves."""
     from fastapi import FastAPI
 
     from xuance_envs.remote.access.admin import add_admin_routes
@@ -178,8 +178,8 @@ def _app(
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         tasks = [
-            asyncio.create_task(act())
-            for act in (check_timeouts, api.sessions.expire, api.sessions.watch)
+            asyncio.create_task(loop())
+            for loop in (check_timeouts, api.sessions.expire, api.sessions.watch)
         ]
         tokens = TokenReloader(settings.tokens, api.accounts, api.sessions)
         tokens.handle_sighup()
@@ -216,9 +216,9 @@ def _uvicorn(
         app,
         ssl_certfile=certfile,
         ssl_keyfile=keyfile,
-        http=partial(ServerConnection, manager),  # type: ignore[arg-type]  # what makes one is as good as a class
+        http=partial(ServerConnection, manager),  # type: ignore[arg-type]  # a factory works, too
         log_config=None,
-        access_log=False,  # it would log query strings
+        access_log=False,  # would log query strings
         proxy_headers=False,
         server_header=False,
         date_header=False,
@@ -231,34 +231,34 @@ def _uvicorn(
 
 
 def _allowed_hosts(names: Iterable[str]) -> frozenset[bytes]:
-    """What a request for one of these hosts may say, without a port."""
+    """Return the accepted Host headers, without ports."""
     loopback = ("localhost", "127.0.0.1", "[::1]")
     return frozenset(name.lower().encode() for name in (*loopback, *names) if name)
 
 
 def _max_connections(settings: Settings) -> int:
-    """How many connections there may be beside the processes; descriptors are for both."""
+    """Return the connection limit after reserving file descriptors for workers."""
     limits = settings.limits
     try:
         import resource
-    except ImportError:  # not on this system
+    except ImportError:  # Windows
         return limits.connections
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most == resource.RLIM_INFINITY:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
         return limits.connections
-    left = most - RESERVED_FDS - FDS_PER_PROCESS * limits.processes
-    if left < limits.connections:
-        left = max(left, most // 4)
+    available = soft - RESERVED_FDS - FDS_PER_PROCESS * limits.processes
+    if available < limits.connections:
+        available = max(available, soft // 4)
         logger.warning(
-            "%d connections at most, because this process may have %d descriptors: raise its "
-            "limit (ulimit -n, LimitNOFILE)",
-            left,
-            most,
+            "limited to %d connections by the limit of %d open files: raise it with ulimit -n or "
+            "LimitNOFILE",
+            available,
+            soft,
         )
-    return min(left, limits.connections)
+    return min(available, limits.connections)
 
 
 def _require_packages() -> None:
@@ -268,7 +268,7 @@ def _require_packages() -> None:
         import uvicorn
     except ImportError as error:
         raise ImportError(
-            f"a server needs {error.name}, which is not installed: "
+            f"the HTTP server needs {error.name}, which is not installed: "
             'pip install "xuance_envs[remote]"'
         ) from error
     del fastapi, msgpack, uvicorn

@@ -1,4 +1,4 @@
-"""Sessions: whose they are, what they hold, and how often a request in one is done: once."""
+"""Sessions: ownership, environments, and request order; each request is executed once."""
 
 from __future__ import annotations
 
@@ -32,18 +32,13 @@ __all__ = ["Session", "Sessions"]
 
 logger = logging.getLogger("xuance_envs")
 
-STEPS_PER_CPU = 4
-"""Sessions that step at the same time, for each CPU."""
-
+STEPS_PER_CPU = 4  # sessions that may step concurrently
 OUT_OF_RESOURCES = frozenset({errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""What the system says where there can be no more processes or descriptors."""
-
-USAGE_INTERVAL = 2.0
-"""Seconds between two looks at what processes take."""
+USAGE_INTERVAL = 2.0  # seconds between measurements of the workers' memory and CPU time
 
 
 class Session:
-    """The environments of one client, and the order of its requests."""
+    """Environments of one client and the order of its requests."""
 
     def __init__(
         self,
@@ -87,28 +82,27 @@ class Session:
 
     @property
     def environments(self) -> int:
-        """How many there are."""
         return sum(host.num_envs for host in self.hosts)
 
     @property
     def steps(self) -> int:
-        """How many environment steps were made in it."""
         return sum(host.steps for host in self.hosts)
 
     @property
     def idle_since(self) -> float | None:
-        """Since when nothing was asked of it; None while something is."""
+        """Time of the last request; None while a request runs."""
         return None if self._waiting else self.last_used
 
     async def run_once(
         self, sequence: int | None, digest: bytes, act: Callable[[], Awaitable[Reply]]
     ) -> Reply:
-        """Does what a request asks for, after those before it, and no second time."""
+        """Execute a request in turn; a repeated request gets its first reply again."""
         if self._waiting >= self._max_waiting:
             raise RefusedError(
                 429,
                 "waiting",
-                f"expected at most {self._max_waiting} requests of a session at once",
+                f"this server allows {self._max_waiting} concurrent requests per session: wait for "
+                "replies first",
             )
         self._waiting += 1
         try:
@@ -153,17 +147,17 @@ class Session:
     def _repeat_reply(self, digest: bytes) -> Reply:
         if digest != self._digest:
             raise RefusedError(
-                409, "sequence", "this sequence number was given to another request before"
+                409, "sequence", "another request was sent with this sequence number before"
             )
         reply = self._reply or self._replies.get(self.id)
         if reply is None:
             raise RefusedError(
-                409, "gone", "the answer to this request was sent, and is not kept any more"
+                409, "gone", "the reply to this request was sent before and is no longer stored"
             )
         return reply
 
     def add(self, host: EnvHost) -> list[str]:
-        """Takes note of environments that were made; the ids of their episodes."""
+        """Register created environments and return their episode ids."""
         ids = [str(uuid.uuid4()) for _ in range(host.num_envs)]
         self.hosts.append(host)
         self._places.update((episode, (host, place)) for place, episode in enumerate(ids))
@@ -172,14 +166,16 @@ class Session:
     def find(
         self, episode_ids: Sequence[str] | None, *, distinct: bool = True
     ) -> tuple[EnvHost, Sequence[int]]:
-        """The host of some episodes, and their places in it."""
+        """Return the host of some episodes and their indices in it."""
         if not self.hosts:
-            raise RefusedError(409, "episodes", "this session has no episodes: create some first")
+            raise RefusedError(409, "episodes", "this session has no episodes: create them first")
         if episode_ids is None:
             if len(self.hosts) == 1:
                 return self.hosts[0], range(self.hosts[0].num_envs)
             raise RefusedError(
-                422, "episodes", "say which episodes: they were created by several requests"
+                422,
+                "episodes",
+                "episode_ids are required, because several requests created the session's episodes",
             )
         if distinct and len(set(episode_ids)) != len(episode_ids):
             raise RefusedError(422, "episodes", "expected each episode at most once")
@@ -190,24 +186,20 @@ class Session:
             found.append(self._places[episode])
         host = found[0][0]
         if any(other is not host for other, _ in found):
-            raise RefusedError(
-                422, "episodes", "expected episodes that were created by one and the same request"
-            )
+            raise RefusedError(422, "episodes", "expected episodes that one request created")
         return host, [place for _, place in found]
 
     @property
     def processes(self) -> list[SessionProcess]:
-        """Where its environments live."""
         return list(dict.fromkeys(host.process for host in self.hosts))
 
     def terminate(self, reason: RefusedError) -> None:
-        """Ends its processes; every request is told the reason."""
+        """End the worker processes; further requests fail with ``reason``."""
         self.ended_reason = reason
         for process in self.processes:
             process.terminate(reason)
 
     async def close(self) -> None:
-        """Closes its environments; again, it does nothing."""
         self.closed = True
         self._replies.discard(self.id)
         self._reply = None
@@ -220,8 +212,6 @@ class Session:
 
 
 class Sessions:
-    """All sessions of a server."""
-
     def __init__(self, settings: Settings, metrics: Metrics, replies: LargeReplies) -> None:
         self._settings = settings
         self._limits = settings.limits
@@ -242,20 +232,20 @@ class Sessions:
         return iter(list(self._sessions.values()))
 
     def open(self, account: Account, share_frames: bool, nonce: str | None = None) -> Session:
-        """Opens a session, or returns the one that was opened with the same nonce."""
+        """Open a session, or return the one that was opened with the same nonce."""
         if nonce is not None:
             for session in self._sessions.values():
                 if session.nonce == nonce and session.account is account:
                     return session
-        for count, limit, whose in (
-            (account.sessions, account.limits.sessions_per_token, "of one token"),
+        for count, limit, scope in (
+            (account.sessions, account.limits.sessions_per_token, "per token"),
             (len(self._sessions), self._limits.sessions, "at the same time"),
         ):
             if count >= limit:
                 raise RefusedError(
                     429,
                     "sessions",
-                    f"this server allows {limit} sessions {whose}: close one first; unused ones "
+                    f"this server allows {limit} sessions {scope}: close one first; idle sessions "
                     f"are closed after {self._limits.idle:g} s",
                 )
         session = Session(account, next(self._numbers), share_frames, self._replies, nonce)
@@ -266,22 +256,21 @@ class Sessions:
         return session
 
     def by_name(self) -> dict[str, dict[str, int]]:
-        """By name of a token: how many sessions and environments there are, and steps so far."""
+        """Return sessions, environments and steps by token name."""
         names = {
             name: {"sessions": 0, "environments": 0, "steps": n}
             for name, n in self._closed_steps.items()
         }
         for session in self._sessions.values():
-            own = names.setdefault(
+            counts = names.setdefault(
                 session.account.owner.name, {"sessions": 0, "environments": 0, "steps": 0}
             )
-            own["sessions"] += 1
-            own["environments"] += session.environments
-            own["steps"] += session.steps
+            counts["sessions"] += 1
+            counts["environments"] += session.environments
+            counts["steps"] += session.steps
         return names
 
     def get(self, session_id: str, owner: Owner) -> Session:
-        """A session, for its owner only."""
         session = self._sessions.get(session_id)
         if session is None or session.account.owner != owner:
             raise no_session(self._limits.idle)
@@ -290,7 +279,7 @@ class Sessions:
     async def create_envs(
         self, session: Session, config: HostedEnvConfig
     ) -> tuple[EnvHost, list[str]]:
-        """Makes environments for a session; their host, and the ids of their episodes."""
+        """Create environments in a session; return their host and episode ids."""
         quotas = session.quota, session.account.quota, self._quota
         for quota in quotas:
             quota.check(environments=len(config.functions))
@@ -303,15 +292,15 @@ class Sessions:
             if session.closed:
                 raise no_session(self._limits.idle) from None
             if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES:
-                logger.warning("no environments for session %d: %s", session.number, error)
+                logger.warning("no worker for session %d: %s", session.number, error)
                 raise RefusedError(
-                    429, "full", "the server has no room for more processes: try again later"
+                    429, "full", "the server cannot start more processes: try again later"
                 ) from None
             raise
         finally:
-            if host.make_done:  # otherwise the session's end sees to it
+            if host.make_done:  # otherwise Session.close cancels it
                 session.pending_host = None
-        if session.closed:  # while the environments were being made
+        if session.closed:  # while the environments were being created
             await host.close()
             raise no_session(self._limits.idle)
         ids = session.add(host)
@@ -319,7 +308,7 @@ class Sessions:
         return host, ids
 
     def _process_for(self, session: Session, quotas: Sequence[Quota]) -> SessionProcess:
-        """A process for more environments of a session: a new one, or one of those it has."""
+        """Return a new worker process, or an existing one of the session if a quota is reached."""
         for process in session.processes:
             process.count()
         try:
@@ -332,19 +321,18 @@ class Sessions:
             return min(shared, key=lambda process: process.environments)
         return SessionProcess(self._limits.request, quotas, self._step_slots, self._slow_step_timer)
 
-    async def close(self, session: Session, why: str) -> None:
-        """Closes a session, and waits until its processes have ended."""
+    async def close(self, session: Session, reason: str) -> None:
         if self._sessions.pop(session.id, None) is not None:
             session.account.sessions -= 1
             name = session.account.owner.name
-            if session.steps and self._settings.tokens:  # without, there is no end of names
+            if session.steps and self._settings.tokens:  # without tokens names are unbounded
                 self._closed_steps[name] += session.steps
-            logger.info("session %d of %s closed: %s", session.number, name, why)
+            logger.info("session %d of %s closed: %s", session.number, name, reason)
         await session.close()
         self._count()
 
     async def watch(self) -> None:
-        """Ends sessions whose processes take too much together, whoever started them; for ever."""
+        """Terminate sessions that exceed their memory or CPU quota; never returns."""
         while True:
             await asyncio.sleep(USAGE_INTERVAL)
             pids = {pid: each for one in self for each in one.processes if (pid := each.pid)}
@@ -364,17 +352,19 @@ class Sessions:
             usages = [process.usage for each in sessions for process in each.processes]
             cpu = quota.cpu + sum(usage.cpu for usage in usages)
             memory = sum(usage.memory for usage in usages)
-            for used, most, what in (
+            for used, limit, unit in (
                 (cpu, quota.max_cpu, "seconds of CPU"),
                 (memory, quota.max_memory, "bytes of memory"),
             ):
-                if most is not None and used > most and not session.ended_reason:
-                    text = f"this server allows {most:g} {what} {quota.whose}, they took {used:g}"
+                if limit is not None and used > limit and not session.ended_reason:
+                    text = (
+                        f"this server allows {limit:g} {unit} {quota.whose}, but {used:g} were used"
+                    )
                     logger.warning("session %d ended: %s", session.number, text)
                     session.terminate(RefusedError(429, "usage", text))
 
     async def expire(self) -> None:
-        """Closes sessions as they fall idle, for ever."""
+        """Close idle sessions; never returns."""
         while True:
             await asyncio.sleep(min(1.0, self._limits.idle / 4))
             now = monotonic()
@@ -382,15 +372,15 @@ class Sessions:
                 since = session.idle_since
                 if since is not None and now - since > self._limits.idle:
                     closing = asyncio.create_task(
-                        self.close(session, f"not used for {self._limits.idle:g} s")
+                        self.close(session, f"idle for {self._limits.idle:g} s")
                     )
                     self._closing.add(closing)
                     closing.add_done_callback(self._closing.discard)
 
     async def close_all(self) -> None:
-        """Closes every session."""
         await asyncio.gather(
-            *(self.close(session, "the server ends") for session in self), *self._closing
+            *(self.close(session, "the server is shutting down") for session in self),
+            *self._closing,
         )
 
     def _count(self) -> None:

@@ -1,4 +1,4 @@
-"""What a server hosts, for whom, and how much of it."""
+"""Settings of a server: environments, tokens, limits and permissions."""
 
 from __future__ import annotations
 
@@ -31,46 +31,48 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Limits:
-    """What clients may ask for. A request for more is refused with a 4xx that says so.
+    """Limits on what clients may request.
 
-    Rates are an exception: who is faster is slowed, and refused only where it would wait too long.
+    A request beyond a limit is refused with a 4xx status and a message that names the limit. Rate
+    limits delay requests instead, and refuse a request only if the delay would be too long. None
+    means no limit.
 
     Attributes:
-        sessions: sessions at the same time.
-        sessions_per_token: of these, of one token.
-        environments: environments at the same time.
-        environments_per_token: of these, of one token; None for any number, here and below.
-        environments_per_session: of these, in one session.
-        processes: processes for environments at the same time.
-        processes_per_token: of these, of one token.
-        processes_per_session: of these, of one session, where each creation of episodes takes one
-            as long as there may be more, and then shares one of its session's.
-        requests_per_session: requests of one session that wait for their turn.
-        requests_rate_per_token: requests per second.
-        requests_rate_per_session: requests per second.
-        steps_rate_per_token: environment steps per second.
-        steps_rate_per_session: environment steps per second.
-        memory: bytes of data one process of environments may have.
-        memory_per_token: bytes that all processes of a token's sessions may have together.
-        memory_per_session: bytes that all processes of a session may have together.
-        cpu_per_token: seconds of CPU that a token's sessions may take in all.
-        cpu_per_session: seconds of CPU that one session may take.
-        connections: connections at the same time, as far as descriptors allow.
-        body: bytes of a request.
-        bodies: bytes that all large requests under way may take, decoded.
-        nodes: values, lists and dicts in a request.
-        reply: bytes of one answer, in the form it is asked for.
-        replies: bytes of large answers under way.
-        kept: bytes of large answers that are kept in case they are asked for again.
-        states_per_session: states of environments that are kept in one session.
-        state_bytes_per_session: bytes of these.
+        sessions: concurrent sessions.
+        sessions_per_token: concurrent sessions per token.
+        environments: concurrent environments.
+        environments_per_token: concurrent environments per token.
+        environments_per_session: environments per session.
+        processes: concurrent worker processes.
+        processes_per_token: worker processes per token.
+        processes_per_session: worker processes per session. Each creation of episodes starts a
+            worker; when a process limit is reached, it shares an existing one of its session.
+        requests_per_session: concurrent requests per session, including waiting ones.
+        requests_rate_per_token: requests per second per token.
+        requests_rate_per_session: requests per second per session.
+        steps_rate_per_token: environment steps per second per token.
+        steps_rate_per_session: environment steps per second per session.
+        memory: bytes of data per worker process.
+        memory_per_token: bytes of memory for all worker processes of a token.
+        memory_per_session: bytes of memory for all worker processes of a session.
+        cpu_per_token: CPU seconds per token.
+        cpu_per_session: CPU seconds per session.
+        connections: concurrent connections; fewer if the limit of open files is low.
+        body: bytes per request.
+        bodies: bytes of memory for all large requests in progress, decoded.
+        nodes: values, lists and dicts per request.
+        reply: bytes per reply, in the requested format.
+        replies: bytes for all large replies in progress.
+        kept: bytes for all large replies stored for repeated requests.
+        states_per_session: saved environment states per session.
+        state_bytes_per_session: bytes of saved environment states per session.
         repeats: steps of one environment per request.
-        idle: seconds after which a session that is not used is closed.
-        request: seconds the environments may take for one request before their process is killed.
-        start: seconds they may take to be made.
-        head: seconds the head of a request may take to arrive.
-        upload: seconds the body of a request may take to arrive.
-        write: seconds a client may take for a MiB of its answer, or all that is left of it.
+        idle: seconds after which an idle session is closed.
+        request: seconds that environments may take per request before their process is killed.
+        start: seconds that creating environments may take.
+        head: seconds that a client may take to send the head of a request.
+        upload: seconds that a client may take to send the body of a request.
+        write: seconds that a client may take to receive each MiB of a reply.
     """
 
     sessions: int = 64
@@ -110,14 +112,17 @@ class Limits:
 
 
 class Catalogue:
-    """The environments a server makes: nothing else can be asked for.
+    """Environments that clients may create.
 
     Args:
-        environments: by the id that clients use, what makes one environment. It is called with
-            the keyword arguments a client gave, and with ``env_seed`` if it gave a seed. One with
-            many agents is made by :func:`~xuance_envs.multi_agent.adapters.agents_env`.
-        allowed_kwargs: the keyword arguments a client may give; as a mapping, with the values that
-            each may have, None for any.
+        environments: factories of one environment, by the id that clients use. A factory receives
+            the client's keyword arguments, and ``env_seed`` if the client gives a seed. Use
+            :func:`~xuance_envs.multi_agent.adapters.agents_env` for multi-agent environments.
+        allowed_kwargs: names of keyword arguments that clients may give. A mapping also restricts
+            the values of each name; None allows any value.
+
+    Raises:
+        ValueError: there are no environments.
     """
 
     def __init__(
@@ -141,12 +146,12 @@ class Catalogue:
         allowed_kwargs: Iterable[str] | Mapping[str, tuple[Any, ...] | None] = (),
         multi_agent: Iterable[str] = (),
     ) -> Catalogue:
-        """A catalogue of Gymnasium's ids, each made as a ``Gym_Env``.
+        """Create a catalogue of Gymnasium ids, each created as a ``Gym_Env``.
 
         Args:
-            ids: the ids.
+            ids: Gymnasium ids.
             allowed_kwargs: as for the class.
-            multi_agent: modules of environments with many agents, as ``"package:name"``; see
+            multi_agent: modules of multi-agent environments, as ``"package:name"``; see
                 :func:`~xuance_envs.multi_agent.making.make_multi_agent_vec`.
         """
         environments: dict[str, Callable[..., Any]] = {
@@ -157,26 +162,31 @@ class Catalogue:
 
     @property
     def ids(self) -> list[str]:
-        """The ids, in the order they were given."""
+        """Environment ids in the given order."""
         return list(self._environments)
 
     def functions(
         self, env_id: str | None, num_envs: int, kwargs: Mapping[str, Any]
     ) -> list[Callable[..., Any]]:
-        """What makes so many environments of an id; None stands for the only one there is.
+        """Return one factory per environment.
+
+        Args:
+            env_id: id of the environment; None if the catalogue has only one.
+            num_envs: number of environments.
+            kwargs: the client's keyword arguments.
 
         Raises:
-            RefusedError: there is no such id, or a keyword argument or its value is not allowed.
+            RefusedError: the id is unknown, or a keyword argument or its value is not allowed.
         """
         if env_id is None:
             if len(self._environments) > 1:
                 raise RefusedError(
-                    422, "env_id", f"say which environment: this server has {self._listed()}"
+                    422, "env_id", f"env_id is required: this server offers {self._listed()}"
                 )
             (env_id,) = self._environments
         if env_id not in self._environments:
             raise RefusedError(
-                404, "env_id", f"no environment {env_id!a}: this server has {self._listed()}"
+                404, "env_id", f"no environment {env_id!a}: this server offers {self._listed()}"
             )
         for name in sorted(kwargs):
             check_keyword(name, kwargs[name], self._allowed_kwargs)
@@ -192,48 +202,47 @@ def _make_gym_env(env_id: str, *, env_seed: int | None = None, **kwargs: Any) ->
 
 @dataclass(frozen=True)
 class Settings:
-    """All that a server is told.
+    """Settings of a server.
 
     Attributes:
-        catalogue: the environments it makes.
-        tokens: who may use it.
-        limits: how much they may ask for.
-        permissions: what clients may do with the environments, and are told of them.
-        context: how the processes of environments start.
+        catalogue: environments that clients may create.
+        tokens: accepted tokens.
+        limits: limits on what clients may request.
+        permissions: names that clients may call, get and set, and infos that they receive.
+        context: start method of worker processes.
         access_log: whether requests are logged.
-        allowed_hosts: names it may be asked by, besides its own, where it has no tokens.
-        pages_need_token: whether the pages for people and monitors ask for a token.
-        watch_tokens: whether the file of tokens is read again when it changes; it is at SIGHUP in
-            any case.
+        allowed_hosts: additional accepted host names for a server without tokens.
+        pages_need_token: whether the status page and ``/metrics`` require a token.
+        watch_tokens: whether the tokens file is reloaded when it changes; SIGHUP always reloads it.
     """
 
     catalogue: Catalogue
     tokens: Tokens = field(default_factory=Tokens)
     limits: Limits = field(default_factory=Limits)
     permissions: Permissions = field(default_factory=Permissions)
-    context: str = field(default_factory=lambda: quickest_context())
+    context: str = field(default_factory=lambda: safe_context())
     access_log: bool = True
     allowed_hosts: frozenset[str] = frozenset()
     pages_need_token: bool = False
     watch_tokens: bool = False
 
     def limits_of(self, owner: Owner) -> Limits:
-        """The limits of one owner."""
-        own: dict[str, Any] = dict(owner.limits)
-        return replace(self.limits, **own) if own else self.limits
+        """Return the limits of one owner."""
+        overrides: dict[str, Any] = dict(owner.limits)
+        return replace(self.limits, **overrides) if overrides else self.limits
 
 
-def quickest_context() -> str:
-    """The start method for processes of environments: one that is safe beside threads."""
+def safe_context() -> str:
+    """Return the fastest start method that is safe in a process with threads."""
     methods = multiprocessing.get_all_start_methods()
     return "forkserver" if "forkserver" in methods else "spawn"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server at this address can be reached from its own machine only.
+    """Return whether an address is reachable only from its own machine.
 
     Raises:
-        OSError: there is no such address.
+        OSError: the address cannot be resolved.
     """
     found = socket.getaddrinfo(host or None, 0, flags=socket.AI_PASSIVE)
     addresses = {str(sockaddr[0]).partition("%")[0] for *_, sockaddr in found}

@@ -1,4 +1,4 @@
-"""The pages for people and monitors: what is going on, whether it works, and how much of it."""
+"""Status page, health check and Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from xuance_envs.remote.sessions import Session
 __all__ = ["HEALTHY", "add_status_page", "png"]
 
 HEALTHY = Reply(200, "application/json", b'{"status":"ok"}')
-"""What ``/healthz`` says."""
 
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -30,11 +29,10 @@ POLICY = (
 
 
 MAX_CACHED = 16
-"""PngCache that are kept."""
 
 
 def add_status_page(app: FastAPI, api: Api, need_token: bool) -> None:
-    """Adds the pages: none of them tells whose a session is, or its id."""
+    """Add the pages; without an admin's token they show no session's owner or id."""
     sessions, metrics, png_cache = api.sessions, api.metrics, PngCache()
     page = importlib.resources.files(__package__).joinpath("status.html").read_text("utf-8")
     headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff"}
@@ -47,7 +45,7 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> None:
     async def status_page() -> Response:
         return Response(page, 200, headers, "text/html; charset=utf-8")
 
-    @app.get("/status.json", summary="What the status page shows.")
+    @app.get("/status.json", summary="Data of the status page.")
     async def status(request: Request) -> dict[str, Any]:
         check_token(request)
         return {
@@ -66,8 +64,11 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> None:
 
     @app.get(
         "/frames/{number}.png",
-        summary="The last picture rendered in a session whose owner shares it.",
-        responses={404: {"description": "none is shared"}, 422: {"description": "no number"}},
+        summary="Last rendered frame of a session that shares its frames.",
+        responses={
+            404: {"description": "no frame is shared"},
+            422: {"description": "the session number is not an integer"},
+        },
     )
     async def frame(number: int, request: Request) -> Response:
         check_token(request)
@@ -76,13 +77,13 @@ def add_status_page(app: FastAPI, api: Api, need_token: bool) -> None:
             if session.number == number and shared is not None:
                 image = await png_cache.get(number, shared)
                 return Response(image, 200, {"Cache-Control": "no-store"}, "image/png")
-        raise RefusedError(404, "frame", "no picture is shared under this number")
+        raise RefusedError(404, "frame", f"session {number} shares no frame")
 
-    @app.get("/healthz", summary="Whether the server works.")
+    @app.get("/healthz", summary="Health check.")
     async def health() -> Response:
         return Response(HEALTHY.body, HEALTHY.status, None, HEALTHY.content_type)
 
-    @app.get("/metrics", summary="What the server counts, for Prometheus.")
+    @app.get("/metrics", summary="Metrics in Prometheus's text format.")
     async def counts(request: Request) -> Response:
         check_token(request)
         names = sessions.by_name() if api.is_admin(request) else None
@@ -96,28 +97,26 @@ def _shared_frame(session: Session) -> NDArray[np.uint8] | None:
 
 
 class PngCache:
-    """PngCache as PNG files: each is made once, one at a time, and by a thread."""
+    """Cache of PNG-encoded frames; a thread encodes each frame once."""
 
     def __init__(self) -> None:
         self._encoded: dict[int, tuple[NDArray[np.uint8], bytes]] = {}
         self._encode_lock = asyncio.Lock()
 
     async def get(self, number: int, frame: NDArray[np.uint8]) -> bytes:
-        """The picture of a frame."""
         async with self._encode_lock:
-            made = self._encoded.pop(number, None)
-            if made is None or made[0] is not frame:
-                made = frame, await asyncio.to_thread(png, frame)
-            self._encoded[number] = made
+            cached = self._encoded.pop(number, None)
+            if cached is None or cached[0] is not frame:
+                cached = frame, await asyncio.to_thread(png, frame)
+            self._encoded[number] = cached
             while len(self._encoded) > MAX_CACHED:
                 del self._encoded[next(iter(self._encoded))]
-            return made[1]
+            return cached[1]
 
 
 def png(frame: NDArray[np.uint8]) -> bytes:
-    """A picture as a PNG file."""
     height, width, _ = frame.shape
-    rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each begins with its filter: none
+    rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each row starts with filter type 0
     rows[:, 1:] = frame.reshape(height, 3 * width)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + b"".join(

@@ -1,8 +1,7 @@
-"""How a client's requests reach a server: plain HTTP by a short way, all else by httpx's own.
+"""HTTP transports of clients: plain HTTP through sockets, everything else through httpx.
 
-httpx parses HTTP in Python, which takes as long as stepping dozens of environments. The short way
-leaves parsing to the parser uvicorn has, llhttp, and makes none of httpx's objects. What goes wrong
-is told by httpx's exceptions either way.
+httpx parses HTTP in Python, which takes as long as stepping dozens of environments. The plain
+transport uses llhttp, uvicorn's parser. Both raise httpx's exceptions.
 """
 
 from __future__ import annotations
@@ -36,36 +35,28 @@ __all__ = [
     "redacted",
 ]
 
+# Limits on a response in bytes; MAX_CHUNK_FRAMING is per chunk of a chunked body.
 MAX_HEAD = 1 << 16
-"""Bytes that a response may have besides its body."""
-
 MAX_BODY = 1 << 30
-"""Bytes that the body of a response may have."""
-
 MAX_CHUNK_FRAMING = 32
-"""Bytes that frame each piece of a body whose length nobody knew, at most."""
 
 _CHUNK = 1 << 18
 
 Verify = bool | str | Path | ssl.SSLContext
-"""Whether a server's certificate is checked, or by what: a file or folder of authorities' own."""
+"""Whether to check the server's certificate, or the certificate authorities to check it against."""
 
 
 class InvalidResponseError(httpx.TransportError):
-    """There was a response, but not one that can be used; another attempt would not mend it."""
+    """A response that cannot be used; a retry would not help."""
 
 
 class Response(NamedTuple):
-    """A server's response."""
-
     status: int
     headers: Mapping[str, str]
     body: bytes
 
 
 class Transport(ABC):
-    """Requests to one server."""
-
     def __init__(self, url: httpx.URL, headers: Mapping[str, str]) -> None:
         self._base = str(url).rstrip("/")
         self._headers = dict(headers)
@@ -76,21 +67,21 @@ class Transport(ABC):
     def exchange(
         self, method: str, path: str, content: bytes | None, deadline: float, connect: float
     ) -> Response:
-        """Sends a request and waits for the response."""
+        """Send a request and return the response; ``connect`` limits connecting, in seconds."""
 
     @abstractmethod
     def close(self) -> None:
-        """Closes the connections; another request makes a new one."""
+        pass
 
     def _url(self, path: str) -> httpx.URL:
         url = self._urls.get(path)
-        if url is None:  # parsing one takes a good part of a step
+        if url is None:  # cached, because parsing takes a good part of a step
             url = self._urls[path] = httpx.URL(f"{self._base}{path}")
         return url
 
 
 def make_transport(url: httpx.URL, headers: Mapping[str, str], verify: Verify = True) -> Transport:
-    """What sends requests to a server, through the proxy that the environment variables name."""
+    """Create a transport, through the proxy that environment variables set."""
     proxy = _proxy_for(url)
     if url.scheme == "http" and proxy is None:
         return PlainTransport(url, headers)
@@ -98,7 +89,7 @@ def make_transport(url: httpx.URL, headers: Mapping[str, str], verify: Verify = 
 
 
 def redacted(url: str) -> str:
-    """An address without the user and password that it may have, to be shown."""
+    """Remove user and password from an address, to display it."""
     return re.sub(r"^([a-z][a-z0-9+.-]*://)?.*@", r"\1", url, flags=re.DOTALL | re.IGNORECASE)
 
 
@@ -112,7 +103,7 @@ def _ssl_verify(verify: Verify) -> bool | ssl.SSLContext:
         return ssl.create_default_context(cafile=path)
     except OSError as error:
         raise ValueError(
-            f"verify: expected a bool, or a file or folder with certificates of authorities, "
+            f"verify: expected a bool, an SSL context, or a file or folder of CA certificates, "
             f"got {str(verify)!r}: {error}"
         ) from None
 
@@ -130,14 +121,12 @@ def _proxy_for(url: httpx.URL) -> httpx.URL | None:
     except (httpx.InvalidURL, UnicodeError):
         pass
     raise ValueError(
-        f"{url.scheme}_proxy: expected an address such as http://host:3128 in this variable, got "
-        f"{redacted(address)!r}"
+        f"environment variable {url.scheme}_proxy: expected an address such as http://host:3128, "
+        f"got {redacted(address)!r}"
     )
 
 
 class HttpxTransport(Transport):
-    """Requests by httpx's own transport, which speaks TLS, and to proxies."""
-
     def __init__(
         self,
         url: httpx.URL,
@@ -182,10 +171,9 @@ class HttpxTransport(Transport):
 
 
 def _check_encoding(encoding: str | None) -> None:
-    """Raises where a body is compressed, which nobody has asked for."""
     if encoding not in (None, "identity"):
         raise InvalidResponseError(
-            f"expected an answer that is not encoded, got one in {encoding!a}"
+            f"expected a response without content encoding, got {encoding!a}"
         )
 
 
@@ -195,29 +183,28 @@ def _body_of(response: httpx.Response, deadline: float) -> bytes:
     for piece in response.iter_raw():
         size += len(piece)
         if size > MAX_BODY:
-            raise _too_large("answer", MAX_BODY)
+            raise _too_large("response", MAX_BODY)
         pieces.append(piece)
         if monotonic() > deadline:
-            raise httpx.ReadTimeout("there was no whole response in time")
+            raise httpx.ReadTimeout("the response was not complete in time")
     return b"".join(pieces)
 
 
 def _too_large(what: str, limit: int) -> InvalidResponseError:
-    return InvalidResponseError(f"expected an {what} of at most {limit >> 10} KiB, got more")
+    return InvalidResponseError(f"expected a {what} of at most {limit >> 10} KiB, got more")
 
 
 class _ClientSocket(socket.socket):
-    """Closed when it is forgotten: an interrupt may come before anybody has taken note of it."""
+    """Socket that garbage collection closes: an interrupt may come before it is stored."""
 
     def __del__(self) -> None:
         self.close()
 
 
 class PlainTransport(Transport):
-    """HTTP/1.1 without TLS to one server, over connections that are kept.
+    """HTTP/1.1 without TLS to one server, over persistent connections; safe for several threads.
 
-    Responses are read whole, one for each request and no more, and within bounds. Requests may
-    come from several threads.
+    It reads exactly one complete response of limited size per request.
     """
 
     def __init__(self, url: httpx.URL, headers: Mapping[str, str]) -> None:
@@ -249,7 +236,7 @@ class PlainTransport(Transport):
         return response
 
     def _head(self, method: str, path: str) -> bytes:
-        """A request's head, but for its end."""
+        """Return a request's head without the body's length and the final line."""
         url = self._url(path)
         head = b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (method.encode(), url.raw_path, url.netloc)
         return head + "".join(
@@ -262,7 +249,7 @@ class PlainTransport(Transport):
             self._idle.pop().close()
 
     def _take_idle(self) -> _ClientSocket | None:
-        """A connection that the server has not closed meanwhile."""
+        """Return an idle connection that the server has not closed."""
         while True:
             try:
                 connection = self._idle.pop()
@@ -292,7 +279,7 @@ class PlainTransport(Transport):
                     failure = error
                 else:
                     return connection
-        except (OSError, UnicodeError) as error:  # there is no such name, or can be none
+        except (OSError, UnicodeError) as error:  # the host name is unknown or invalid
             failure = error
         if isinstance(failure, TimeoutError):
             raise httpx.ConnectTimeout(str(failure)) from failure
@@ -300,14 +287,14 @@ class PlainTransport(Transport):
 
 
 def _exchange(connection: socket.socket, message: bytes, deadline: float) -> tuple[Response, bool]:
-    """Sends a request and reads the response; also whether the connection can be kept."""
+    """Send a request; return the response and whether the connection can be kept."""
     try:
         _set_timeout(connection, deadline)
         connection.sendall(message)
     except TimeoutError as error:
-        raise httpx.WriteTimeout("the request was not taken in time") from error
+        raise httpx.WriteTimeout("the server did not receive the request in time") from error
     except OSError:
-        # A server that refuses a request before it has all of it says why, and closes.
+        # A server may refuse a request early: it replies and closes the connection.
         with suppress(httpx.TransportError):
             return _receive(connection, deadline)
         raise httpx.WriteError("the server closed the connection") from None
@@ -321,7 +308,7 @@ def _receive(connection: socket.socket, deadline: float) -> tuple[Response, bool
             _set_timeout(connection, deadline)
             data = connection.recv(_CHUNK)
         except TimeoutError as error:
-            raise httpx.ReadTimeout("there was no response in time") from error
+            raise httpx.ReadTimeout("no response in time") from error
         except OSError as error:
             raise httpx.ReadError(str(error)) from error
         if data:
@@ -336,7 +323,7 @@ def _set_timeout(connection: socket.socket, deadline: float) -> None:
 
 
 class _ResponseParser:
-    """A response as it comes in; the parser calls the methods whose names begin with ``on``."""
+    """Incremental parser of a response; httptools calls its ``on_*`` methods."""
 
     def __init__(self) -> None:
         self.is_complete = False
@@ -348,27 +335,26 @@ class _ResponseParser:
         self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> None:
-        """Takes the next bytes."""
         self._bytes_fed += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            raise httpx.RemoteProtocolError(f"this is not HTTP: {error}") from error
-        # Whatever is no body: heads, also interim ones, what frames chunks, and trailers.
+            raise httpx.RemoteProtocolError(f"the response is not HTTP: {error}") from error
+        # Everything but the body: heads, interim responses, chunk framing and trailers.
         if self._bytes_fed - len(self._body) > MAX_HEAD + MAX_CHUNK_FRAMING * self._chunks:
-            self._error = _too_large("answer's head", MAX_HEAD)
+            self._error = _too_large("response head", MAX_HEAD)
         if self._error is not None:
             raise self._error
 
     def end(self) -> None:
-        """Takes note that nothing more comes."""
         lengths = {b"content-length", b"transfer-encoding"}
         if not self._head_complete or any(name.lower() in lengths for name, _ in self._headers):
-            raise httpx.RemoteProtocolError("the server closed the connection amid a response")
+            raise httpx.RemoteProtocolError(
+                "the server closed the connection before the response was complete"
+            )
         self.is_complete = True
 
     def response(self) -> tuple[Response, bool]:
-        """The response, and whether another may follow."""
         headers = {
             name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self._headers
         }
@@ -377,32 +363,29 @@ class _ResponseParser:
         return Response(status, headers, bytes(self._body)), self._keep_alive
 
     def on_message_begin(self) -> None:
-        """A response's beginning."""
         if self.is_complete:
-            self._error = InvalidResponseError("expected one answer to a request, got another one")
+            self._error = InvalidResponseError(
+                "expected one response to a request, got a second one"
+            )
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header."""
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The headers' end."""
         self._head_complete = True
-        self._keep_alive = self._parser.should_keep_alive()  # the parser forgets it at the end
+        self._keep_alive = self._parser.should_keep_alive()  # not available at the end
 
     def on_body(self, piece: bytes) -> None:
-        """A piece of the body."""
         if len(self._body) + len(piece) > MAX_BODY:
-            self._error = _too_large("answer", MAX_BODY)
+            self._error = _too_large("response", MAX_BODY)
         else:
             self._body += piece
 
     def on_chunk_header(self) -> None:
-        """The beginning of a piece of a body whose length nobody knew."""
         self._chunks += 1
 
     def on_message_complete(self) -> None:
-        """The end; of an interim response, after which the real one comes, its own end only."""
+        """Complete the response, or continue after an interim response."""
         if self._parser.get_status_code() >= 200:
             self.is_complete = True
         else:

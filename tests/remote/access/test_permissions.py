@@ -77,7 +77,7 @@ def test_the_server_keeps_its_tracebacks_and_says_where(
         ) as raised:
             env.step([1])
         kept = raised.value.env_traceback
-        assert kept.startswith("the server's log has it, as error ")
+        assert kept.startswith("see the server's log, error ")
         assert f"error {kept.split()[-1]}: environment 0 failed in 'step'" in caplog.text
         assert "remote_envs.py" in caplog.text
         env.reset()

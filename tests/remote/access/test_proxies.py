@@ -129,7 +129,7 @@ def test_with_a_certificate_of_its_own(
     plain = server.url.replace("https", "http")
     with pytest.raises(errors.RemoteUnreachableError, match="its address begins with https://"):
         RemoteVecEnv(plain, "Counting", 2, user_token="one")
-    with pytest.raises(errors.RemoteUnreachableError, match="verify='FILE' trusts"):
+    with pytest.raises(errors.RemoteUnreachableError, match="give verify='FILE'"):
         RemoteVecEnv(server.url, "Counting", 2, user_token="one")
 
 
