@@ -75,7 +75,7 @@ def test_of_states(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(np, "__version__", "0.0.1")
         other = MAKERS[how]()
         other.reset()
-        with pytest.warns(UserWarning, match="may go on otherwise") as also:
+        with pytest.warns(UserWarning, match="may continue differently") as also:
             other.load_state(state)
         other.close()
     finally:

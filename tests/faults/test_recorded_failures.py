@@ -178,7 +178,7 @@ def test_a_nan_happens_again(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     path = failed("nan", tmp_path)
     assert main(["replay", str(path)]) == 0
     printed = capsys.readouterr().out
-    assert "a NaN in the observation or the reward of environment 2" in printed
+    assert "NaN in the observation or reward of environment 2" in printed
     assert "gave a NaN: rewards [nan" in printed
 
 
@@ -288,5 +288,5 @@ def test_what_is_no_failure_is_said(tmp_path: Path, capsys: pytest.CaptureFixtur
         envs.reset()
         envs.save_state().save(tmp_path / "one.xenvs")
     assert main(["replay", str(tmp_path / "one.xenvs")]) == 2
-    assert "expected the record of a failure" in capsys.readouterr().err
+    assert "expected a recorded failure" in capsys.readouterr().err
     assert main(["state", str(tmp_path / "none.xenvs")]) == 2

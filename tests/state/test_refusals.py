@@ -114,7 +114,7 @@ def test_another_version_of_another_library_is_a_warning(monkeypatch: pytest.Mon
     monkeypatch.setattr(np, "__version__", "0.0.1")
     with DummyVecEnv([Collector]) as envs:
         envs.reset(seed=1)
-        with pytest.warns(UserWarning, match=r"may go on otherwise.* and this is 0\.0\.1"):
+        with pytest.warns(UserWarning, match=r"may continue differently.* and this is 0\.0\.1"):
             envs.load_state(state)
 
 

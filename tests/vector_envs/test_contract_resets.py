@@ -225,6 +225,6 @@ def test_options_that_cannot_reach_the_environments_change_nothing(make):
     envs = make([ECHO] * 5)
     envs.reset(seed=0)
     if not make.backend.here:
-        with pytest.raises(TypeError, match=r"'reset' was given cannot be sent"):
+        with pytest.raises(TypeError, match=r"'reset'.* cannot be sent"):
             envs.reset(options={"lock": threading.Lock()})
     assert len(envs.step([0] * 5)[1]) == 5
