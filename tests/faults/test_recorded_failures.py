@@ -134,7 +134,7 @@ def test_what_cannot_be_saved_leaves_no_file(
         with pytest.raises(EnvError, match="too much"):
             envs.step([8])
     assert list(tmp_path.iterdir()) == []
-    assert "there is no state from before it" in caplog.text
+    assert "no environment states were saved before it" in caplog.text
 
 
 def replayed(

@@ -443,9 +443,7 @@ def test_there_may_be_so_many_restarts_and_no_more(loss, tmp_path, caplog):
     assert envs.closed
     assert not any(map(is_running, pids))
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert [text.split(":")[0] for text in warnings] == [
-        f"restart {k} (at most 2)" for k in (1, 2)
-    ]
+    assert [text.split(":")[0] for text in warnings] == [f"restart {k} (at most 2)" for k in (1, 2)]
 
 
 def test_a_call_with_no_restart_left_closes(tmp_path):

@@ -53,7 +53,7 @@ class Driver(ABC):
     """True if the group runs in this process, and only when its result is requested."""
 
     seeds: list[Seeding] | None = None
-    """Seeds that restarts derive theirs from, by environment; None without restarts."""
+    """Seeds from which restarts derive new ones, by environment; None without restarts."""
 
     def __init__(self, lo: int, hi: int) -> None:
         self.lo = lo

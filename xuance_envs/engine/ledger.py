@@ -228,7 +228,7 @@ class Ledger:
     def wait(self, wanted: int, timeout: float | None) -> dict[int, Any]:
         """Wait until this many environments are ready or the timeout expires."""
         deadline = None if timeout is None else monotonic() + timeout
-        # Local groups run only here. Those that earlier calls did not get to come first.
+        # Local groups run only here. Those started but skipped by earlier calls come first.
         overtaken = [k for k in self._local if k in self.pending and k not in self._unwatched]
         for k, (tag, submit) in self._unwatched.items():
             if self.drivers[k].tag != tag:  # interrupted before submission

@@ -63,7 +63,8 @@ def _loaded() -> list[tuple[Any, Any]]:
 def count_native_threads() -> int:
     """Return the number of native threads that remain in this process when it forks.
 
-    Some libraries, such as OpenBLAS, stop theirs before a fork, so this forks a child to measure.
+    Some libraries, such as OpenBLAS, stop their threads before a fork. So this forks a child
+    and counts again.
     """
     if _count() <= threading.active_count():
         return 0

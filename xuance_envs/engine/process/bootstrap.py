@@ -48,9 +48,8 @@ def start(settings: WorkerSettings) -> None:
 
     from xuance_envs.engine.process.worker_diagnostics import start_recording
 
-    recorder = start_recording(
-        settings.memory.fd, settings.index
-    )  # before imports, which may crash
+    # Before further imports, which may crash.
+    recorder = start_recording(settings.memory.fd, settings.index)
 
     from xuance_envs.engine.process import worker
 

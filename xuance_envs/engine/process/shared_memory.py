@@ -105,7 +105,7 @@ class SharedMemory:
         return mmap.mmap(self.fd, nbytes, offset=start)
 
     def add_user(self) -> None:
-        """Add a user, who must call :meth:`close` as well."""
+        """Register another user, which must also call :meth:`close`."""
         self._extra_users += 1
 
     def __del__(self) -> None:

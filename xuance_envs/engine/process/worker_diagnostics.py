@@ -61,9 +61,8 @@ class WorkerDiagnostics:
         """
         data = os.pread(self._fd, _TIMES - _TEXT, self._start + _TEXT)
         stderr_lines = _lines(data[:_TEXT_SIZE])[-_LINES:]
-        report = _lines(
-            data[_TEXT_SIZE:].partition(b"\nExtension modules:")[0]
-        )  # may list hundreds
+        # faulthandler may list hundreds of extension modules at the end.
+        report = _lines(data[_TEXT_SIZE:].partition(b"\nExtension modules:")[0])
         if len(report) > _LINES:
             report[_LINES:] = [f"  ... and {len(report) - _LINES} more lines"]
         return "\n".join(stderr_lines + report)
