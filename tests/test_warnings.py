@@ -70,7 +70,7 @@ def test_of_states(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     envs = MAKERS[how]()
     try:
         envs.reset()
-        with pytest.warns(RuntimeWarning, match="has 17 MiB") as warned:
+        with pytest.warns(RuntimeWarning, match="takes 17 MiB") as warned:
             state: EnvStates = envs.save_state()
         monkeypatch.setattr(np, "__version__", "0.0.1")
         other = MAKERS[how]()

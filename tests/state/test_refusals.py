@@ -127,5 +127,5 @@ class Hoarding(Collector):
 def test_a_large_state_is_a_warning() -> None:
     with DummyVecEnv([Hoarding]) as envs:
         envs.reset(seed=1)
-        with pytest.warns(RuntimeWarning, match="has 17 MiB"):
+        with pytest.warns(RuntimeWarning, match="takes 17 MiB"):
             envs.save_state()

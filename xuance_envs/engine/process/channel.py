@@ -90,7 +90,7 @@ class Inbox:
     def receive(self, deadline: float | None = None) -> tuple[int, bytes]:
         """Wait for a message; until :meth:`clear` it can be received again."""
         parts = self.parts
-        if not parts and not (self._expect_ready and self._read_at_once()):
+        if not parts and not (self._expect_ready and self._read_available()):
             if self._max_spin:
                 self._spin_or_block(deadline)
             else:
@@ -132,14 +132,14 @@ class Inbox:
 
     def _read(self, deadline: float | None) -> None:
         """Read available bytes, waiting for some; bytes from an ended process are still read."""
-        while not self._read_at_once():
+        while not self._read_available():
             ready = dict(self._poll(milliseconds_until(deadline)))
             if not ready:
                 raise TimeoutError
             if self.fd not in ready:
                 raise PeerGoneError
 
-    def _read_at_once(self) -> bool:
+    def _read_available(self) -> bool:
         """Read available bytes without waiting; return whether there were any."""
         try:
             # Both in C, so no signal handler can run between the read and the append.

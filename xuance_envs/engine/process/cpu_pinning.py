@@ -77,7 +77,7 @@ class CpuPinner:
         if self._slow_samples == 1:
             return
         affinities = [self._all_cpus] * len(self._pids)
-        # Don't interfere if the program has changed the main process's affinity since.
+        # Pin only while the program has not changed the main process's affinity itself.
         if fast and os.sched_getaffinity(0) == self._all_cpus:
             main_cpu = {self._current_cpu()} if self._current_cpu is not None else set()
             affinities = [{cpu} for cpu in sorted(self._all_cpus - main_cpu)]

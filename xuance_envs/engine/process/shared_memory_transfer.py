@@ -25,7 +25,7 @@ The check takes as long as copying one or two MiB.
 """
 
 _STATES_ERROR = (
-    "transferring environment states needs {:,} bytes of shared memory, {}. "
+    "environment states in transfer need {:,} bytes of shared memory, {}. "
     "Save, load or clone fewer environments per call"
 )
 
