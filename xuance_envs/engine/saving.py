@@ -343,7 +343,9 @@ def _parse_restart_seeds(state: EnvStates) -> list[Seeding | None]:
         entries = state.extra(_SEEDS) or [None] * len(state)
         seeds = [None if one is None else (one[0], one[1]) for one in entries]
     except (FaultError, LookupError, TypeError) as fault:
-        raise StateError(-1, "load_state", f"invalid restart seeds: {fault}") from None
+        raise StateError(
+            -1, "load_state", f"invalid restart seeds: expected (seed, count) pairs: {fault}"
+        ) from None
     for seed, count in filter(None, seeds):
         if not isinstance(seed, int | None) or not isinstance(count, int) or count < 0:
             raise StateError(
