@@ -70,12 +70,12 @@ def test_of_states(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     envs = MAKERS[how]()
     try:
         envs.reset()
-        with pytest.warns(RuntimeWarning, match="has 17 MiB") as warned:
+        with pytest.warns(RuntimeWarning, match="takes 17 MiB") as warned:
             state: EnvStates = envs.save_state()
         monkeypatch.setattr(np, "__version__", "0.0.1")
         other = MAKERS[how]()
         other.reset()
-        with pytest.warns(UserWarning, match="may go on otherwise") as also:
+        with pytest.warns(UserWarning, match="may continue differently") as also:
             other.load_state(state)
         other.close()
     finally:

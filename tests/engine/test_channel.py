@@ -89,7 +89,7 @@ def test_an_old_answer_is_not_taken_for_the_next(pipes: Pipes) -> None:
 @pytest.mark.parametrize("first", [frame(RequestType.STEP), frame(RequestType.CALL, b"payload")])
 def test_what_comes_right_behind_a_message_is_not_lost(pipes: Pipes, first: bytes) -> None:
     pipes.channel.send(first, 1)
-    pipes.channel.ask_to_close()
+    pipes.channel.request_close()
     assert pipes.inbox.receive()[0] == first[0]
     pipes.inbox.clear()
     assert pipes.inbox.receive(soon()) == (RequestType.CLOSE, b"")

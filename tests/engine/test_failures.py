@@ -36,4 +36,4 @@ def test_without_a_traceback_the_rest_is_told(no_traceback):
 
 def test_what_cannot_say_anything_is_told_by_its_type(no_traceback):
     error = unpack_error(pack_error(SilentError()))
-    assert "SilentError, whose message cannot be had" in str(error)
+    assert "SilentError (message unavailable)" in str(error)

@@ -10,7 +10,7 @@ from comparing import assert_same
 from gymnasium import spaces
 
 from xuance_envs.engine.data.step_arrays import StepArrays
-from xuance_envs.engine.logs import MAX_STEPS, ReplayLog
+from xuance_envs.engine.replay_log import MAX_STEPS, ReplayLog
 
 OBSERVATIONS = spaces.Box(-1, 1, (2,))
 

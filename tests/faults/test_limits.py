@@ -43,7 +43,7 @@ def test_too_little_shared_memory_is_an_error_that_says_how_much_is_needed(conte
     with limited(resource.RLIMIT_FSIZE, 5_000_000), pytest.raises(MemoryError) as caught:
         SubprocVecEnv([Big] * 2, context=context, in_series=1)
     assert "the arrays shared with the workers need 8," in str(caught.value)
-    assert "bytes of shared memory, which are not to be had: File too large" in str(caught.value)
+    assert "shared memory, which could not be allocated: File too large" in str(caught.value)
     assert multiprocessing.active_children() == []
 
 

@@ -134,7 +134,7 @@ def test_what_cannot_be_saved_leaves_no_file(
         with pytest.raises(EnvError, match="too much"):
             envs.step([8])
     assert list(tmp_path.iterdir()) == []
-    assert "there is no state from before it" in caplog.text
+    assert "no environment states were saved before it" in caplog.text
 
 
 def replayed(
@@ -178,7 +178,7 @@ def test_a_nan_happens_again(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     path = failed("nan", tmp_path)
     assert main(["replay", str(path)]) == 0
     printed = capsys.readouterr().out
-    assert "a NaN in the observation or the reward of environment 2" in printed
+    assert "NaN in the observation or reward of environment 2" in printed
     assert "gave a NaN: rewards [nan" in printed
 
 
@@ -288,5 +288,5 @@ def test_what_is_no_failure_is_said(tmp_path: Path, capsys: pytest.CaptureFixtur
         envs.reset()
         envs.save_state().save(tmp_path / "one.xenvs")
     assert main(["replay", str(tmp_path / "one.xenvs")]) == 2
-    assert "expected the record of a failure" in capsys.readouterr().err
+    assert "expected a recorded failure" in capsys.readouterr().err
     assert main(["state", str(tmp_path / "none.xenvs")]) == 2

@@ -438,14 +438,12 @@ def test_there_may_be_so_many_restarts_and_no_more(loss, tmp_path, caplog):
         for _ in range(2):
             assert envs.step([0] * 6)[3].tolist() == [False, False, True, True, False, False]
         pids = envs.pids
-        with pytest.raises(VecEnvError, match="no restart is left: max_restarts=2 have been made"):
+        with pytest.raises(VecEnvError, match="no restarts left: max_restarts=2 reached"):
             envs.step([0] * 6)
     assert envs.closed
     assert not any(map(is_running, pids))
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert [text.split(":")[0] for text in warnings] == [
-        f"restart {k} (of 2 at most)" for k in (1, 2)
-    ]
+    assert [text.split(":")[0] for text in warnings] == [f"restart {k} (at most 2)" for k in (1, 2)]
 
 
 def test_a_call_with_no_restart_left_closes(tmp_path):
@@ -454,7 +452,7 @@ def test_a_call_with_no_restart_left_closes(tmp_path):
         with pytest.raises(WorkerDiedError) as caught:
             envs.call("method")
         assert caught.value.restarted is restarted
-    assert "no restart is left" in str(caught.value)
+    assert "no restarts left" in str(caught.value)
     assert envs.closed
 
 

@@ -255,7 +255,7 @@ def test_without_a_restart_left_it_raises() -> None:
         kill(envs)
         envs.step([1, 1])
         kill(envs)
-        with pytest.raises(Exception, match="no restart is left"):
+        with pytest.raises(Exception, match="no restarts left"):
             envs.step([1, 1])
 
 

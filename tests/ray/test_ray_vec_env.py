@@ -254,7 +254,7 @@ class TestLosses:
             obs, rewards, *_ = envs.step([GO_ON] * 4)
             assert obs.tolist() == [[1, 4], [1, 4], [1, 1], [1, 1]]
             assert rewards.tolist() == [1] * 4
-        assert "restart 1 (of 100 at most)" in caplog.text
+        assert "restart 1 (at most 100)" in caplog.text
 
     def test_it_is_replaced_between_steps_and_in_a_reset(self) -> None:
         with few([PlacedEnv] * 2, 1, on_worker_failure="restart") as envs:

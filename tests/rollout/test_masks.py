@@ -103,7 +103,7 @@ def test_where_there_are_none_an_agent_does_without_if_it_can():
         collector.advantages(0.9, 0.9)
     with (
         collecting(Insisting(), where=()) as collector,
-        pytest.raises(AttributeError, match="environment 0 has given no mask"),
+        pytest.raises(AttributeError, match="environment 0 gave no action mask"),
     ):
         collector.rollout()
 
@@ -126,7 +126,7 @@ def test_a_forbidden_action_names_its_environment():
 
     with (
         collecting(Careless(), check_actions=True) as collector,
-        pytest.raises(ValueError, match="the action for environment 1: its mask forbids"),
+        pytest.raises(ValueError, match="the action for environment 1: its action mask forbids"),
     ):
         collector.rollout()
 

@@ -114,7 +114,7 @@ def test_another_version_of_another_library_is_a_warning(monkeypatch: pytest.Mon
     monkeypatch.setattr(np, "__version__", "0.0.1")
     with DummyVecEnv([Collector]) as envs:
         envs.reset(seed=1)
-        with pytest.warns(UserWarning, match=r"may go on otherwise.* and this is 0\.0\.1"):
+        with pytest.warns(UserWarning, match=r"may continue differently.* and this is 0\.0\.1"):
             envs.load_state(state)
 
 
@@ -127,5 +127,5 @@ class Hoarding(Collector):
 def test_a_large_state_is_a_warning() -> None:
     with DummyVecEnv([Hoarding]) as envs:
         envs.reset(seed=1)
-        with pytest.warns(RuntimeWarning, match="has 17 MiB"):
+        with pytest.warns(RuntimeWarning, match="takes 17 MiB"):
             envs.save_state()

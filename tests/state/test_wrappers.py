@@ -122,7 +122,7 @@ def test_it_goes_on_exactly(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.filterwarnings("ignore:the state of one environment has")  # it has the pictures
+@pytest.mark.filterwarnings("ignore:the state of one environment takes")  # it has the pictures
 @pytest.mark.parametrize("name", VERSION_BOUND_LIBRARIES)
 def test_it_goes_on_in_workers_and_back(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -228,7 +228,7 @@ def test_what_waits_for_its_neighbours_is_not_waited_for(make):
     envs = make([ReusingEnv] * 5)
     envs.reset()
     envs.send([1], [0])
-    told = "environment 0 have been sent, and wait for the actions of the others"
+    told = "actions for environment 0 were sent, but other environments"
     with pytest.raises(NotSteppingError, match=told):
         envs.recv()
     envs.send([1] * 4, [1, 2, 3, 4])

@@ -255,7 +255,7 @@ def test_actions_of_other_spaces_have_no_masks(make):
 
     envs = make([Moving] * 2)
     envs.reset()
-    with pytest.raises(AttributeError, match=r"actions of Box.* have no masks"):
+    with pytest.raises(AttributeError, match=r"action masks are not supported for Box"):
         envs.action_masks()
 
 
@@ -286,7 +286,7 @@ def test_an_action_that_is_forbidden_is_refused_where_actions_are_checked(make):
     envs.step([0, 0, 0])  # nobody has looked at masks so far
     envs.action_masks()
     envs.step([1, 3, 4])
-    with pytest.raises(ValueError, match=r"the action for environment 2: its mask forbids .*2"):
+    with pytest.raises(ValueError, match=r"environment 2: its action mask forbids .*2"):
         envs.step([1, 3, 2])
     envs.step([4, 3, 1])
 
@@ -310,7 +310,7 @@ def test_actions_of_any_space_are_checked(make_local, space, answer, allowed, fo
     envs.reset()
     envs.action_masks()
     envs.step([allowed] * 3)
-    with pytest.raises(ValueError, match="environment 1: its mask forbids"):
+    with pytest.raises(ValueError, match="environment 1: its action mask forbids"):
         envs.step([allowed, forbidden, allowed])
 
 

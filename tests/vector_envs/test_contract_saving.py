@@ -223,7 +223,7 @@ def test_in_the_middle_of_a_step_it_is_refused(make: Maker) -> None:
     envs.step_wait()
     envs.async_reset(seed=1)
     for ask in asked:
-        with pytest.raises(AlreadySteppingError, match="sent and not received"):
+        with pytest.raises(AlreadySteppingError, match="is outstanding: receive it with recv"):
             ask()
     envs.recv(min_envs=N)
     envs.load_state(state)

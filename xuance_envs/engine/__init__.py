@@ -1,1 +1,1 @@
-"""What steps environments: knows nothing of VecEnv, XuanCe or Gymnasium's vector API."""
+"""Execution engine of vectorized environments, independent of their public classes."""

@@ -1,4 +1,4 @@
-"""The masks of actions that the caller is given, from wherever environments have them."""
+"""Action masks of all sub-environments, from infos or from a method of the environment."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from xuance_envs.errors import EnvError
 __all__ = ["ActionMasks"]
 
 RunCommand = Callable[[str, Sequence[int], Callable[[Sequence[int]], Any]], list[Any]]
-"""Asks some environments for a command, as :meth:`~xuance_envs.engine.groups.Groups.run_command` does."""
+"""Signature of :meth:`~xuance_envs.engine.groups.Groups.run_command`."""
 
 
 class ActionMasks:
-    """Masks of the actions in the states that the next ones are chosen in.
+    """Action masks for the next actions.
 
-    An info has its environment's mask, or the environment is asked by its method: by its group,
-    from the first time on that somebody wants to know, after each step and reset.
+    A mask comes from an info, or from the environment's method. Its group calls that method
+    after each step and reset, starting with the first request for masks.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class ActionMasks:
         self._method_masks = arrays.masks
         self._info_collector = results
         self._all_envs = np.arange(len(arrays.rewards))
-        # Environments whose groups ask them, and have what they said in the arrays.
+        # Environments whose groups call the mask method and write its result to the arrays.
         self._watched = np.zeros(len(arrays.rewards), np.bool_)
         self._all_watched = self._any_watched = False
 
     def current(self, run_command: RunCommand) -> Any:
-        """The masks of all environments, in arrays of their own."""
+        """Return the masks of all environments, in new arrays."""
         if (fast := self._fast_path()) is not None:
             return fast
         rows, known = self._known()
@@ -61,7 +61,7 @@ class ActionMasks:
         return rows.as_batch()
 
     def _fast_path(self) -> NDArray[np.bool_] | None:
-        """The masks of all environments, if they lie together in one array."""
+        """Return the masks if one array holds all of them."""
         infos = self._info_collector.latest_of_all
         if infos is None or self._layout is None or not self._layout.flat or not self.wanted:
             return None
@@ -77,7 +77,7 @@ class ActionMasks:
         return self._method_masks.copy()  # type: ignore[no-any-return]  # flat, so an array
 
     def deferred(self, envs: NDArray[np.intp]) -> Callable[[StepInfos], Any]:
-        """What gives the masks of environments that have just answered, also after later steps."""
+        """Return a function that gives the current masks of these environments, even later."""
         layout, space, count = self._layout, self._space, len(self._all_envs)
         watched = self._watched[envs]
         from_method = None
@@ -99,47 +99,47 @@ class ActionMasks:
         return masks
 
     def from_method(self) -> list[Any] | None:
-        """By environment, the mask that its method gave; None unless all are being asked."""
+        """Return the mask from each environment's method, or None unless all methods are in use."""
         if self._method_masks is None or not self._all_watched:
             return None
         rows = self._method_masks.take(self._all_envs)
         return [rows.value(env) for env in self._all_envs.tolist()]
 
     def watch(self, envs: Sequence[int], run_command: RunCommand) -> list[Any]:
-        """Has groups ask some environments by their method, now and from now on."""
+        """Tell groups to call the mask method of these environments, now and after each command."""
         assert self._method_masks is not None
         answers = run_command("watch_masks", envs, lambda _: ())
         for env, parts in zip(envs, answers, strict=True):
             self._watched[env] = parts is not None
-            for mine, part in zip(self._method_masks.parts, parts or (), strict=False):
-                mine[env] = part
+            for stored, part in zip(self._method_masks.parts, parts or (), strict=False):
+                stored[env] = part
         self._all_watched, self._any_watched = bool(self._watched.all()), bool(self._watched.any())
         return answers
 
     @property
     def watched_rows(self) -> SpaceRows | None:
-        """What environments said by their method, if any is asked; valid until the next step."""
+        """Masks from the environments' methods, valid until the next step, or None."""
         return self._method_masks if self._any_watched else None
 
     def invalidate(self, envs: Sequence[int]) -> None:
-        """Takes note that something was done to environments that may change what they say."""
+        """Discard the masks of environments whose state may have been changed."""
         self._watched[list(envs)] = self._all_watched = False
         self._any_watched = bool(self._watched.any())
 
     def check(self, envs: NDArray[np.intp] | None = None) -> None:
-        """Checks the actions of some environments, or of all, as far as their masks are known."""
+        """Check actions against the known masks."""
         rows, known = self._known()
         allowed = ~known
         allowed[known] = _allowed(self._actions, rows)[known]
         for env in self._all_envs if envs is None else envs:
             if not allowed[env]:
                 raise ValueError(
-                    f"the action for environment {env}: its mask forbids "
-                    f"{self._actions.value(int(env))!r}; it is {rows.value(int(env))!r}"
+                    f"the action for environment {env}: its action mask forbids "
+                    f"{self._actions.value(int(env))!r}; the mask is {rows.value(int(env))!r}"
                 )
 
     def _known(self) -> tuple[SpaceRows, NDArray[np.bool_]]:
-        """The masks there are without asking anybody, and whose."""
+        """Return the masks known without a query, and which environments have one."""
         rows = mask_rows(_require_layout(self._layout, self._space), len(self._all_envs))
         known = np.zeros(len(self._all_envs), np.bool_)
         for infos, envs in self._info_collector.latest():
@@ -154,7 +154,7 @@ class ActionMasks:
         return rows, known
 
     def _query_masks(self, rows: SpaceRows, envs: list[int], run_command: RunCommand) -> None:
-        """Asks environments by their method, which their groups do from now on."""
+        """Query environments through their mask method, and watch them from now on."""
         try:
             if self._method_masks is not None:
                 answers = self.watch(envs, run_command)
@@ -163,18 +163,17 @@ class ActionMasks:
                 rows.assign(np.array(envs), self._method_masks)
                 return
             answers = run_command("call", envs, lambda _: (MASK_METHOD, (), {}))
-        except NotImplementedError as error:  # there are no single environments
+        except NotImplementedError as error:  # the backend has no single environments
             raise _missing_mask_error(envs[0]) from error
         for env, mask in zip(envs, answers, strict=True):
             _store(rows, env, env, mask)
 
 
 def _require_layout(layout: SpaceLayout | None, space: Space[Any]) -> SpaceLayout:
-    """The layout of masks of a space's actions."""
     if layout is None:
         raise AttributeError(
-            f"actions of {space} have no masks: those of Discrete, MultiDiscrete and MultiBinary "
-            "spaces have, and those of a Dict or Tuple of such"
+            f"action masks are not supported for {space}: expected a Discrete, MultiDiscrete or "
+            "MultiBinary action space, or a Dict or Tuple of them"
         )
     return layout
 
@@ -182,16 +181,16 @@ def _require_layout(layout: SpaceLayout | None, space: Space[Any]) -> SpaceLayou
 def _missing_mask_error(env: int) -> AttributeError:
     keys = " and ".join(map(repr, MASK_KEYS))
     return AttributeError(
-        f"environment {env} has given no mask of its actions: it was looked for under {keys} in "
-        f"its info, and in what its method {MASK_METHOD}() returns, which is asked from the first "
-        f"time on that {MASK_METHOD}() of all environments is called"
+        f"environment {env} gave no action mask: expected one under {keys} in its info, or from "
+        f"its method {MASK_METHOD}(). The method is used only after the first call of "
+        f"{MASK_METHOD}() on the vectorized environment"
     )
 
 
 def _masks_from_infos(
     rows: SpaceRows, places: NDArray[np.intp], infos: StepInfos
 ) -> NDArray[np.bool_]:
-    """Takes masks out of infos; those of resets, where episodes ended."""
+    """Copy masks from infos into rows; for ended episodes, from the reset infos."""
     given = np.zeros(len(rows), np.bool_)
     batch, ends = infos.parts
     sources = [(batch, infos.envs)]
@@ -201,16 +200,16 @@ def _masks_from_infos(
         sources.append((resets, ended))
     for key in MASK_KEYS:
         for source, envs in sources:
-            values, there = source.column(key, envs)
+            values, present = source.column(key, envs)
             if ended is not None and source is batch:
-                there[np.isin(envs, ended)] = False
+                present[np.isin(envs, ended)] = False
             at = places[envs]
-            there &= (at >= 0) & ~given[at]
-            if there.all():
+            present &= (at >= 0) & ~given[at]
+            if present.all():
                 _store_all(rows, at, values, envs)
-            elif there.any():
-                _store_all(rows, at[there], values[there], envs[there])
-            given[at[there]] = True
+            elif present.any():
+                _store_all(rows, at[present], values[present], envs[present])
+            given[at[present]] = True
         if given.all():
             break
     return given
@@ -235,7 +234,7 @@ def _store(rows: SpaceRows, place: int, env: int, mask: Any) -> None:
 
 
 def _allowed(actions: SpaceRows, masks: SpaceRows) -> NDArray[np.bool_]:
-    """Where masks allow actions."""
+    """Return which actions their masks allow."""
     allowed = np.ones(len(masks), np.bool_)
     every = np.arange(len(masks))[:, np.newaxis]
     leaves = zip(actions.layout.leaves, actions.parts, masks.parts, strict=True)
@@ -244,11 +243,11 @@ def _allowed(actions: SpaceRows, masks: SpaceRows) -> NDArray[np.bool_]:
         if isinstance(leaf.space, spaces.MultiBinary):
             chosen += 2 * np.arange(chosen.shape[1])
         else:
-            chosen -= np.ravel(leaf.space.start)  # type: ignore[attr-defined]  # both others have it
+            chosen -= np.ravel(leaf.space.start)  # type: ignore[attr-defined]  # the other two kinds have it
         if isinstance(leaf.space, spaces.MultiDiscrete):
             sizes = leaf.space.nvec.ravel()
             chosen += np.cumsum(sizes) - sizes
-        # What is not in the space at all is for another check.
+        # Actions outside the space are rejected by another check.
         inside = np.clip(chosen, 0, mask.shape[1] - 1)
         allowed &= mask[every, inside].all(axis=1)
     return allowed

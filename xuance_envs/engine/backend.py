@@ -1,8 +1,4 @@
-"""Where the groups of a vector environment live when it is not this process.
-
-A backend is one object: it starts workers, processes or actors, has them make their environments,
-replaces those that are lost, is told before each step, and ends them.
-"""
+"""Backends: the workers of one vectorized environment and their lifecycle."""
 
 from __future__ import annotations
 
@@ -32,23 +28,23 @@ __all__ = [
 ]
 
 FORCED_CLOSE_TIMEOUT = 1.0
-"""Seconds workers have to close their environments when nobody asked them to: after Ctrl-C, at the
-interpreter's exit, when they are forgotten, or when they are replaced."""
+"""Seconds that workers have to close their environments without an explicit ``close``.
+
+This covers Ctrl-C, interpreter exit, garbage collection and worker restarts.
+"""
 
 
 class PackedCommand(NamedTuple):
-    """A command for a worker."""
-
     command: str
     payload: bytes
     buffers: Sequence[Any] = ()
 
 
 class WorkerDriver(Driver):
-    """A group in a worker, which can be lost and replaced."""
+    """Driver of a group in a worker that can fail and be restarted."""
 
     kind_name = "a worker"
-    """What it is, in words for errors."""
+    """Name of the worker kind in error messages."""
 
     def __init__(self, lo: int, hi: int) -> None:
         super().__init__(lo, hi)
@@ -60,8 +56,8 @@ class WorkerDriver(Driver):
             return PackedCommand(command, dumps_for_worker((command, arguments)))
         except Exception as error:
             raise TypeError(
-                f"what {command!r} was given cannot be sent to {self.kind_name}, because it cannot be "
-                f"pickled: {error}"
+                f"the arguments of {command!r} cannot be sent to {self.kind_name}, because they "
+                f"cannot be pickled: {error}"
             ) from error
 
     @override
@@ -69,13 +65,12 @@ class WorkerDriver(Driver):
         return packed._replace(buffers=buffers)
 
     def unpack(self, reply: int, payload: bytes) -> Any:
-        """The value, or the outcome, that a reply's payload is."""
+        """Deserialize a reply's payload, or raise the error that it contains."""
         if reply == ReplyType.FAILED:
             raise self._failure(unpack_error(payload))
         return loads(payload)
 
     def _failure(self, error: BaseException) -> BaseException:
-        """The error to raise for what the worker raised."""
         return error
 
     @override
@@ -85,25 +80,24 @@ class WorkerDriver(Driver):
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Whether it has not ended, as far as is known."""
+        """Return whether the worker is not known to have ended."""
 
     @abstractmethod
     def death_error(self) -> WorkerDiedError:
-        """The error that says how it ended; it has."""
+        """Return the error that reports how the worker ended; only valid after its end."""
 
     @abstractmethod
     def attach(self, arrays: StepArrays) -> None:
-        """Takes note of the caller's arrays that its group's results are to be in."""
+        """Set the arrays of the main process that the group's results go to."""
 
 
 STARTUP_COMMANDS = frozenset({"build", "attach", "rebuild"})
-"""The commands that workers have as long for as they have to start."""
+"""Commands subject to the start timeout instead of the step timeout."""
 
 _DISPLAY_NAMES = {"build": "construct", "rebuild": "restart", "reset_after_restart": "restart"}
 
 
 def display_name(command: str) -> str:
-    """A command by the name that errors have for it."""
     return _DISPLAY_NAMES.get(command, command)
 
 
@@ -111,7 +105,7 @@ _W = TypeVar("_W", bound=WorkerDriver)
 
 
 class Backend(ABC, Generic[_W]):
-    """The workers of one vector environment."""
+    """All workers of one vectorized environment."""
 
     def __init__(
         self,
@@ -127,14 +121,13 @@ class Backend(ABC, Generic[_W]):
         self._arrays: StepArrays
 
     def start(self) -> None:
-        """Starts all of them."""
         for index in range(len(self._split)):
             self._start(index, self.workers.append)
         for worker in self.workers:
             worker.siblings = self.workers
 
     def build(self) -> None:
-        """Asks each to make its environments."""
+        """Tell each worker to create its environments."""
         for worker in self.workers:
             lo, hi = worker.lo, worker.hi
             keywords = self.recipe.keywords[lo:hi]
@@ -143,11 +136,10 @@ class Backend(ABC, Generic[_W]):
             self.after_submit()
 
     def descriptions(self) -> list[tuple[int, EnvDescription]]:
-        """Waits until they have made their environments, and tells what these are like."""
+        """Wait until all environments are created, and return their descriptions by index."""
         return [described for worker in self.workers for described in worker.result()]
 
     def attach(self, spaces: tuple[Any, Any], arrays: StepArrays) -> None:
-        """Gives each its slice of the arrays."""
         self._spaces, self._arrays = spaces, arrays
         for worker in self.workers:
             worker.attach(arrays.slice(worker.lo, worker.hi))
@@ -164,7 +156,7 @@ class Backend(ABC, Generic[_W]):
         watched: Sequence[int],
         then: tuple[str, Sequence[Any]],
     ) -> None:
-        """Starts another worker in the place of one, and asks it to go on."""
+        """Restart a worker and submit the command that it continues with."""
         worker = self.restart(index)
         lo, hi = worker.lo, worker.hi
         worker.attach(self._arrays.slice(lo, hi))
@@ -172,50 +164,50 @@ class Backend(ABC, Generic[_W]):
         worker.submit(tag, worker.pack("rebuild", build, attach, attributes, watched, then))
 
     def restart(self, index: int) -> _W:
-        """Starts another worker in the place of one, which nobody has asked for anything yet."""
+        """Restart a worker without submitting a command."""
         self._end(index)
         self._start(index, lambda worker: self.workers.__setitem__(index, worker))
         return self.workers[index]
 
     def before_step(self) -> None:
-        """Is called before each step."""
+        """Run before each step."""
 
     state_transfer: StateTransfer | None = None
-    """Brings the groups what is too large for their commands; None where nothing is."""
+    """Transfer of states too large for commands; None if commands carry everything."""
 
     after_submit: Callable[[], None] | None = None
-    """Is called when some workers have been asked; None where each begins by itself."""
+    """Hook run after commands were submitted; None if workers start by themselves."""
 
     @abstractmethod
     def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
-        """Lays out the arrays of all environments, for an observation and an action space."""
+        """Allocate the arrays of all environments for an observation and an action space."""
 
     @abstractmethod
     def poller(self, drivers: Sequence[Driver]) -> Poller:
-        """What waits for the first of some groups, these workers' and others, that answers."""
+        """Return a poller over these drivers, which may include local groups."""
 
     @abstractmethod
     def end(self, close_timeout: float | None = None) -> None:
-        """Ends all workers."""
+        pass
 
     @abstractmethod
     def register_finalizer(self, owner: Any) -> Callable[[], Any]:
-        """Ends everything in a hurry when an object is forgotten, or at the interpreter's exit."""
+        """Register forced shutdown for an owner's collection and interpreter exit."""
 
     @abstractmethod
     def _start(self, index: int, started: Callable[[_W], None]) -> None:
-        """Starts one, and hands it over."""
+        """Start a worker and pass its driver to ``started``."""
 
     @abstractmethod
     def _end(self, index: int) -> None:
-        """Ends one that is to be replaced."""
+        """Stop a worker that will be restarted."""
 
     @abstractmethod
     def _attach_arguments(self, lo: int, hi: int) -> tuple[Any, ...]:
-        """What a worker's group makes its arrays from."""
+        """Return the values from which a worker maps its arrays."""
 
     def _functions(self, lo: int, hi: int) -> bytes | None:
-        """The functions of some environments, pickled; None where the worker has them."""
+        """Pickle the environment functions; None if the worker has them already."""
         functions = self.recipe.env_fns[lo:hi]
         try:
             return dumps_for_worker(functions)
@@ -231,10 +223,9 @@ class Backend(ABC, Generic[_W]):
             raise TypeError(f"env_fns cannot be pickled: {error}") from error
 
     pickling_hint = ""
-    """What an error about a function that cannot be pickled adds, if there is another way."""
+    """Suffix of the error for an unpicklable function: how to avoid pickling."""
 
     def _build_arguments(
         self, lo: int, hi: int, keywords: Sequence[Mapping[str, Any]]
     ) -> tuple[bytes | None, Sequence[Mapping[str, Any]], int, Autoreset]:
-        """What a worker makes its environments from."""
         return self._functions(lo, hi), keywords, lo, self.recipe.autoreset

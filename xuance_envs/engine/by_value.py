@@ -1,8 +1,8 @@
-"""Functions and classes that travel by value: cloudpickle's way, and what it leaves open.
+"""Pickling of functions and classes by value, on top of cloudpickle.
 
-A class has a number that it keeps on its journeys, so that what comes back is of the same class.
-But cloudpickle then also gives that class the state it had elsewhere. Here one that is known
-already is left as it is, and a function that comes back to its module is that function.
+cloudpickle gives each class an id, so that a class that returns is recognized. It then
+overwrites that class's state with the sender's. Here known classes and module functions
+stay unchanged.
 """
 
 from __future__ import annotations
@@ -28,14 +28,18 @@ _CACHED: Any = type(functools.lru_cache(len))
 
 
 class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Takes by value also what cloudpickle would look for by its name, and not find."""
+    """Pickler that also handles objects that cloudpickle fails to find by name."""
 
     @override
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, _CACHED) and _needs_by_value(obj):
-            how = obj.cache_parameters()
+            parameters = obj.cache_parameters()
             attributes = _attributes(obj, "__wrapped__", "cache_parameters")
-            return _make_lru_cache, (obj.__wrapped__, how["maxsize"], how["typed"]), attributes
+            return (
+                _make_lru_cache,
+                (obj.__wrapped__, parameters["maxsize"], parameters["typed"]),
+                attributes,
+            )
         if isinstance(obj, typing.NewType) and _needs_by_value(obj):
             return typing.NewType, (obj.__name__, obj.__supertype__), _attributes(obj)
         if isinstance(obj, functools.cached_property):
@@ -46,7 +50,7 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle 
 
 
 def _needs_by_value(obj: Any) -> bool:
-    """Whether another process would not find it by its name, or is not to look for it."""
+    """Return whether an object cannot, or must not, be imported by name elsewhere."""
     module = str(obj.__module__)
     if module == "__main__" or _lookup(module, getattr(obj, "__qualname__", "")) is not obj:
         return True
@@ -55,7 +59,7 @@ def _needs_by_value(obj: Any) -> bool:
 
 
 def _lookup(module: str, name: str) -> Any:
-    """What a module that is loaded has by this name, None if nothing."""
+    """Return the attribute of a loaded module with this name, or None."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -63,12 +67,11 @@ def _lookup(module: str, name: str) -> Any:
 
 
 def _is_singledispatch(function: FunctionType) -> bool:
-    """Whether it comes from :func:`functools.singledispatch`."""
     return function.__code__ is _DISPATCHING.__code__
 
 
-def _attributes(obj: Any, *but: str) -> dict[str, Any]:
-    return {name: value for name, value in vars(obj).items() if name not in but}
+def _attributes(obj: Any, *exclude: str) -> dict[str, Any]:
+    return {name: value for name, value in vars(obj).items() if name not in exclude}
 
 
 def _make_lru_cache(function: Any, maxsize: int | None, typed: bool) -> Any:
@@ -83,13 +86,13 @@ def _make_singledispatch(functions: dict[type, Any]) -> Any:
 
 
 class ByValueUnpickler(pickle.Unpickler):
-    """Loads what came from another process, and changes nothing that is in this one."""
+    """Unpickler that leaves objects of this process unchanged."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
         self._known: list[Any] = []
         self._new: list[tuple[str, Any]] = []
-        # By what cloudpickle writes; each is given what that is the name of.
+        # By name of cloudpickle's function; each is called with that function first.
         self._overrides: dict[str, Any] = {
             "_make_skeleton_class": self._make_class,
             "_make_skeleton_enum": self._make_class,
@@ -99,11 +102,11 @@ class ByValueUnpickler(pickle.Unpickler):
         }
 
     def load(self) -> Any:
-        """Loads it."""
         value = super().load()
-        # Only now: those that an error left half made are forgotten. There is no public way to it.
-        for number, cls in self._new:
-            cloudpickle._lookup_class_or_track(number, cls)
+        # Only after success, so that incomplete classes are not tracked. cloudpickle has no
+        # public function for this.
+        for class_id, cls in self._new:
+            cloudpickle._lookup_class_or_track(class_id, cls)
         return value
 
     @override
@@ -117,19 +120,19 @@ class ByValueUnpickler(pickle.Unpickler):
             if module != "__main__":
                 raise
         raise TypeError(
-            f"{name!r} is defined in __main__ and pickled by its name alone, but workers do not "
-            f"import __main__. Define {name!r} in a module that can be imported, or within the "
-            "function that makes the environment; context='fork' does without pickling"
+            f"{name!r} was pickled by name from __main__, which workers do not import. Define it "
+            "in an importable module or inside the function that creates the environment, or use "
+            "context='fork', which needs no pickling"
         )
 
     def _make_class(self, make: Any, *args: Any) -> Any:
-        *what, number, extra = args
-        cls = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(number)  # as above
+        *class_args, class_id, extra = args
+        cls = cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(class_id)
         if cls is not None:
             self._known.append(cls)
             return cls
-        cls = make(*what, None, extra)
-        self._new.append((number, cls))
+        cls = make(*class_args, None, extra)
+        self._new.append((class_id, cls))
         return cls
 
     def _make_function(
@@ -151,7 +154,7 @@ class ByValueUnpickler(pickle.Unpickler):
 
 
 def _local_function(module: str, code: CodeType) -> FunctionType | None:
-    """The function of that module here with this name and code, decorated or not."""
+    """Return the local function, decorated or not, with this module, name and code."""
     found = _lookup(module, getattr(code, "co_qualname", code.co_name))
     if not callable(found):
         return None
@@ -160,17 +163,17 @@ def _local_function(module: str, code: CodeType) -> FunctionType | None:
 
 
 def assign_class_ids() -> None:
-    """Gives the classes that travel by value their numbers, for a process forked after it."""
+    """Assign cloudpickle ids to by-value classes, so that forked processes share them."""
     pickler = ByValuePickler(io.BytesIO())
-    left, seen = [object], {id(object)}
-    while left:
-        for cls in type.__subclasses__(left.pop()):
+    todo, seen = [object], {id(object)}
+    while todo:
+        for cls in type.__subclasses__(todo.pop()):
             if id(cls) in seen:
                 continue
             seen.add(id(cls))
-            left.append(cls)
+            todo.append(cls)
             module = sys.modules.get(str(cls.__module__))
-            there = module is not None and vars(module).get(cls.__qualname__) is cls
-            if not there or cls.__module__ == "__main__":
-                with suppress(Exception):  # what it is made from comes first, its number included
+            importable = module is not None and vars(module).get(cls.__qualname__) is cls
+            if not importable or cls.__module__ == "__main__":
+                with suppress(Exception):
                     pickler.reducer_override(cls)

@@ -1,4 +1,4 @@
-"""The control groups this process is in, which limit what it may use."""
+"""Resource limits from the control groups of this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROOT = Path("/sys/fs/cgroup")
 def control_groups(
     controller: str, membership: Path = _MEMBERSHIP, root: Path = _ROOT
 ) -> Iterator[tuple[int, Path]]:
-    """The folders of the control groups above this process that may limit it."""
+    """Yield the version and folder of each control group that may limit this process."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:
@@ -27,7 +27,7 @@ def control_groups(
             version, top = 1, root / controllers
         else:
             continue
-        # A container often sees its own group as the root, so the path may not exist under it.
+        # In a container, the own group is often the root, and the path does not exist below it.
         group = top / path.lstrip("/")
         for folder in (group, *group.parents):
             if folder == top or top in folder.parents:
@@ -40,7 +40,7 @@ def limits(
     membership: Path = _MEMBERSHIP,
     root: Path = _ROOT,
 ) -> list[float]:
-    """What ``read`` makes of each group's folder, by version, where there is a limit."""
+    """Return the limits that ``read``, by cgroup version, finds in the control groups."""
     found = []
     for version, folder in control_groups(controller, membership, root):
         try:

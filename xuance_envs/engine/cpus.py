@@ -1,4 +1,4 @@
-"""How many CPUs this process may use."""
+"""Number of CPUs available to this process."""
 
 from __future__ import annotations
 
@@ -12,23 +12,20 @@ __all__ = ["affinity_cpus", "available_cpus"]
 
 
 def available_cpus() -> int:
-    """Counts the CPUs this process may use, at least 1.
-
-    The smaller of its CPU affinity and its control group's quota (version 2 or 1), rounded up.
-    """
+    """Return the usable CPUs, at least 1: the smaller of affinity and rounded-up cgroup quota."""
     cpus, quota = affinity_cpus(), _cgroup_quota()
     return max(1, cpus if quota is None else min(cpus, math.ceil(quota)))
 
 
 def affinity_cpus() -> int:
-    """Counts the CPUs this process may be on, of whose time it may have a part only."""
+    """Return the number of CPUs in this process's affinity mask, ignoring quotas."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _cgroup_quota(*places: Path) -> float | None:
-    """CPUs' worth of time the control groups above this process allow, None for no limit."""
+    """Return the CPU time limit of the control groups, in CPUs; None if unlimited."""
     return min(limits("cpu", {1: _quota_v1, 2: _quota_v2}, *places), default=None)
 
 

@@ -1,7 +1,7 @@
-"""Who drives a group of environments: this process, or another one.
+"""Drivers: the main process's handles on groups of environments.
 
-A vector environment is a row of drivers. Each is asked for one thing at a time, and then for
-the result; between the two, the others work.
+A vectorized environment is a list of drivers. Each accepts one request at a time and
+returns its result later; the groups work in parallel in between.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ __all__ = [
 
 
 Seeding = tuple[int | None, int]
-"""What an environment was seeded with last, and how often it has been restarted."""
+"""Last seed of an environment, and its number of restarts."""
 
 
 def derived_seed(seed: int, restarts: int) -> int:
-    """A new seed: with the old one, a crash that follows from it would come for ever."""
+    """Derive a new seed for a restart, so that a crash caused by the seed does not repeat."""
     return int(np.random.SeedSequence((seed % 2**64, restarts)).generate_state(1)[0])
 
 
 class Driver(ABC):
-    """One group of environments, wherever it is.
+    """Handle on one group of environments, local or remote.
 
     Args:
         lo: index of its first environment.
@@ -50,10 +50,10 @@ class Driver(ABC):
     """
 
     is_local = False
-    """Whether it works in this process, and only when its result is asked for."""
+    """True if the group runs in this process, and only when its result is requested."""
 
     seeds: list[Seeding] | None = None
-    """What seeds of restarts follow from, of each environment; None where there are none."""
+    """Seeds from which restarts derive new ones, by environment; None without restarts."""
 
     def __init__(self, lo: int, hi: int) -> None:
         self.lo = lo
@@ -62,86 +62,83 @@ class Driver(ABC):
     @property
     @abstractmethod
     def tag(self) -> int:
-        """The number of the request it was last asked, as the vector environment counts them."""
+        """Number of the last submitted request, as counted by the vectorized environment."""
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """Descriptors one of which turns readable when there may be a result to take, if any."""
+        """File descriptors that become readable when a result may be available."""
         return ()
 
     @property
     def reply_deadline(self) -> float | None:
-        """When what it was asked for must be there, as :func:`time.monotonic` counts."""
+        """Time by which the current request must be answered, as :func:`time.monotonic`."""
         return None
 
     def pack_actions(self, actions: list[list[Any]]) -> Any:
-        """Packs the actions' leaves that are held as objects for :meth:`submit_step`."""
+        """Serialize the action leaves held as objects, for :meth:`submit_step`."""
         return actions
 
     @abstractmethod
     def submit_step(self, tag: int, actions: Any) -> None:
-        """Starts a step; its actions are in the arrays, but for those that were packed."""
+        """Start a step with the actions in the arrays and the packed ones."""
 
     @abstractmethod
     def pack(self, command: str, *arguments: Any) -> Any:
-        """Packs a command of the group for :meth:`submit`.
+        """Serialize a group command for :meth:`submit`.
 
         Raises:
-            TypeError: the arguments cannot be brought to the group.
+            TypeError: the arguments cannot be sent to the group.
         """
 
     def with_buffers(self, packed: Any, buffers: Sequence[Any]) -> Any:
-        """A packed command that is lent bytes, for a group in another process.
+        """Add transfer buffers to a packed command for a group in another process.
 
         Args:
-            packed: the command.
-            buffers: what the groups' state_transfer gave for them.
+            packed: the command from :meth:`pack`.
+            buffers: the buffers from the groups' ``state_transfer``.
+
+        Raises:
+            NotImplementedError: the group takes all arguments directly.
         """
-        raise NotImplementedError(f"{type(self).__name__} is given all it needs as it is")
+        raise NotImplementedError(f"{type(self).__name__} does not use transfer buffers")
 
     @abstractmethod
     def submit(self, tag: int, packed: Any) -> None:
-        """Starts a command of the group."""
+        """Start a packed group command."""
 
     @abstractmethod
     def result(self, deadline: float | None = None) -> Any:
-        """Waits for what was last asked for, and gives it as often as it is called.
+        """Wait for the result of the last request; may be called repeatedly.
 
         Raises:
             EnvError: an environment failed.
-            WorkerDiedError: the process around the group ended.
-            TimeoutError: the deadline passed.
+            WorkerDiedError: the group's process ended.
+            TimeoutError: ``deadline`` passed.
         """
 
     def discard(self) -> Any:
-        """Lets go of what was asked for before an interrupt.
-
-        Returns:
-            The result, if there is one, for what is in it besides.
-        """
+        """Finish an interrupted request and return its result, or None if it failed."""
         with suppress(Exception):
             return self.result()
         return None
 
     def thaw(self, frozen: Any) -> Any:
-        """An object that the group froze, for the caller to keep."""
+        """Deserialize an object that the group froze."""
         return frozen
 
     @abstractmethod
     def times(self) -> StepTimes:
-        """How long its steps take; may be asked for at any time."""
+        """Return the durations of its steps; may be called at any time."""
 
 
 class LocalDriver(Driver):
-    """A group in this process."""
-
     is_local = True
     tag = 0
 
     def __init__(self, lo: int, hi: int) -> None:
         super().__init__(lo, hi)
         self._stepping = self._method("step")
-        # A method, and its arguments in a tuple each.
+        # Arguments for map(): a method, then a one-element tuple for each of its arguments.
         self._call: tuple[Any, ...] = ()
         self._result: list[Any] = [None]
 
@@ -151,9 +148,9 @@ class LocalDriver(Driver):
 
     @override
     def pack(self, command: str, *arguments: Any) -> tuple[str, Sequence[Any]]:
-        if command in STATE_COMMANDS:  # whose arguments are made for it, and nobody's to change
+        if command in STATE_COMMANDS:  # their arguments are never shared
             return command, arguments
-        return command, copy_of(arguments)  # what the caller changes later changes nothing
+        return command, copy_of(arguments)
 
     @override
     def submit(self, tag: int, packed: tuple[str, Sequence[Any]]) -> None:
@@ -165,16 +162,15 @@ class LocalDriver(Driver):
     def result(self, deadline: float | None = None) -> Any:
         result = self._result
         if not result:
-            # All in C: no interrupt can come between the work's end and taking note of it.
+            # All in C, so no interrupt can separate the call's end from storing its result.
             result.extend(map(*self._call))
         return result[0]
 
     @abstractmethod
     def _method(self, command: str) -> Callable[..., Any]:
-        """What does a command.
+        """Return the function for a command; for a step, it also takes the tag.
 
-        A step has the number of its request, by which one that an interrupt hit is told from a
-        new one.
+        The tag distinguishes a step repeated after an interrupt from a new one.
         """
 
     @override
@@ -184,7 +180,7 @@ class LocalDriver(Driver):
 
 
 class GroupDriver(LocalDriver):
-    """A :class:`~xuance_envs.engine.group.restorable_group.RestorableGroup` in this process."""
+    """Driver of a restorable group in this process."""
 
     def __init__(self, group: RestorableGroup, lo: int) -> None:
         self._group = group
@@ -192,7 +188,7 @@ class GroupDriver(LocalDriver):
 
     @override
     def pack_actions(self, actions: list[list[Any]]) -> list[list[Any]]:
-        return [list(map(copy_of, values)) for values in actions]  # for environments to write to
+        return [list(map(copy_of, values)) for values in actions]  # environments may modify them
 
     def _method(self, command: str) -> Callable[..., Any]:
         return self._group.command(command)
@@ -203,35 +199,35 @@ class GroupDriver(LocalDriver):
 
 
 class StateTransfer:
-    """Lends groups the states that are too large for their commands; this one lends none."""
+    """Transfer of states too large for commands; this base class sends them inline."""
 
     max_inline_bytes: int | None = None
 
     def should_transfer(self, states: Sequence[Any]) -> bool:
-        """Whether the states for one group are to be lent, and not a part of the command."""
+        """Return whether the states for one group need a separate transfer."""
         return False
 
     def export(self, states: Sequence[Any]) -> Sequence[Any]:
-        """What stands for states, until :meth:`release` is called."""
+        """Return references to the states, valid until :meth:`release`."""
         return states
 
     def allocate(self, sizes: Sequence[int]) -> Sequence[Any]:
-        """What stands for states of some sizes that groups are to write."""
+        """Return references to buffers of these sizes that groups write states to."""
         return sizes
 
     def read(self, state: Any) -> bytes:
-        """A state, whether it is lent or not."""
+        """Return a state's bytes, whether it is inline or a reference."""
         return bytes(state)
 
     def release(self) -> None:
-        """Ends what has been lent; again, it does nothing."""
+        """Release all exported and allocated buffers; repeated calls do nothing."""
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether an exception that came out of an environment was raised for this process.
+    """Return whether an environment's exception is meant for this process.
 
-    Ctrl-C was, and so was what is no :class:`Exception` and comes from a signal handler: one that
-    ends the program at SIGTERM, for example. ``sys.exit`` in an environment is its own failure.
+    This applies to Ctrl-C, and to a non-:class:`Exception` from a signal handler, such as one
+    that exits at SIGTERM. ``sys.exit`` in an environment is the environment's own failure.
     """
     if isinstance(error, Exception):
         return False

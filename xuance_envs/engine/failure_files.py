@@ -1,4 +1,4 @@
-"""Files from which what went wrong in an environment can be made to happen again."""
+"""Files that reproduce a recorded failure."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _NAME = "failure"
 
 
 class FailureRecord:
-    """What is in such a file.
+    """Content of a failure file.
 
-    Reading one imports and calls what its environments are made of: read only what you trust.
+    Loading one unpickles its environment functions: read only files that you trust.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,7 +36,7 @@ class FailureRecord:
         content = self.states.shared_extra(_NAME)
         if content is None:
             raise StateError(
-                -1, "replay", f"{path}: expected the record of a failure, got states only"
+                -1, "replay", f"{path}: expected a recorded failure, got a file with states only"
             )
         self.what: str = header[_NAME]["what"]
         self.first: int = header[_NAME]["first"]
@@ -45,7 +45,7 @@ class FailureRecord:
 
 
 class FailureRecorder:
-    """Writes them."""
+    """Writer of failure files for one group."""
 
     def __init__(self, folder: str | Path, recipe: Recipe) -> None:
         self._folder = Path(folder)
@@ -54,27 +54,30 @@ class FailureRecorder:
         self._count = 0
 
     def write(self, states: Any, actions: Sequence[Sequence[Any]], what: str) -> Path | None:
-        """Writes one; a failure to do so is logged, because another one is being told already."""
+        """Write a file and return its path, or log a warning and return None."""
         if states is None:
-            logger.warning("a failure was not recorded: there is no state from before it")
+            logger.warning("failure not recorded: no environment states were saved before it")
             return None
         try:
             content = dumps_for_worker(self._recipe), actions
-            told = EnvStates.from_groups(*states)
+            saved = EnvStates.from_groups(*states)
             data = write(
-                told.envs,
-                told.facts,
+                saved.envs,
+                saved.facts,
                 {_NAME: dumps_plain(content)},
                 failure={"what": what, "first": self._first, "steps": len(actions)},
             )
             self._folder.mkdir(parents=True, exist_ok=True)
-            when = time.strftime("%Y%m%d-%H%M%S")
-            name = f"{when}-{os.getpid()}-env{self._first}-{self._count}.xenvs"
+            timestamp = time.strftime("%Y%m%d-%H%M%S")
+            name = f"{timestamp}-{os.getpid()}-env{self._first}-{self._count}.xenvs"
             path = self._folder / name
             write_file(path, data)
         except Exception:
-            logger.warning("a failure was not recorded", exc_info=True)
+            # The original failure is raised next, so this one is only logged.
+            logger.warning("failure not recorded: writing the file failed", exc_info=True)
             return None
         self._count += 1
-        logger.warning("a failure was recorded in %s: python -m xuance_envs replay %s", path, path)
+        logger.warning(
+            "failure recorded in %s; reproduce it with: python -m xuance_envs replay %s", path, path
+        )
         return path

@@ -1,4 +1,4 @@
-"""Vector environments in a process that is forked: those whose groups are elsewhere stay behind."""
+"""Closing of inherited vectorized environments in forked processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _registered: weakref.WeakKeyDictionary[_ForkAware, int] = weakref.WeakKeyDiction
 
 
 def close_after_fork(groups: _ForkAware) -> None:
-    """Has groups left to this process by any that is forked from it."""
+    """Close these groups in every process forked from this one."""
     _registered[groups] = os.getpid()
 
 
@@ -34,16 +34,15 @@ if hasattr(os, "register_at_fork"):
 
 
 class WrongProcessProxy:
-    """Stands for whatever another process alone may use; using it in any way is an error."""
+    """Replacement for objects of another process; any attribute access raises."""
 
     def __init__(self, name: str, owner: int) -> None:
         self._message = (
             f"this {name} belongs to process {owner}, from which process {os.getpid()} was "
-            "forked: make another one here"
+            "forked: create a new one in this process"
         )
 
     def raise_error(self) -> NoReturn:
-        """Says so."""
         raise WrongProcessError(self._message)
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The groups of environments of one vector environment: made, put on their arrays, and ended."""
+"""Groups of one vectorized environment: creation, shared arrays, commands and shutdown."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ __all__ = ["Describe", "Groups", "LocalGroups", "WorkerGroups"]
 logger = logging.getLogger("xuance_envs")
 
 Describe = Callable[[Sequence[tuple[int, EnvDescription]]], EnvDescription]
-"""Makes one description of those of some environments, with their indices; may find them unlike."""
+"""Merges environment descriptions, given with their indices, into one; raises if they differ."""
 
 
 class Groups(ABC):
-    """Groups of environments on the arrays of a step."""
+    """All groups of one vectorized environment, and the arrays of its steps."""
 
     def __init__(
         self,
@@ -72,26 +72,26 @@ class Groups(ABC):
     def pack_resets(
         self, ids: Sequence[int], seeds: Sequence[int | None], options: Sequence[Any]
     ) -> dict[int, Any]:
-        """Resets of some environments, as each group takes them."""
+        """Pack resets of some environments into one command per group."""
         drivers = self.drivers
         resets: dict[int, list[Reset]] = {}
-        for env, seed, given in zip(ids, seeds, options, strict=True):
+        for env, seed, env_options in zip(ids, seeds, options, strict=True):
             k = self.group_of[env]
-            resets.setdefault(k, []).append((env - drivers[k].lo, seed, given))
-        return {k: drivers[k].pack("reset", mine) for k, mine in resets.items()}
+            resets.setdefault(k, []).append((env - drivers[k].lo, seed, env_options))
+        return {k: drivers[k].pack("reset", group_resets) for k, group_resets in resets.items()}
 
     def run_command(
         self, command: str, ids: Sequence[int], arguments: Callable[[Sequence[int]], Any]
     ) -> list[Any]:
-        """Asks the groups of some environments for a command."""
+        """Run a command on the groups of some environments and return one value per environment."""
         packed = {}
         order: list[int] = []
-        for k, driver, mine in self.split_by_group(ids):
-            places = [env - driver.lo for env in mine]
-            packed[k] = driver.pack(command, places, *arguments(mine))
-            order += mine
+        for k, driver, envs in self.split_by_group(ids):
+            places = [env - driver.lo for env in envs]
+            packed[k] = driver.pack(command, places, *arguments(envs))
+            order += envs
         self.ledger.start(packed)
-        values = [value for _, answer in self.ledger.finish() for value in answer]
+        values = [value for _, reply in self.ledger.finish() for value in reply]
         result_of = dict(zip(order, values, strict=True))
         self.ledger.clear_pending()
         if command in ("call", "apply", "set_attr"):
@@ -99,23 +99,23 @@ class Groups(ABC):
         return [result_of[env] for env in ids]
 
     def split_by_group(self, ids: Sequence[int]) -> list[tuple[int, Driver, list[int]]]:
-        """Of some environments, those of each group that has any: its place, its driver, these."""
+        """Split environments by group, into tuples of group, driver and environments."""
         shares: dict[int, list[int]] = {}
         for env in ids:
             shares.setdefault(self.group_of[env], []).append(env)
         return [(k, self.drivers[k], shares[k]) for k in sorted(shares)]
 
     def check_idle(self, what: str) -> None:
-        """Raises unless they are open and nothing is pending."""
+        """Raise if the groups are closed or a request is pending."""
         if not self.closed:
             self.ledger.check_idle(what)
         self.check_open()
 
     def check_open(self) -> None:
-        """Raises if they are closed; lets go of what an interrupt left."""
+        """Raise if the groups are closed; discard what an interrupted command left behind."""
         if self.closed:
             self.check_process()
-            raise ClosedVecEnvError(f"{self.name} is closed; make another one")
+            raise ClosedVecEnvError(f"{self.name} is closed; create a new one")
         if not self.ledger.any_in_flight:
             if self.ledger.pending:
                 self.ledger.discard_pending(self.info_collector.absorb)
@@ -123,11 +123,9 @@ class Groups(ABC):
                 self.discard_states()
 
     def discard_states(self) -> None:
-        """Takes back what was lent, and has groups let go of the states that they keep.
-
-        They owe no answer. One that cannot be asked has nothing any more.
-        """
+        """Release transfer buffers and the states kept by groups."""
         self.state_transfer.release()
+        # A group that fails here has lost its states anyway.
         with suppress(Exception):
             self.ledger.start(
                 {k: each.pack("discard_states") for k, each in enumerate(self.drivers)}
@@ -137,36 +135,33 @@ class Groups(ABC):
         self.holds_transfers = False
 
     def check_process(self) -> None:
-        """Raises if they belong to another process."""
         if self._wrong_process is not None:
             self._wrong_process.raise_error()
 
     def close_in_child(self, owner: int) -> None:
-        """Leaves them to the process that this one was just forked from: they are closed here."""
+        """Close the groups in a forked process, without ending their workers."""
         if not self.closed:
             self.closed = True
             self._wrong_process = WrongProcessProxy(self.name, owner)
             self.ledger.replace_drivers(self._wrong_process)
 
     def close(self, close_timeout: float | None = None) -> None:
-        """Shuts them, and ends the environments and what is around them; again, it does nothing."""
+        """Close environments and workers; repeated calls do nothing."""
         if not self.closed:
             self.mark_closed()
             self.end(close_timeout)
 
     def mark_closed(self) -> None:
-        """Has nothing be asked of them any more."""
+        """Reject all further requests."""
         self.closed = True
         self.ledger.stepping = False
 
     @abstractmethod
     def end(self, close_timeout: float | None = None) -> None:
-        """Ends the environments and what is around them."""
+        pass
 
 
 class LocalGroups(Groups):
-    """One group, in this process."""
-
     def __init__(
         self,
         recipe: Recipe,
@@ -188,7 +183,7 @@ class LocalGroups(Groups):
 
     @property
     def envs(self) -> list[Any]:
-        """The environments, in a list of their own; empty once closed."""
+        """New list of the environments; empty after closing."""
         return list(self._group.envs)
 
     @override
@@ -197,7 +192,7 @@ class LocalGroups(Groups):
 
 
 class WorkerGroups(Groups):
-    """Groups in workers, and perhaps one in this process."""
+    """Groups in workers, optionally with one group in this process."""
 
     def __init__(
         self,
@@ -215,7 +210,7 @@ class WorkerGroups(Groups):
         self._local_group: RestorableGroup | None = None
         try:
             backend.start()
-            backend.build()  # all at the same time, also with those of this process
+            backend.build()  # workers create their environments while this process does
             described: list[tuple[int, EnvDescription]] = []
             if local_range is not None:
                 self._local_group = _make_local_group(recipe.part(*local_range))
@@ -271,25 +266,23 @@ def _fault_tolerant_driver(
     restarts: RestartPolicy,
     record_failures: str | Path | None,
 ) -> RestartingDriver:
-    """The driver of a worker that is replaced when it is lost, or whose failures are recorded."""
-    mine = backend.workers[k].lo, backend.workers[k].hi
-    recipe = backend.recipe.part(*mine)
-    given = backend, k, recipe.keywords, arrays.slice(*mine), restarts
+    """Return a driver that restarts a failed worker or records its failures."""
+    bounds = backend.workers[k].lo, backend.workers[k].hi
+    recipe = backend.recipe.part(*bounds)
+    args = backend, k, recipe.keywords, arrays.slice(*bounds), restarts
     if record_failures is None and not restarts.resumes:
-        return RestartingDriver(*given)
+        return RestartingDriver(*args)
     files = _failure_files(record_failures, recipe)
-    return ResumingDriver(*given, files=files)
+    return ResumingDriver(*args, files=files)
 
 
 def _local_driver(
     group: RestorableGroup, lo: int, arrays: StepArrays, files: FailureRecorder | None
 ) -> GroupDriver:
-    """The driver of a group in this process."""
     return GroupDriver(group, lo) if files is None else RecordingDriver(group, lo, arrays, files)
 
 
 def _failure_files(folder: str | Path | None, recipe: Recipe) -> FailureRecorder | None:
-    """Where the failures of a group are recorded, if they are."""
     return None if folder is None else FailureRecorder(folder, recipe)
 
 
@@ -301,4 +294,4 @@ def _close(group: RestorableGroup) -> None:
     try:
         group.close()
     except EnvError:
-        logger.warning("an environment did not close", exc_info=True)
+        logger.warning("failed to close an environment", exc_info=True)

@@ -1,4 +1,4 @@
-"""From what groups of environments left behind to what the caller is given."""
+"""Infos of a step or reset, from the shared arrays and the groups' outcomes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from xuance_envs.engine.group.outcome import Outcome
 __all__ = ["InfoCollector", "Outcomes"]
 
 SMALL_BYTES = 1 << 15
-"""Up to so many bytes of first observations, copying all is quicker than finding the new ones."""
+"""Size up to which copying all reset observations is faster than selecting the new ones."""
 
 Outcomes = Iterable[tuple[int, Outcome]]
-"""The places of some drivers, and what came of what they were asked for."""
+"""Driver indices and the outcomes of their requests."""
 
 
 class InfoCollector:
-    """Takes in what groups send besides the arrays, and makes infos of both."""
+    """Builder of infos from shared arrays and the groups' outcomes."""
 
     def __init__(self, drivers: Sequence[Driver], arrays: StepArrays) -> None:
         self._drivers = drivers
@@ -37,28 +37,28 @@ class InfoCollector:
         )
         self._every_env = np.arange(len(self._group_of))
         flat = arrays.reset_observations.flat
-        # The latest infos of all, and by environment those that came later.
+        # The latest infos of all environments, and newer ones by environment.
         self._latest_of_all: StepInfos | None = None
         self._newer: dict[int, StepInfos] = {}
         self._small_reset_rows = flat if flat is not None and flat.nbytes <= SMALL_BYTES else None
 
     def infos(self, outcomes: Outcomes, envs: NDArray[np.intp] | None = None) -> StepInfos:
-        """The infos of some environments, or of all, after a command."""
-        rests: dict[int, Frozen] = {}
-        reset_rests: dict[int, Frozen] = {}
+        """Return the infos of some or all environments after a command."""
+        extras: dict[int, Frozen] = {}
+        reset_extras: dict[int, Frozen] = {}
         ended = False
         for k, outcome in outcomes:
             ended = ended or outcome.ended
             if outcome.rest is not None:
-                self._absorb_extras(k, outcome, rests, reset_rests)
-        ends = self._ends(reset_rests, envs) if ended else None
-        batch = self._infos.batch(self._group_of, rests, envs)
+                self._absorb_extras(k, outcome, extras, reset_extras)
+        ends = self._ends(reset_extras, envs) if ended else None
+        batch = self._infos.batch(self._group_of, extras, envs)
         return self._build(batch, envs, ends)
 
     def _build(
         self, batch: InfoBatch, envs: NDArray[np.intp] | None, ends: EpisodeEnds | None
     ) -> StepInfos:
-        """Makes infos, and takes note of them as the latest."""
+        """Build infos and store them as the latest."""
         if envs is None:
             infos = self._latest_of_all = StepInfos(batch, self._every_env, ends)
             if self._newer:
@@ -70,11 +70,11 @@ class InfoCollector:
 
     @property
     def latest_of_all(self) -> StepInfos | None:
-        """The latest infos, if they are of all environments and none has later ones."""
+        """Latest infos if they cover all environments and none has newer ones."""
         return None if self._newer else self._latest_of_all
 
     def latest(self) -> list[tuple[StepInfos, NDArray[np.intp] | None]]:
-        """The latest infos of each environment, and for which they are that; None for all."""
+        """Return the latest infos, each with its environments; None for all."""
         found: list[tuple[StepInfos, NDArray[np.intp] | None]] = []
         newer = self._newer
         envs_of: dict[int, list[int]] = {}
@@ -87,7 +87,7 @@ class InfoCollector:
         return found
 
     def absorb(self, outcomes: Outcomes) -> None:
-        """Takes in of results nobody wants what groups tell only once."""
+        """Store the one-time metadata of discarded outcomes."""
         for k, outcome in outcomes:
             if outcome.rest is not None:
                 self._absorb_extras(k, outcome, {}, {})
@@ -96,33 +96,33 @@ class InfoCollector:
         self,
         k: int,
         outcome: Outcome,
-        rests: dict[int, Frozen],
-        reset_rests: dict[int, Frozen],
+        extras: dict[int, Frozen],
+        reset_extras: dict[int, Frozen],
     ) -> None:
         driver, rest = self._drivers[k], outcome.rest
         assert rest is not None
         self._infos.set_layout(k, rest.layout)
         self._reset_infos.set_layout(k, rest.reset_layout)
-        for mine, given in ((rests, rest.infos), (reset_rests, rest.reset_infos)):
-            mine.update((driver.lo + i, (driver.thaw, frozen)) for i, frozen in given.items())
+        for target, source in ((extras, rest.infos), (reset_extras, rest.reset_infos)):
+            target.update((driver.lo + i, (driver.thaw, frozen)) for i, frozen in source.items())
         for storage, objects in (
             (self._arrays.observations, rest.observations),
             (self._arrays.reset_observations, rest.reset_observations),
         ):
             if objects:
-                # None: an environment that has not been reset, or has not ended an episode, yet.
+                # None: the environment was not reset, or no episode of it has ended.
                 thawed = [[None if v is None else driver.thaw(v) for v in each] for each in objects]
                 storage.load(driver.lo, thawed)
 
     def _ends(
-        self, reset_rests: Mapping[int, Frozen], among: NDArray[np.intp] | None
+        self, reset_extras: Mapping[int, Frozen], subset: NDArray[np.intp] | None
     ) -> EpisodeEnds:
         arrays = self._arrays
         ended = arrays.terminated | arrays.truncated
-        if among is not None:  # the flags of the others may be changing
-            mine = np.zeros_like(ended)
-            mine[among] = ended[among]
-            ended = mine
+        if subset is not None:  # other environments may be writing their flags now
+            ended_subset = np.zeros_like(ended)
+            ended_subset[subset] = ended[subset]
+            ended = ended_subset
         envs: NDArray[np.intp] | None = None
         observation: Callable[[int], Any]
         if self._small_reset_rows is not None:
@@ -130,5 +130,5 @@ class InfoCollector:
         else:
             (envs,) = ended.nonzero()
             observation = arrays.reset_observations.take(envs).value
-        infos = self._reset_infos.batch(self._group_of, reset_rests, envs)
+        infos = self._reset_infos.batch(self._group_of, reset_extras, envs)
         return EpisodeEnds(ended, observation, infos, envs)

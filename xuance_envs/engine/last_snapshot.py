@@ -1,4 +1,4 @@
-"""What was last known of a group of environments, where a worker that fails cannot reach it."""
+"""Last observations and infos of a group, stored beyond the reach of a failing worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["LastSnapshot"]
 
 
 class LastSnapshot:
-    """The observation each environment acts on, and its last info."""
+    """Observation that each environment acts on, and its last info."""
 
     def __init__(self, arrays: StepArrays) -> None:
         self._arrays = arrays
@@ -29,8 +29,7 @@ class LastSnapshot:
         self._built_infos: dict[int, dict[Any, Any]] = {}
 
     def record_step(self, outcome: Outcome, places: Sequence[int]) -> None:
-        """Takes note of a step of some environments, or of all."""
-        if len(places) < self._n:  # none of which is reset in it
+        if len(places) < self._n:  # a partial step resets no environment
             self.record_reset(outcome, places)
             return
         rest = self._take_layouts(outcome)
@@ -45,18 +44,17 @@ class LastSnapshot:
             self._built_infos = {place: batch.build(place, place) for place in ended.tolist()}
 
     def record_reset(self, outcome: Outcome, places: Sequence[int]) -> None:
-        """Takes note of a reset of some environments."""
         rest = self._take_layouts(outcome)
         self._copy_in(np.array(places), self._arrays.observations.parts, rest.observations)
         batch = self._columns.batch(self._group_of, {})
         self._built_infos.update({place: batch.build(place, place) for place in places})
 
     def observations(self) -> list[list[Any]]:
-        """What each environment shows, as leaves."""
+        """Return the leaves of each environment's current observation."""
         return [[part[i] for part in self._parts] for i in range(self._n)]
 
     def infos(self) -> list[dict[Any, Any]]:
-        """The last info of each environment, as far as it was in columns."""
+        """Return each environment's last info, limited to values stored in columns."""
         return [
             self._built_infos[place]
             if place in self._built_infos
@@ -67,20 +65,20 @@ class LastSnapshot:
         ]
 
     def restore(self, outcome: Outcome) -> Outcome:
-        """Makes the observations of a step those that are known; returns its outcome with them."""
+        """Overwrite a step's observations with the stored ones; return the changed outcome."""
         objects = []
-        for mine, its in zip(self._parts, self._arrays.observations.parts, strict=True):
-            if isinstance(mine, list):
-                objects.append(mine)
+        for own, current in zip(self._parts, self._arrays.observations.parts, strict=True):
+            if isinstance(own, list):
+                objects.append(own)
             else:
-                its[...] = mine
+                current[...] = own
         if not objects:
             return outcome
         assert outcome.rest is not None
         news = outcome.rest.reset_observations or objects
         known = [
-            [new if old is None else old for old, new in zip(olds, its, strict=True)]
-            for olds, its in zip(objects, news, strict=True)
+            [new if old is None else old for old, new in zip(olds, new_values, strict=True)]
+            for olds, new_values in zip(objects, news, strict=True)
         ]
         return replace(outcome, rest=replace(outcome.rest, observations=known))
 
@@ -92,10 +90,10 @@ class LastSnapshot:
 
     def _copy_in(self, at: Any, parts: Sequence[Any], objects: Sequence[Sequence[Any]]) -> None:
         given = iter(objects)
-        for mine, its in zip(self._parts, parts, strict=True):
-            if isinstance(mine, list):
+        for own, current in zip(self._parts, parts, strict=True):
+            if isinstance(own, list):
                 values = next(given)
                 for place in range(self._n)[at] if isinstance(at, slice) else at:
-                    mine[place] = values[place]
+                    own[place] = values[place]
             else:
-                mine[at] = its[at]
+                own[at] = current[at]

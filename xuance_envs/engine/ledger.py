@@ -1,10 +1,10 @@
-"""Who was asked for what, and who owes an answer.
+"""Ledger of requests to groups and their outstanding replies.
 
-Groups of environments are asked in one of three ways at a time: all of them for a step, some for a
-command, or each for a step or a reset of its own when its environments have been sent. An interrupt
-(:class:`KeyboardInterrupt`) may come between any two operations of the interpreter. So what is
-noted is noted before it is asked, in assignments without a call between them, and every wait can be
-repeated: who has not been asked is asked then, and an answer is given as often as it is wanted.
+Groups are used in one of three ways at a time: a step of all, a command to some, or
+asynchronous requests per group. A KeyboardInterrupt may arrive between any two bytecodes.
+So requests are recorded before they are submitted, in assignments without calls, and
+every wait can be repeated: unsubmitted requests are submitted then, and a result can be
+read again.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = ["Ledger", "is_fatal"]
 _NO_WAIT = 0.0
 
 _PendingRequest = tuple[int, Callable[[], None]]
-"""The number a group is asked under, and what asks it."""
+"""Tag of a request, and the function that submits it."""
 
 AbsorbOutcomes = Callable[[Iterable[tuple[int, Outcome]]], None]
-"""Takes in of outcomes nobody wants what groups tell only once."""
+"""Stores the one-time metadata of discarded outcomes."""
 
 
 class Ledger:
-    """What the groups of one vector environment have been asked for."""
+    """Pending requests of one vectorized environment."""
 
     def __init__(
         self,
@@ -59,30 +59,28 @@ class Ledger:
         self.any_in_flight = False
         self.failed_group = -1
         self._tag = 0
-        # A group in this process works only when it is asked for its result: before waiting.
+        # A local group runs only when its result is requested, so it comes before waiting.
         self._local_first = sorted(enumerate(drivers), key=lambda item: not item[1].is_local)
         self._local = [k for k, driver in enumerate(drivers) if driver.is_local]
-        self._all_asked = True
+        self._all_submitted = True
         self._actions: Mapping[int, Any] = {}
         self._poller = FdPoller(self.drivers, 0.0) if poller is None else poller
         self._envs = [np.arange(driver.lo, driver.hi) for driver in drivers]
         self._firsts = [driver.lo for driver in drivers]
-        # Of what has been sent: the groups nobody has waited for yet, what came of those that are
-        # done and not received yet, and those that may not take any time.
+        # Asynchronous requests: not yet watched, finished but not received, with a deadline.
         self._unwatched: dict[int, _PendingRequest] = {}
         self._ready: dict[int, Any] = {}
         self._interrupted = False
         self._with_deadline: set[int] = set()
 
-    # -- a step of all ----------------------------------------------------------------
+    # -- synchronous step -------------------------------------------------------------
 
     def start_step(self, actions: Mapping[int, Any]) -> None:
-        """Asks every group for a step."""
         if self._before_step is not None:
             self._before_step()
         self._actions = actions
         self._tag += 1
-        self._all_asked = False
+        self._all_submitted = False
         self.stepping = True
         tag = self._tag
         if actions:
@@ -91,16 +89,16 @@ class Ledger:
         else:
             for driver in self.drivers:
                 driver.submit_step(tag, None)
-        self._all_asked = True
+        self._all_submitted = True
         if self._after_submit is not None:
             self._after_submit()
 
     def finish_step(self) -> list[tuple[int, Outcome]]:
-        """Waits for the step; by group, what it left besides the arrays, if anything.
+        """Wait for the step and return the outcomes that are not ``OK``, by group.
 
-        It stays pending until ``stepping`` is unset.
+        The step stays pending until ``stepping`` is unset.
         """
-        if not self._all_asked:  # an interrupt came before they were
+        if not self._all_submitted:  # interrupted during submission
             for k, driver in enumerate(self.drivers):
                 if driver.tag != self._tag:
                     driver.submit_step(self._tag, self._actions.get(k))
@@ -114,7 +112,6 @@ class Ledger:
     # -- commands ---------------------------------------------------------------------
 
     def start(self, packed: Mapping[int, Any]) -> None:
-        """Asks some groups for a command."""
         self.pending = self._make_requests(packed)
         for _, submit in self.pending.values():
             submit()
@@ -126,16 +123,16 @@ class Ledger:
         return {k: (tag, partial(self.drivers[k].submit, tag, packed[k])) for k in packed}
 
     def finish(self, absorb: AbsorbOutcomes | None = None) -> list[tuple[int, Any]]:
-        """Waits for the groups that owe an answer; by group, in their order, what came of it.
+        """Wait for all pending groups and return their results in group order.
 
-        They owe it until :meth:`discard_pending` or :meth:`clear_pending` is called.
+        They stay pending until :meth:`discard_pending` or :meth:`clear_pending`.
         """
         results: dict[int, Any] = {}
         failures: dict[int, Exception] = {}
         for k, driver in self._local_first:
             if k in self.pending:
                 tag, submit = self.pending[k]
-                if driver.tag != tag:  # an interrupt came before it was asked
+                if driver.tag != tag:  # interrupted before submission
                     submit()
                 try:
                     results[k] = driver.result()
@@ -150,11 +147,11 @@ class Ledger:
         return sorted(results.items())
 
     def clear_pending(self) -> None:
-        """Takes note that the answers have been taken in."""
+        """Mark all results as processed."""
         self.pending = {}
 
     def discard_pending(self, absorb: AbsorbOutcomes) -> None:
-        """Lets go of commands whose answers an interrupt kept from being taken in."""
+        """Discard commands whose results were not processed because of an interrupt."""
         while self.pending:
             k = max(self.pending)
             outcome = self.drivers[k].discard()
@@ -163,7 +160,7 @@ class Ledger:
             del self.pending[k]
 
     def ready_by(self, deadline: float) -> bool:
-        """Waits until what was started is finished, or until a time; tells which it was."""
+        """Wait for all pending groups; return False if the deadline passes first."""
         for k in range(len(self.drivers)) if self.stepping else self.pending:
             if not self.drivers[k].is_local:
                 try:
@@ -171,35 +168,35 @@ class Ledger:
                 except TimeoutError:
                     return False
                 except Exception:
-                    continue  # is raised when it is finished
+                    continue  # raised again by finish()
         return True
 
-    # -- some at a time ---------------------------------------------------------------
+    # -- asynchronous stepping --------------------------------------------------------
 
     def groups_completed_by(self, env_ids: NDArray[np.intp]) -> list[int]:
-        """The groups that have all their actions once these environments are sent, too."""
+        """Return the groups whose actions are complete once these environments are sent."""
         already_sent = self.in_flight[env_ids]
         if already_sent.any():
             raise AlreadySteppingError(
-                f"send: {name_envs(env_ids[already_sent].tolist())} have been sent before and not "
-                "received since: receive them with recv first"
+                f"send: a result of {name_envs(env_ids[already_sent].tolist())} is still "
+                "outstanding: receive it with recv first"
             )
         sent = self.in_flight.copy()
         sent[env_ids] = True
-        mine = np.zeros_like(sent)
-        mine[env_ids] = True
+        newly_sent = np.zeros_like(sent)
+        newly_sent[env_ids] = True
         complete = np.logical_and.reduceat(sent, self._firsts)
-        touched = np.logical_or.reduceat(mine, self._firsts)
+        touched = np.logical_or.reduceat(newly_sent, self._firsts)
         return list(np.flatnonzero(complete & touched).tolist())
 
     def send_commands(self, env_ids: NDArray[np.intp], packed: Mapping[int, Any]) -> None:
-        """Sends some environments, with a command for their groups, which owe no answer."""
+        """Mark environments as sent and submit commands to their groups."""
         self._send(env_ids, self._make_requests(packed))
 
     def send_step(
         self, env_ids: NDArray[np.intp], groups: Iterable[int], actions: Mapping[int, Any]
     ) -> None:
-        """Sends some environments, to be stepped."""
+        """Mark environments as sent and start a step of the groups that are complete."""
         if self._before_step is not None:
             self._before_step()
         tag = self._tag = self._tag + 1
@@ -209,13 +206,12 @@ class Ledger:
         self._send(env_ids, submissions)
 
     def _send(self, env_ids: NDArray[np.intp], submissions: Mapping[int, _PendingRequest]) -> None:
-        """Takes note that environments are sent, and starts groups."""
         pending, new = {**self.pending, **submissions}, {**self._unwatched, **submissions}
         in_flight = self.in_flight.copy()
         in_flight[env_ids] = True
         interrupted = self._interrupted
-        # No call in between, so that an interrupt finds either all of it or nothing. One that comes
-        # while groups are asked may leave half a request, which asking for its result mends.
+        # No call in between, so that an interrupt finds all of it or nothing. An interrupt during
+        # submission may leave half a request, which is completed when its result is requested.
         self.pending, self._unwatched, self.in_flight, self.any_in_flight = (
             pending,
             new,
@@ -230,16 +226,16 @@ class Ledger:
             self._after_submit()
 
     def wait(self, wanted: int, timeout: float | None) -> dict[int, Any]:
-        """Waits until so many environments have answered, or until the time is over."""
+        """Wait until this many environments are ready or the timeout expires."""
         deadline = None if timeout is None else monotonic() + timeout
-        # Groups in this process work only here: one that others were quicker than comes first now.
+        # Local groups run only here. Those started but skipped by earlier calls come first.
         overtaken = [k for k in self._local if k in self.pending and k not in self._unwatched]
         for k, (tag, submit) in self._unwatched.items():
-            if self.drivers[k].tag != tag:  # an interrupt came before it was asked
+            if self.drivers[k].tag != tag:  # interrupted before submission
                 submit()
             self._watch(k)
         self._unwatched = {}
-        if self._interrupted:  # an answer may have been read that nobody took note of
+        if self._interrupted:  # a reply may have been read but not stored
             self._collect(self.pending)
         self._interrupted = True
         ready, poller = self._ready, self._poller
@@ -268,15 +264,15 @@ class Ledger:
         return dict(sorted(ready.items()))
 
     def receive(self, env_ids: NDArray[np.intp]) -> None:
-        """Takes note that the environments of the groups that are ready have been received."""
+        """Mark the environments of all ready groups as received."""
         pending = {k: request for k, request in self.pending.items() if k not in self._ready}
         in_flight, any_in_flight = _without(self.in_flight, env_ids)
-        # As in :meth:`_send`.
+        # No call in between, as in _send.
         self.pending, self._ready, self._interrupted = pending, {}, False
         self.in_flight, self.any_in_flight = in_flight, any_in_flight
 
     def drain(self) -> dict[int, Any]:
-        """Waits for every group at work, and forgets what has been sent."""
+        """Wait for all pending groups and discard asynchronous requests."""
         results = dict(self.finish())
         in_flight = np.zeros_like(self.in_flight)
         self.pending, self._unwatched, self._ready = {}, {}, {}
@@ -285,7 +281,7 @@ class Ledger:
         return results
 
     def envs_to_wait_for(self, min_envs: int | None) -> int:
-        """How many environments to wait for, if so many can answer."""
+        """Validate ``min_envs`` against the stepping environments."""
         started = len(self.stepping_envs())
         wanted = 1 if min_envs is None else operator.index(min_envs)
         if not started:
@@ -294,17 +290,15 @@ class Ledger:
             )
         if not 1 <= wanted <= started:
             raise ValueError(
-                f"min_envs: expected from 1 to {started}, for so many environments are "
-                f"stepping, got {min_envs}{self._waiting_hint()}"
+                f"min_envs: expected from 1 to {started}, the number of stepping environments, "
+                f"got {min_envs}{self._waiting_hint()}"
             )
         return wanted
 
     def stepping_envs(self) -> list[int]:
-        """The environments that are stepping."""
         return [env for k in sorted(self.pending) for env in self._envs[k].tolist()]
 
     def envs_of(self, groups: Iterable[int]) -> NDArray[np.intp]:
-        """The environments of some groups, in the groups' order."""
         envs = [self._envs[k] for k in groups]
         return envs[0].copy() if len(envs) == 1 else np.concatenate(envs)
 
@@ -314,15 +308,15 @@ class Ledger:
         if not held.any():
             return ""
         return (
-            f"; {name_envs(np.flatnonzero(held).tolist())} have been sent, and wait for the "
-            "actions of the others that share their worker"
+            f"; actions for {name_envs(np.flatnonzero(held).tolist())} were sent, but other "
+            "environments of the same worker still need theirs"
         )
 
     def _busy_groups(self) -> set[int]:
         return self.pending.keys() - self._ready.keys()
 
     def _reply_deadlines(self) -> dict[int, float]:
-        """By when each group at work that may not take any time must have answered."""
+        """Return the deadline of each busy group that has one."""
         deadlines = {
             k: self.drivers[k].reply_deadline for k in self._with_deadline & self._busy_groups()
         }
@@ -333,7 +327,7 @@ class Ledger:
         }
 
     def _collect(self, groups: Iterable[int]) -> None:
-        """Takes the answers of those groups that have one."""
+        """Collect the available results of these groups."""
         for k in groups:
             if k in self.pending and k not in self._ready and k not in self._local:
                 try:
@@ -342,7 +336,7 @@ class Ledger:
                     self._watch(k)
 
     def _take_reply(self, k: int, deadline: float | None = None) -> Any:
-        """What a group answers; one that raises has done so once, and owes nothing any more."""
+        """Return a group's result; a group that raises is no longer pending."""
         try:
             return self.drivers[k].result(deadline)
         except TimeoutError:
@@ -350,13 +344,13 @@ class Ledger:
         except Exception:
             pending = {other: request for other, request in self.pending.items() if other != k}
             in_flight, any_in_flight = _without(self.in_flight, self._envs[k])
-            # As in :meth:`_send`.
+            # No call in between, as in _send.
             self.pending, self.failed_group = pending, k
             self.in_flight, self.any_in_flight = in_flight, any_in_flight
             raise
 
     def _or_timed_out(self, groups: set[int]) -> set[int]:
-        """Groups that may have answered; if there are none, those that should have by now."""
+        """Return the given groups, or those past their deadline if none is given."""
         if groups or not self._with_deadline:
             return groups
         now = monotonic()
@@ -368,19 +362,15 @@ class Ledger:
         self._poller.watch(k)
 
     def replace_drivers(self, other: Any) -> None:
-        """Forgets everything, and has another object in the place of each driver.
-
-        In place, so that whatever is under way meets it, too.
-        """
+        """Clear all requests and replace each driver, in place so that running calls notice."""
         self.drivers[:] = [other] * len(self.drivers)
         self._local_first[:] = enumerate(self.drivers)
         self.pending = {}
         self.stepping = self.any_in_flight = False
 
-    # -- what may be asked now --------------------------------------------------------
+    # -- checks -----------------------------------------------------------------------
 
     def check_idle(self, what: str) -> None:
-        """Raises unless nothing is pending."""
         if self.stepping:
             raise AlreadySteppingError(
                 f"{what} was called while a step is pending: finish it with step_wait first"
@@ -388,28 +378,28 @@ class Ledger:
         if self.any_in_flight:
             (envs,) = self.in_flight.nonzero()
             raise AlreadySteppingError(
-                f"{what} was called while {name_envs(envs.tolist())} have been sent and not "
-                "received: receive them with recv first"
+                f"{what} was called while a result of {name_envs(envs.tolist())} is outstanding: "
+                "receive it with recv first"
             )
 
     def check_not_stepping(self, what: str) -> None:
-        """Raises if a step of all is pending."""
+        """Raise if a step started by ``step_async`` is pending."""
         if self.stepping:
             raise AlreadySteppingError(
                 f"{what} was called while a step_async is pending: finish it with step_wait "
-                "first; send and recv are another way of stepping"
+                "first. step_async/step_wait and send/recv cannot be mixed within a step"
             )
 
 
 def _without(
     in_flight: NDArray[np.bool_], received: NDArray[np.intp]
 ) -> tuple[NDArray[np.bool_], bool]:
-    """Which environments are in flight, once some are no more, and whether any is."""
+    """Return the mask of environments still in flight, and whether there are any."""
     still = in_flight.copy()
     still[received] = False
     return still, bool(np.count_nonzero(still))
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether after an error in a command nothing can be asked any more."""
+    """Return whether no further request is possible after this error."""
     return isinstance(error, WorkerDiedError | WorkerTimeoutError) and not error.restarted

@@ -1,8 +1,7 @@
-"""Threads of numeric libraries: how many there are in a worker, and what a fork does to them.
+"""Thread counts of numeric libraries in workers and across forks.
 
-A forked process has one thread. What a library knows of its others is wrong there, and who asks it
-to end them or to have them work may wait for ever. So a library that was loaded before is told
-around a fork what is to be so after it, and in the forked process no more.
+A forked process has one thread. A library may wait there forever for threads that no
+longer exist. So libraries are limited before the fork, and not changed after it.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ _THREAD_FUNCTIONS = {
     "torch": ("get_num_threads", "set_num_threads"),
     "cv2": ("getNumThreads", "setNumThreads"),
 }
-"""Libraries that do not ask the environment variables any more once they are loaded."""
+"""Libraries that ignore the environment variables once they are loaded."""
 
-# Those that were loaded when this process was forked from one that had other threads.
+# Libraries that were loaded when this process was forked from a multi-threaded one.
 _broken_by_fork: set[str] = set()
 
 
 def limit_threads(threads: int | None) -> None:
-    """Limits the libraries that are loaded, but for those that would have to wait for threads."""
+    """Limit the threads of loaded libraries, except those broken by a fork."""
     if threads is not None:
         for _, set_number in _loaded():
             set_number(threads)
@@ -37,10 +36,10 @@ def limit_threads(threads: int | None) -> None:
 
 @contextmanager
 def limited_in_fork(threads: int | None) -> Iterator[None]:
-    """Limits the libraries that are loaded in a process that is forked meanwhile, but not here.
+    """Limit library threads in processes forked inside this context, but not in this one.
 
-    OpenCV's threads end, to be started again where they are needed. Those of torch cannot be
-    ended; a process with a limit of one does not need them.
+    OpenCV stops its threads and restarts them when needed. torch cannot stop them, but a
+    process limited to one thread does not use them.
     """
     before = [(set_number, get_number()) for get_number, set_number in _loaded()]
     try:
@@ -62,23 +61,24 @@ def _loaded() -> list[tuple[Any, Any]]:
 
 
 def count_native_threads() -> int:
-    """How many threads of this process are native code's, and stay so when it is forked.
+    """Return the number of native threads that remain in this process when it forks.
 
-    Some libraries, such as OpenBLAS, end theirs before a fork, so a process is forked to see.
+    Some libraries, such as OpenBLAS, stop their threads before a fork. So this forks a child
+    and counts again.
     """
     if _count() <= threading.active_count():
         return 0
-    # The child must not run a handler, whose exception would have it go on as this program.
+    # A signal handler's exception in the child would continue this program there.
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the very threads, from Python 3.12 on
+            warnings.simplefilter("ignore")  # Python 3.12 and later warn about these threads
             child = os.fork()
         if child == 0:
             os._exit(0)
         count = _count() - threading.active_count()
         os.kill(child, signal.SIGKILL)
-        with suppress(ChildProcessError):  # the program has its children waited for
+        with suppress(ChildProcessError):  # the program may reap its children elsewhere
             os.waitpid(child, 0)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
@@ -86,7 +86,7 @@ def count_native_threads() -> int:
 
 
 def _count(process: int | str = "self") -> int:
-    """How many threads a process has, 0 where the system does not say."""
+    """Return a process's number of threads, 0 if the system does not report it."""
     try:
         return len(os.listdir(f"/proc/{process}/task"))
     except OSError:

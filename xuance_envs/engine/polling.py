@@ -1,4 +1,4 @@
-"""How to wait for the first of many groups that answers."""
+"""Pollers, which wait for the first group with a reply."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["FdPoller", "Poller", "milliseconds_until"]
 
 
 class Poller(ABC):
-    """Tells which groups may have answered; groups go by their numbers."""
+    """Readiness of groups, identified by their indices."""
 
     @abstractmethod
     def watch(self, group: int) -> None:
-        """Takes note that a group has been asked for something."""
+        """Register a group with a pending request."""
 
     @abstractmethod
     def poll(self, busy: Collection[int]) -> set[int]:
-        """Those groups at work that may have answered, without waiting."""
+        """Return the busy groups that may have replied, without waiting."""
 
     @abstractmethod
     def wait(self, busy: Collection[int], until: float | None) -> set[int]:
-        """The same; where there are none, waits for one, or until a time."""
+        """Return the busy groups that may have replied, waiting for one until a deadline."""
 
 
 class FdPoller(Poller):
-    """Waits for groups by their drivers' descriptors."""
+    """Poller over the drivers' file descriptors."""
 
     def __init__(self, drivers: Sequence[Driver], spin: float) -> None:
         self._drivers = drivers
@@ -44,7 +44,7 @@ class FdPoller(Poller):
     def watch(self, group: int) -> None:
         fds = self._drivers[group].fds
         if fds != self._watched.get(group, ()):
-            self._unwatch(group)  # another process has taken over
+            self._unwatch(group)  # the worker was restarted
             assert self._poll is not None
             for fd in fds:
                 self._poll.register(fd, select.POLLIN)
@@ -62,7 +62,7 @@ class FdPoller(Poller):
         while perf_counter() < end:
             if events := self._poll_now():
                 return self._groups_of(events, busy)
-            os.sched_yield()  # a worker may be waiting for this very CPU
+            os.sched_yield()  # a worker may need this CPU
         return self._groups_of(self._poll.poll(milliseconds_until(until)), busy)
 
     def _poll_now(self) -> Sequence[tuple[int, int]]:
@@ -72,21 +72,21 @@ class FdPoller(Poller):
         groups = set()
         for fd, _ in events:
             group = self._group_of.get(fd)
-            if group is None:  # the other descriptor of a process that has ended
+            if group is None:  # second descriptor of an ended process
                 continue
             groups.add(group)
             if group not in busy:
-                self._unwatch(group)  # its process has ended, which is told when it is asked
+                self._unwatch(group)  # its process ended; the next request reports that
         return groups
 
     def _unwatch(self, group: int) -> None:
         for fd in self._watched.pop(group, ()):
-            if self._group_of.get(fd) == group:  # and not of a process that has the number now
+            if self._group_of.get(fd) == group:  # another group may have reused the number
                 assert self._poll is not None
                 self._poll.unregister(fd)
                 del self._group_of[fd]
 
 
 def milliseconds_until(deadline: float | None) -> float | None:
-    """The time left until a deadline, as :meth:`select.poll.poll` wants it."""
+    """Return the time left as the timeout for :meth:`select.poll.poll`."""
     return None if deadline is None else max(0.0, (deadline - monotonic()) * 1e3)

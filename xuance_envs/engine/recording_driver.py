@@ -1,4 +1,4 @@
-"""A group in this process whose failures leave a file."""
+"""Local driver that records failures."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ __all__ = ["RecordingDriver"]
 
 
 class RecordingDriver(GroupDriver):
-    """A group in this process, with what led to where it is.
+    """Driver of a local group that keeps a replay log and writes failure files.
 
-    States are saved before a step, now and then: what the process itself does not survive leaves
-    nothing.
+    It cannot record a failure that ends the process itself.
     """
 
     def __init__(

@@ -1,21 +1,15 @@
-"""A worker process that is replaced when it is lost.
+"""Worker restarts: a failed worker is replaced, and its environments are created again.
 
-A process is lost when it ends by itself or does not answer in time, and, where that is asked
-for, when one of its environments raises. All of its environments are lost with it, and others
-are made in their place.
+A worker fails when its process ends, exceeds a timeout or, if requested, when an
+environment raises. The effect depends on the command during or before which it failed:
 
-- Lost in a step, or before one, they are reset, and this step is the last one of the lost
-  episodes: truncated.
-- Lost in a step of some, or before one, the same goes for these; the others' episodes are
-  truncated by the next step that they are in, unless they are reset before.
-- Lost in a reset, or before one, those in question are reset. If these are not all, the next
-  step truncates the episodes of all.
-- Lost in another command, that is an error, because nobody knows how far it came, and the next
-  step truncates. Lost before it, they are reset and the command is done, and the next step
-  truncates.
+- Step: the environments are reset, and the step truncates the failed episodes.
+- Step of some: the same for these. The next step of the others truncates, unless they are reset.
+- Reset: the named environments are reset. If these are not all, the next step truncates.
+- Other command: it raises if it was submitted, as it may have run partially; otherwise it runs on
+  the reset environments. Either way the next step truncates.
 
-A process that is replaced is not waited for by any other: its successor has been asked to go on
-from there, and its answer is that of the command it was lost in.
+Other workers do not wait for a restart.
 """
 
 from __future__ import annotations
@@ -34,7 +28,7 @@ from xuance_envs.engine.last_snapshot import LastSnapshot
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 
-__all__ = ["READY_TAG", "RestartPolicy", "RestartingDriver", "WorkerLoss"]
+__all__ = ["READY_TAG", "RestartPolicy", "RestartingDriver", "WorkerFailure"]
 
 logger = logging.getLogger("xuance_envs")
 
@@ -42,17 +36,17 @@ _Command = tuple[str, Sequence[Any]]
 _STEP: _Command = ("step", ())
 
 _RESTARTABLE = ("step", "reset", "construct")
-"""Where an exception may be a reason for a restart."""
+"""Commands in which an environment's exception may trigger a restart."""
 
 READY_TAG = -1
-"""The number of the request to make new environments ready, of which the caller knows nothing."""
+"""Tag of the internal request that prepares new environments."""
 
 
-WorkerLoss = EnvError | WorkerDiedError | WorkerTimeoutError
+WorkerFailure = EnvError | WorkerDiedError | WorkerTimeoutError
 
 
 class RestartPolicy:
-    """How many restarts there have been, and how many there may be."""
+    """Restart settings and the number of restarts used, shared by all workers."""
 
     def __init__(
         self,
@@ -67,26 +61,26 @@ class RestartPolicy:
         self.resumes = resumes
         self._limit = limit
 
-    def consume(self, error: WorkerLoss) -> None:
-        """Counts one more."""
+    def consume(self, error: WorkerFailure) -> None:
+        """Count a restart, or raise the error if none is allowed."""
         if self._raises:
             raise error
         if self._limit is not None and self.count >= self._limit:
-            used_up = f"no restart is left: max_restarts={self._limit} have been made"
-            logger.error("%s", used_up)
+            exhausted = f"no restarts left: max_restarts={self._limit} reached"
+            logger.error("%s", exhausted)
             if isinstance(error, EnvError):
-                error.reason = f"{error.reason} ({used_up})"
+                error.reason = f"{error.reason} ({exhausted})"
             else:
-                error.details = f"{error.details}\n{used_up}".lstrip()
+                error.details = f"{error.details}\n{exhausted}".lstrip()
             raise error
         self.count += 1
-        limit = "any number" if self._limit is None else str(self._limit)
-        # Its text, because a handler that keeps the record would keep the arrays with the error.
-        logger.warning("restart %d (of %s at most): %s", self.count, limit, str(error))
+        limit = "no limit" if self._limit is None else f"at most {self._limit}"
+        # A string: a handler that stores the record would keep the error's arrays alive.
+        logger.warning("restart %d (%s): %s", self.count, limit, str(error))
 
 
 class RestartingDriver(Driver):
-    """A group of environments in a worker that is replaced when it is lost."""
+    """Driver that restarts its worker when it fails."""
 
     tag = 0
 
@@ -109,13 +103,13 @@ class RestartingDriver(Driver):
         self._attributes: dict[tuple[int, str], Any] = {}
         self._watched: set[int] = set()
         self._needs_restart = False
-        # The places of new environments whose last episodes have not been truncated.
+        # Positions of new environments whose previous episodes were not truncated yet.
         self._to_truncate: set[int] = set()
         self._command: _Command = _STEP
         self._packed: Any = None
         self._result: list[Any] = [None]
         self._truncated_outcome: Outcome | None = None
-        self._worker.siblings = ()  # their end is no error
+        self._worker.siblings = ()  # a sibling's end must not fail this worker
 
     @property
     def _worker(self) -> WorkerDriver:
@@ -144,21 +138,21 @@ class RestartingDriver(Driver):
     @override
     def pack(self, command: str, *arguments: Any) -> tuple[_Command, Any]:
         packed = self._worker.pack(command, *arguments)
-        if command not in STATE_COMMANDS:  # whose arguments nobody changes
+        if command not in STATE_COMMANDS:  # their arguments are never shared
             arguments = copy_of(arguments)
-        return (command, arguments), packed  # for a later process, as it is now
+        return (command, arguments), packed  # the arguments are for a restarted worker
 
     @override
     def with_buffers(
         self, packed: tuple[_Command, Any], buffers: Sequence[Any]
     ) -> tuple[_Command, Any]:
-        asked, message = packed
-        return asked, self._worker.with_buffers(message, buffers)
+        call, message = packed
+        return call, self._worker.with_buffers(message, buffers)
 
     @override
     def submit(self, tag: int, packed: tuple[_Command, Any]) -> None:
-        asked, message = packed
-        self._command, self._packed, self._result, self.tag = asked, message, [], tag
+        call, message = packed
+        self._command, self._packed, self._result, self.tag = call, message, [], tag
         self._submit_if_alive()
 
     @override
@@ -167,16 +161,16 @@ class RestartingDriver(Driver):
             try:
                 self._advance(deadline)
             except (WorkerDiedError, WorkerTimeoutError) as error:
-                self._on_lost(error)
+                self._on_failure(error)
             except EnvError as error:
                 self._on_env_error(error)
-                makes_ready = self._worker.tag == READY_TAG
+                preparing = self._worker.tag == READY_TAG
                 if not self._restarts.on_exception or not (
-                    makes_ready or error.command in _RESTARTABLE
+                    preparing or error.command in _RESTARTABLE
                 ):
-                    self._needs_restart = makes_ready  # to try again, if it is asked again
+                    self._needs_restart = preparing  # the next request tries again
                     raise
-                self._on_lost(error)
+                self._on_failure(error)
         return self._result[0]
 
     @override
@@ -188,8 +182,8 @@ class RestartingDriver(Driver):
         return self._worker.times()
 
     def _submit_if_alive(self) -> None:
-        # A step finds out by itself. Anything else is better not asked of a process that has ended:
-        # nobody could tell that from one that ends because of it.
+        # A step detects a dead worker by itself. Other commands must not be submitted to one:
+        # the command would seem to have caused its end.
         if self._needs_restart or self._worker.tag == READY_TAG:
             return
         if self._command is _STEP or self._worker.alive:
@@ -205,7 +199,7 @@ class RestartingDriver(Driver):
             self._worker.submit(self.tag, self._packed)
 
     def _must_truncate(self) -> bool:
-        """Whether what was asked for is a step that is to truncate episodes."""
+        """Return whether the current request is a step that must truncate episodes."""
         is_step = self._command[0] == "step"
         return (
             is_step
@@ -214,13 +208,13 @@ class RestartingDriver(Driver):
         )
 
     def _stepped_places(self) -> Sequence[int]:
-        """The places of the environments that the step that was asked for is of."""
+        """Return the positions in the group that the current step includes."""
         _, arguments = self._command
         places: Sequence[int] = arguments[2] if arguments else range(self.hi - self.lo)
         return places
 
     def _advance(self, deadline: float | None) -> None:
-        """Waits for the process, and takes its answer in; goes on from any interrupt."""
+        """Wait for the worker's reply and process it; resumes after an interrupt."""
         if self._needs_restart:
             self._restart_worker()
         worker = self._worker
@@ -234,10 +228,10 @@ class RestartingDriver(Driver):
         self._on_result(worker.result(deadline))
 
     def _on_env_error(self, error: EnvError) -> None:
-        """Is told of an error that an environment raised."""
+        """Handle an error raised by an environment."""
 
     def _on_ready(self, result: Any) -> None:
-        """Is told what came of making another worker ready."""
+        """Handle the reply of a restarted worker that became ready."""
 
     def _on_result(self, result: Any) -> None:
         command, arguments = self._command
@@ -261,36 +255,36 @@ class RestartingDriver(Driver):
         elif command == "load_states":
             (places,) = arguments
             self._last_snapshot.record_reset(result, places)
-            to_truncate = to_truncate.difference(places)  # what they are in now has not been lost
+            to_truncate = to_truncate.difference(places)  # the loaded episodes were not interrupted
         elif command == "set_attr":
             places, name, values = arguments
             for place, value in zip(places, values, strict=True):
                 self._attributes[place, name] = value
         elif command == "watch_masks":
             self._watched.update(arguments[0])
-        # No call in between, so that an interrupt finds all or nothing of it done.
+        # No call in between, so that an interrupt finds all of it or nothing.
         self._result, self._to_truncate, self._truncated_outcome = [result], to_truncate, None
 
-    # -- when it is lost --------------------------------------------------------------
+    # -- worker failure ---------------------------------------------------------------
 
-    def _on_lost(self, error: WorkerLoss) -> None:
-        """Lets another process take over."""
-        asked = self._worker.tag == self.tag
+    def _on_failure(self, error: WorkerFailure) -> None:
+        """Schedule a restart, or raise the error."""
+        was_submitted = self._worker.tag == self.tag
         self._restarts.consume(error)
         self.seeds = [(seed, count + 1) for seed, count in self.seeds]
         self._needs_restart = True
         self._to_truncate = set() if self._can_resume() else set(range(self.hi - self.lo))
-        if asked and self._command[0] not in ("step", "reset"):
+        if was_submitted and self._command[0] not in ("step", "reset"):
             if not isinstance(error, EnvError):
                 error.restarted = True
             raise error
 
     def _can_resume(self) -> bool:
-        """Whether what a worker was in is not lost with it."""
+        """Return whether a restarted worker can continue the episodes."""
         return False
 
     def _restart_worker(self) -> None:
-        """Starts the other process; can be repeated when an interrupt came in between."""
+        """Restart the worker; can be repeated after an interrupt."""
         command, arguments = self._command
         tag = self.tag
         then: _Command
@@ -323,7 +317,7 @@ class RestartingDriver(Driver):
         return [self._new_seed(place) for place in range(self.hi - self.lo)]
 
     def _new_seed(self, place: int, seed: int | None = None) -> int | None:
-        """Derived from what an environment is to be seeded with, or was last."""
+        """Derive a seed from the requested one or the last one used."""
         seed = self.seeds[place][0] if seed is None else seed
         return None if seed is None else self._derived(place, seed)
 

@@ -1,10 +1,9 @@
-"""A worker process that is replaced when it is lost, by one that goes on where it was.
+"""Worker restarts that resume: the new worker continues where the failed one stopped.
 
-Now and then the states of its environments are saved, and the actions since then are kept, here
-where the worker cannot reach them. Another process is given both: it loads the states, repeats the
-steps, sees that they come to what was last known, and does the step that was lost. Where they do
-not, or where it is lost as well, the episodes are truncated as by
-:class:`~xuance_envs.engine.restarts.RestartingDriver`.
+States are saved periodically, and the actions since are recorded outside the worker. A
+new worker loads the states, replays the steps, compares the result with the last snapshot
+and runs the failed step. If the replay diverges or the worker fails again, the episodes
+are truncated as in :class:`~xuance_envs.engine.restarts.RestartingDriver`.
 """
 
 from __future__ import annotations
@@ -17,34 +16,32 @@ from xuance_envs.engine.failure_files import FailureRecorder
 from xuance_envs.engine.group.group_states import DIVERGED, checksum, packed_registry
 from xuance_envs.engine.group.outcome import ResultWithStates
 from xuance_envs.engine.replay_log import STATE_CHANGING_COMMANDS, ReplayLog
-from xuance_envs.engine.restarts import READY_TAG, RestartingDriver, WorkerLoss
+from xuance_envs.engine.restarts import READY_TAG, RestartingDriver, WorkerFailure
 from xuance_envs.errors import EnvError, StateError, WorkerDiedError
 
 __all__ = ["ResumingDriver"]
 
 _MAX_COST_FACTOR = 4
-"""So many times as long as saving states may take what brings them here."""
+"""Upper bound of the counted transfer time, as a multiple of the saving time."""
 
 
 class ResumingDriver(RestartingDriver):
-    """A group of environments in a worker whose loss loses nothing.
+    """Driver that resumes a failed worker from its replay log.
 
-    Actions without a fixed shape are not kept: with them, it is as with a restart.
-
-    The arguments are those of :class:`~xuance_envs.engine.restarts.RestartingDriver`.
+    Actions without a fixed shape cannot be recorded; with them the worker is only restarted.
     """
 
     def __init__(self, *arguments: Any, files: FailureRecorder | None = None) -> None:
         super().__init__(*arguments)
         self._files = files
         self._replay_log = ReplayLog(self._arrays)
-        # Of what is asked now: when it was, where states are saved after it; and whether it is a
-        # step whose actions are kept, and nothing else.
+        # Submission time of the current request, if it saves states.
         self._began = 0.0
+        # Whether the current request is a step that is logged without saving states.
         self._is_logged_step = False
-        # What states were followed by before others were saved, and in which step that was.
+        # The log before the last save: tag of the saving step, states and actions.
         self._before: tuple[int, Any, list[Any]] = READY_TAG, None, []
-        # Whether a successor is to resume, and whether one has been asked to.
+        # Whether the next worker shall resume, and whether one was already told to.
         self._resume_next = self._resume_tried = False
 
     @override
@@ -53,7 +50,7 @@ class ResumingDriver(RestartingDriver):
         self._is_logged_step = tag < log.next_save and actions is None
         if self._is_logged_step:
             log.record_step(tag)
-            RestartingDriver.submit_step(self, tag, None)  # each step: super() would take as long
+            RestartingDriver.submit_step(self, tag, None)  # hot path: super() is slower
         elif actions is not None or self._to_truncate or not log.enabled:
             super().submit_step(tag, actions)
         else:
@@ -75,10 +72,10 @@ class ResumingDriver(RestartingDriver):
             super().submit(tag, packed)
 
     def _submit_and_save(self, tag: int, call: tuple[str, Any]) -> None:
-        """Asks for a command, and for the states after it."""
+        """Submit a command and request the states after it."""
         self._began = perf_counter()
         packed = self._worker.pack("run_and_save", *call, packed_registry())
-        super().submit(tag, (call, packed._replace(command=call[0])))  # as errors are to name it
+        super().submit(tag, (call, packed._replace(command=call[0])))  # the name in errors
 
     def _on_ready(self, result: Any) -> None:
         self._check_replay(result)
@@ -95,7 +92,7 @@ class ResumingDriver(RestartingDriver):
                 self._record(nan)
 
     def _unwrap_states(self, result: Any) -> Any:
-        """Begins the trail anew, where this is no step that it goes on with; what it came to."""
+        """Restart the replay log if needed, and return the result without states."""
         self._check_replay(result)
         log = self._replay_log
         if not isinstance(result, ResultWithStates):
@@ -113,9 +110,9 @@ class ResumingDriver(RestartingDriver):
         return result.result
 
     def _cost(self, result: ResultWithStates, duration: float) -> float:
-        """Seconds that saving made a step longer: also by what brings the states here."""
+        """Return the seconds that saving added to a step, including the transfer."""
         waited = perf_counter() - self._began - duration
-        # Most of that may be the caller's, who came late for the answer.
+        # The main process may have requested the result late, hence the upper bound.
         return max(result.cost, min(waited, _MAX_COST_FACTOR * result.cost))
 
     def _on_env_error(self, error: EnvError) -> None:
@@ -131,15 +128,15 @@ class ResumingDriver(RestartingDriver):
         self._files.write(states, steps, what)
 
     def _steps(self) -> list[Any]:
-        """The actions since states were saved, those of this step with them."""
+        """Return the actions since the saved states, including the current step's."""
         return [*self._replay_log.steps(before=self.tag), self._replay_log.current_actions()]
 
-    # -- when it is lost --------------------------------------------------------------
+    # -- worker failure ---------------------------------------------------------------
 
-    def _on_lost(self, error: WorkerLoss) -> None:
+    def _on_failure(self, error: WorkerFailure) -> None:
         if not isinstance(error, EnvError):
             self._record(str(error))
-        super()._on_lost(error)
+        super()._on_failure(error)
 
     def _can_resume(self) -> bool:
         may_resume = self._restarts.resumes and not (self._resume_tried or self._to_truncate)
@@ -155,9 +152,9 @@ class ResumingDriver(RestartingDriver):
             return
         command, arguments = self._command
         then = (command, arguments) if command in ("step", "reset") else None
-        seen = checksum(self._last_snapshot.observations())
+        expected = checksum(self._last_snapshot.observations())
         states, steps = self._replay_log.states, self._replay_log.steps(before=self.tag)
-        resume = "resume", (states, steps, seen, packed_registry(), then)
+        resume = "resume", (states, steps, expected, packed_registry(), then)
         self._resume_tried = True
         tag = READY_TAG if then is None else self.tag
         watched = sorted(self._watched)
@@ -165,12 +162,13 @@ class ResumingDriver(RestartingDriver):
         self._needs_restart = False
 
     def _check_replay(self, result: Any) -> None:
-        """Sees whether the repetition came to what was known."""
+        """Raise if the replay diverged from the last snapshot."""
         if isinstance(result, str) and result == DIVERGED:
             raise WorkerDiedError(
                 range(self.lo, self.hi),
                 None,
                 None,
                 self._command[0],
-                "another process took its place, but repeating its steps came to something else",
+                "a new worker replayed the steps since the last saved states, but with a different "
+                "result",
             )

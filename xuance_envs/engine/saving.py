@@ -1,4 +1,4 @@
-"""Groups of environments saved and loaded: who is asked for what, in which order."""
+"""Saving, loading and cloning of environment states across groups."""
 
 from __future__ import annotations
 
@@ -30,33 +30,31 @@ __all__ = ["clone", "load", "load_packed", "save"]
 _LARGE = 1 << 24
 
 _BATCH_BYTES = 1 << 26
-"""States of so many bytes are on the way to this process at a time."""
+"""Bytes of states transferred to this process at a time."""
 
 _Shares = Sequence[tuple[int, Driver, Sequence[int]]]
-"""Groups, and some environments of each, as :meth:`~xuance_envs.engine.groups.Groups.split_by_group` has
-them."""
+"""Environments by group, from :meth:`~xuance_envs.engine.groups.Groups.split_by_group`."""
 
 _SEEDS = "seeds"
-"""The name under which is kept what seeds of restarts follow from."""
+"""Key of the restart seeds in saved states."""
 
 
 def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
-    """The states of some environments."""
     with _state_transfer(groups):
         shares = groups.split_by_group(ids)
         _request_states(groups, shares)
         states, facts = _collect_saved(groups, shares)
         contents = {env: data for env, (data, *_) in states.items() if not isinstance(data, int)}
         for sizes in _batches(states):
-            for env, lent in _fetch_large_states(groups, sizes).items():
-                contents[env] = groups.state_transfer.read(lent)
+            for env, buffer in _fetch_large_states(groups, sizes).items():
+                contents[env] = groups.state_transfer.read(buffer)
             groups.state_transfer.release()
     state = EnvStates.from_groups([(bytes(contents[env]), *states[env][1:]) for env in ids], facts)
     largest = max((len(one.env) for one in state.envs), default=0)
     if largest > _LARGE:
         warnings.warn(
-            f"the state of one environment has {largest / 2**20:.0f} MiB: a wrapper that keeps "
-            "what it records has that in its state, too",
+            f"the state of one environment takes {largest / 2**20:.0f} MiB; wrappers that store "
+            "recordings include them in the state",
             RuntimeWarning,
             stacklevel=caller_stacklevel(),
         )
@@ -67,7 +65,7 @@ def save(groups: Groups, ids: Sequence[int]) -> EnvStates:
 def load(
     groups: Groups, state: EnvStates, ids: Sequence[int], *, of_all: bool = False
 ) -> StepInfos:
-    """Puts states into some environments; once more, where a worker was replaced meanwhile."""
+    """Load states into some environments, again if a worker is restarted meanwhile."""
     state.check_here("load_state")
     seeds = _parse_restart_seeds(state)
     source_of = {env: (False, id(one.env)) for env, one in zip(ids, state.envs, strict=True)}
@@ -90,10 +88,7 @@ def clone(
     *,
     of_all: bool = False,
 ) -> StepInfos:
-    """Puts the states of some environments into others; all are read before any is written.
-
-    They are put in once more, where a worker was replaced meanwhile.
-    """
+    """Copy states between environments; all are saved before any is loaded."""
     plan = groups.last_clone_plan
     if plan is None or not (plan.sources == sources and plan.targets == targets):
         plan = groups.last_clone_plan = _ClonePlan.of(groups, sources, targets)
@@ -101,8 +96,8 @@ def clone(
         _request_states(groups, plan.saving, plan.exported, plan.kept)
         seeds = {} if fork_rng else _restart_seeds(groups)
         saved, facts = _collect_saved(groups, plan.saving)
-        for env, lent in _fetch_large_states(groups, _sizes(saved)).items():
-            saved[env] = lent, *saved[env][1:]
+        for env, buffer in _fetch_large_states(groups, _sizes(saved)).items():
+            saved[env] = buffer, *saved[env][1:]
         infos = _transfer_and_load(groups, plan.load_plans, saved, facts, targets, of_all, fork_rng)
     if seeds:
         seeded = zip(targets, sources, strict=True)
@@ -120,9 +115,9 @@ def _transfer_and_load(
     fork_rng: bool = False,
     trusted: bool = True,
 ) -> StepInfos:
-    """Has states read, compared with the environments they are for, and put in.
+    """Transfer states, check them against their environments and load them.
 
-    Once more, where a worker was replaced meanwhile.
+    The second attempt follows a worker restart.
     """
 
     def attempt() -> StepInfos:
@@ -143,14 +138,14 @@ def _transfer_and_load(
 
 
 def _was_replaced(error: EnvError | WorkerDiedError | WorkerTimeoutError) -> bool:
-    """Whether a state was not put in because another worker took the place of one."""
+    """Return whether loading failed because of a worker restart."""
     return error.reason == WORKER_REPLACED if isinstance(error, EnvError) else error.restarted
 
 
 def load_packed(
     groups: Groups, packed: Mapping[int, Any], ids: Sequence[int], *, of_all: bool = False
 ) -> StepInfos:
-    """Has groups put states in."""
+    """Run packed load commands and return the infos."""
     groups.ledger.start(packed)
     envs = None if of_all else np.array(ids, dtype=np.intp)
     infos = groups.info_collector.infos(groups.ledger.finish(groups.info_collector.absorb), envs)
@@ -160,9 +155,9 @@ def load_packed(
 
 @contextmanager
 def _state_transfer(groups: Groups) -> Iterator[None]:
-    """Lends groups states, and has them keep some, until none of them can be at it any more.
+    """Release transferred and kept states at the end.
 
-    After an interrupt that came while they were, that is seen to by ``check_open``.
+    If an interrupt left requests pending, ``check_open`` releases them later.
     """
     groups.holds_transfers = True
     try:
@@ -181,41 +176,41 @@ def _request_states(
     exported: Collection[int] | None = None,
     kept: Collection[int] = (),
 ) -> None:
-    """Asks groups for states of theirs."""
+    """Submit requests to save states."""
     packed = {}
-    for k, driver, mine in shares:
+    for k, driver, envs in shares:
         exported_places = (
-            None if exported is None else _places(driver, [e for e in mine if e in exported])
+            None if exported is None else _places(driver, [e for e in envs if e in exported])
         )
-        kept_places = _places(driver, [env for env in mine if env in kept])
-        most = None if driver.is_local else groups.state_transfer.max_inline_bytes
-        given = _registry_for(driver), exported_places, kept_places, most
-        packed[k] = driver.pack("save_states", _places(driver, mine), *given)
+        kept_places = _places(driver, [env for env in envs if env in kept])
+        max_bytes = None if driver.is_local else groups.state_transfer.max_inline_bytes
+        args = _registry_for(driver), exported_places, kept_places, max_bytes
+        packed[k] = driver.pack("save_states", _places(driver, envs), *args)
     groups.ledger.start(packed)
 
 
 def _registry_for(driver: Driver) -> bytes | None:
-    """What a group has to know of what was registered for classes of others."""
+    """Return the class registrations that a group outside this process needs."""
     return None if driver.is_local else packed_registry()
 
 
 def _collect_saved(groups: Groups, shares: _Shares) -> tuple[dict[int, Any], dict[bytes, bytes]]:
-    """Waits for states that groups have been asked for."""
+    """Wait for the requested states and return them by environment, with the facts about them."""
     facts: dict[bytes, bytes] = {}
     saved: dict[int, Any] = {}
-    for (*_, mine), (states, its_facts) in zip(shares, _collect_replies(groups), strict=True):
-        facts.update(its_facts)
-        saved.update(zip(mine, states, strict=True))
+    for (*_, envs), (states, group_facts) in zip(shares, _collect_replies(groups), strict=True):
+        facts.update(group_facts)
+        saved.update(zip(envs, states, strict=True))
     return saved, facts
 
 
 def _sizes(saved: Mapping[int, Any]) -> dict[int, int]:
-    """By environment, how many bytes of its state are to be handed over, where some are."""
+    """Return the size of each large state that a group still holds."""
     return {env: size for env, (size, *_) in saved.items() if isinstance(size, int)}
 
 
 def _batches(saved: Mapping[int, Any]) -> Iterator[dict[int, int]]:
-    """The same in turns, so that not all of them are there twice at the same time."""
+    """Split large states into batches, to limit the memory for copies."""
     batch: dict[int, int] = {}
     for env, size in _sizes(saved).items():
         if batch and sum(batch.values()) + size > _BATCH_BYTES:
@@ -227,21 +222,21 @@ def _batches(saved: Mapping[int, Any]) -> Iterator[dict[int, int]]:
 
 
 def _fetch_large_states(groups: Groups, sizes: Mapping[int, int]) -> dict[int, Any]:
-    """Has groups hand states over."""
+    """Transfer large states from the groups into buffers."""
     if not sizes:
         return {}
-    room = dict(zip(sizes, groups.state_transfer.allocate(list(sizes.values())), strict=True))
+    buffers = dict(zip(sizes, groups.state_transfer.allocate(list(sizes.values())), strict=True))
     packed = {}
-    for k, driver, mine in groups.split_by_group(list(sizes)):
-        fetch = driver.pack("copy_saved_states", _places(driver, mine))
-        packed[k] = driver.with_buffers(fetch, [room[env] for env in mine])
+    for k, driver, envs in groups.split_by_group(list(sizes)):
+        fetch = driver.pack("copy_saved_states", _places(driver, envs))
+        packed[k] = driver.with_buffers(fetch, [buffers[env] for env in envs])
     groups.ledger.start(packed)
     _collect_replies(groups)
-    return room
+    return buffers
 
 
 class _LoadPlan(NamedTuple):
-    """How states come to a group."""
+    """Sources of the states for one group, and its load command."""
 
     group: int
     driver: Driver
@@ -255,24 +250,25 @@ class _LoadPlan(NamedTuple):
 def _load_plans(
     groups: Groups, ids: Sequence[int], source_of: Mapping[int, tuple[bool, int]]
 ) -> list[_LoadPlan]:
-    """How states come to the groups of some environments."""
     load_plans = []
-    for k, driver, mine in groups.split_by_group(ids):
-        source_refs = [source_of[env] for env in mine]
+    for k, driver, envs in groups.split_by_group(ids):
+        source_refs = [source_of[env] for env in envs]
         transferred = list(
-            dict.fromkeys([source for is_here, source in source_refs if not is_here])
+            dict.fromkeys([source for is_local, source in source_refs if not is_local])
         )
-        number = dict(zip(transferred, range(len(transferred)), strict=True))
-        lo, places = driver.lo, _places(driver, mine)
-        sources = [(here, source - lo if here else number[source]) for here, source in source_refs]
-        load_ = driver.pack("load_states", places)
-        load_plans.append(_LoadPlan(k, driver, places, source_refs, transferred, sources, load_))
+        index_of = dict(zip(transferred, range(len(transferred)), strict=True))
+        lo, places = driver.lo, _places(driver, envs)
+        sources = [
+            (local, source - lo if local else index_of[source]) for local, source in source_refs
+        ]
+        load_command = driver.pack("load_states", places)
+        load_plans.append(
+            _LoadPlan(k, driver, places, source_refs, transferred, sources, load_command)
+        )
     return load_plans
 
 
 class _ClonePlan(NamedTuple):
-    """How environments become like others."""
-
     sources: Sequence[int]
     targets: Sequence[int]
     saving: _Shares
@@ -282,16 +278,15 @@ class _ClonePlan(NamedTuple):
 
     @classmethod
     def of(cls, groups: Groups, sources: Sequence[int], targets: Sequence[int]) -> _ClonePlan:
-        """That of some environments."""
         group_of, drivers = groups.group_of, groups.drivers
         source_of: dict[int, tuple[bool, int]] = {}
         exported, kept = set[int](), set[int]()
         for source, target in zip(sources, targets, strict=True):
             k = group_of[target]
-            # What may be replaced loses what it keeps: the caller has it then.
-            is_here = k == group_of[source] and drivers[k].seeds is None
-            source_of[target] = is_here, source
-            (kept if is_here else exported).add(source)
+            # A worker that may restart would lose kept states, so they go through this process.
+            is_local = k == group_of[source] and drivers[k].seeds is None
+            source_of[target] = is_local, source
+            (kept if is_local else exported).add(source)
         saving = groups.split_by_group(sorted(exported | kept))
         load_plans = _load_plans(groups, targets, source_of)
         return cls(list(sources), list(targets), saving, exported, kept, load_plans)
@@ -305,28 +300,28 @@ def _prepare(
     fork_rng: bool,
     trusted: bool,
 ) -> None:
-    """Has states read, and compared with the environments they are for; see :func:`_transfer_and_load`."""
+    """Transfer states to their groups and check them against the environments."""
     state_transfer, packed = groups.state_transfer, {}
     for k, driver, places, source_refs, transferred, sources, _ in load_plans:
         digests = [states[source][1] for _, source in source_refs]
-        given = places, sources, digests, facts, fork_rng, trusted, _registry_for(driver)
+        args = places, sources, digests, facts, fork_rng, trusted, _registry_for(driver)
         contents = [states[source][0] for source in transferred]
         if contents and not driver.is_local and state_transfer.should_transfer(contents):
-            command = driver.pack("prepare_states", *given)
+            command = driver.pack("prepare_states", *args)
             packed[k] = driver.with_buffers(command, state_transfer.export(contents))
         else:
             packed[k] = driver.pack(
-                "prepare_states", *given, list(map(state_transfer.read, contents))
+                "prepare_states", *args, list(map(state_transfer.read, contents))
             )
     groups.ledger.start(packed)
     _warn_doubts(_collect_replies(groups))
 
 
 def _collect_replies(groups: Groups) -> list[Any]:
-    """What groups that have been asked answer, in their order."""
-    answers = [answer for _, answer in groups.ledger.finish()]
+    """Wait for all pending groups and return their results in group order."""
+    replies = [reply for _, reply in groups.ledger.finish()]
     groups.ledger.clear_pending()
-    return answers
+    return replies
 
 
 def _places(driver: Driver, envs: Sequence[int]) -> list[int]:
@@ -334,7 +329,7 @@ def _places(driver: Driver, envs: Sequence[int]) -> list[int]:
 
 
 def _restart_seeds(groups: Groups) -> dict[int, Seeding]:
-    """By environment, what seeds of restarts follow from, as far as there may be any."""
+    """Return the restart seeds of the environments that have any."""
     return {
         driver.lo + place: seeding
         for driver in groups.drivers
@@ -343,15 +338,22 @@ def _restart_seeds(groups: Groups) -> dict[int, Seeding]:
 
 
 def _parse_restart_seeds(state: EnvStates) -> list[Seeding | None]:
-    """What is kept with states of their seeds."""
+    """Read and validate the restart seeds of saved states."""
     try:
-        given = state.extra(_SEEDS) or [None] * len(state)
-        seeds = [None if one is None else (one[0], one[1]) for one in given]
+        entries = state.extra(_SEEDS) or [None] * len(state)
+        seeds = [None if one is None else (one[0], one[1]) for one in entries]
     except (FaultError, LookupError, TypeError) as fault:
-        raise StateError(-1, "load_state", f"expected seeds: {fault}") from None
+        raise StateError(
+            -1, "load_state", f"invalid restart seeds: expected (seed, count) pairs: {fault}"
+        ) from None
     for seed, count in filter(None, seeds):
         if not isinstance(seed, int | None) or not isinstance(count, int) or count < 0:
-            raise StateError(-1, "load_state", f"expected a seed and a count, got {seed}, {count}")
+            raise StateError(
+                -1,
+                "load_state",
+                "invalid restart seeds: expected an int seed or None and a count of at least 0, "
+                f"got {seed!r} and {count!r}",
+            )
     return seeds
 
 
@@ -364,8 +366,8 @@ def _set_restart_seeds(groups: Groups, seeds: Mapping[int, Seeding | None]) -> N
                 driver.seeds[env - driver.lo] = seeding
 
 
-def _warn_doubts(answers: Sequence[Sequence[str]]) -> None:
-    for doubt in dict.fromkeys([doubt for doubts in answers for doubt in doubts]):
+def _warn_doubts(replies: Sequence[Sequence[str]]) -> None:
+    for doubt in dict.fromkeys([doubt for doubts in replies for doubt in doubts]):
         warnings.warn(
-            f"a state is loaded that may go on otherwise: {doubt}", stacklevel=caller_stacklevel()
+            f"the loaded state may continue differently: {doubt}", stacklevel=caller_stacklevel()
         )

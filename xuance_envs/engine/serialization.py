@@ -1,7 +1,7 @@
-"""Takes objects where their owner cannot change them: into bytes for another process, or copies.
+"""Copies and pickles of objects that must not be shared with their owner.
 
-A worker does not import the caller's ``__main__``, so what is defined there travels by value, as
-does what the caller has given to ``cloudpickle.register_pickle_by_value``.
+Workers do not import the main process's ``__main__``, so its definitions travel by value,
+like modules registered with ``cloudpickle.register_pickle_by_value``.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ __all__ = [
 _PROTOCOL = 5
 
 _SCAN_LIMIT = 1 << 16
-"""From so many bytes on, looking through them takes longer than it saves."""
+"""Size from which scanning a pickle takes longer than it saves."""
 
 
 def copy_of(value: Any) -> Any:
-    """A copy of an object that an environment may change later; itself if it has no copies."""
+    """Return a deep copy, or the object itself where it cannot be copied."""
     try:
         return copy.deepcopy(value)
     except Exception:
@@ -43,32 +43,28 @@ def copy_of(value: Any) -> Any:
             return {key: copy_of(item) for key, item in value.items()}
         if type(value) in (list, tuple):
             return type(value)(map(copy_of, value))
-        return value  # such as a lock or a generator: its identity is what it is
+        return value  # such as a lock or a generator
 
 
 def dumps_for_worker(value: Any) -> bytes:
-    """Pickles a value of the caller; functions and classes no worker can import go by value."""
+    """Pickle a value for a worker, by value where the worker cannot import it."""
     try:
         data = pickle.dumps(value, _PROTOCOL)
     except Exception:
-        data = None  # cloudpickle takes more, and its error says what is wrong
+        data = None  # cloudpickle supports more and has better error messages
     if data is None or b"__main__" in data or _names_by_value(data):
         data = _dumps_by_value(value)
     return data
 
 
 def _names_by_value(data: bytes) -> bool:
-    """Whether something in a pickle may be of a module that is to travel by value."""
+    """Return whether a pickle may refer to a module registered for pickling by value."""
     modules = cloudpickle.list_registry_pickle_by_value()
     return bool(modules) and any(name.encode() in data for name in modules)
 
 
 def dumps_for_main(value: Any) -> bytes:
-    """Pickles a value of a worker.
-
-    A class that came from the caller's ``__main__`` by value goes back by value, and is
-    recognised there as the caller's own.
-    """
+    """Pickle a value of a worker; by-value classes are recognized in the main process."""
     try:
         return pickle.dumps(value, _PROTOCOL)
     except Exception:
@@ -76,7 +72,7 @@ def dumps_for_main(value: Any) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """What another process pickled; classes that are known here already stay as they are."""
+    """Unpickle a value from another process without changing known classes."""
     if len(data) < _SCAN_LIMIT and b"cloudpickle" not in data and b"__main__" not in data:
         return pickle.loads(data)
     return ByValueUnpickler(data).load()
@@ -89,26 +85,25 @@ def _dumps_by_value(value: Any) -> bytes:
 
 
 def describe_error(error: BaseException) -> str:
-    """What an exception says, with its type."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:
-        return f"{type(error).__name__}, whose message cannot be had"
+        return f"{type(error).__name__} (message unavailable)"
 
 
 def traceback_of(error: BaseException) -> str:
-    """An exception's traceback; where little memory is left, Python may fail to make it."""
+    """Return an exception's traceback, or a short text if formatting runs out of memory."""
     try:
         return "".join(traceback.format_exception(error))
     except Exception as failure:
-        return f"{describe_error(error)}\n(its traceback cannot be had: {describe_error(failure)})"
+        return f"{describe_error(error)}\n(traceback unavailable: {describe_error(failure)})"
 
 
 def pack_error(error: BaseException) -> bytes:
-    """Pickles an exception for the caller, with its cause if that survives the journey.
+    """Pickle an exception for the main process, with its cause if that can be pickled.
 
-    What is no :class:`Exception`, such as a KeyboardInterrupt of an environment's own, must not be
-    taken for one of the caller's: it is the cause of one then.
+    A non-:class:`Exception`, such as an environment's own KeyboardInterrupt, becomes the
+    cause of a ``VecEnvError``: it must not look like one of the main process.
     """
     is_plain = isinstance(error, Exception)
     packed = _pack_exception(error) if is_plain else None
@@ -118,19 +113,19 @@ def pack_error(error: BaseException) -> bytes:
 
 
 def unpack_error(data: bytes) -> BaseException:
-    """The exception a worker packed, its cause set."""
+    """Unpickle a worker's exception with its cause."""
     packed, packed_cause = loads(data)
     error: BaseException = loads(packed)
     if packed_cause is not None:
         try:
             error.__cause__ = loads(packed_cause)
         except Exception:
-            error.__cause__ = None  # of a module only the worker can import
+            error.__cause__ = None  # only the worker can import its module
     return error
 
 
 def _pack_exception(error: BaseException | None) -> bytes | None:
-    """The pickled exception, None if there is none or it does not survive being pickled."""
+    """Pickle an exception; None if there is none or it cannot be pickled and unpickled."""
     if error is None:
         return None
     try:

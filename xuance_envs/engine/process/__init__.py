@@ -1,1 +1,1 @@
-"""Groups in worker processes: started, spoken to, watched and ended."""
+"""Worker processes: startup, communication, monitoring and shutdown."""

@@ -1,7 +1,7 @@
-"""Where a worker process starts: sets its surroundings up, and only then imports the rest.
+"""Entry point of a worker process, which sets up the process before other imports.
 
-Nothing heavy may be imported here: BLAS and OpenMP read their thread counts when they are
-first loaded, which unpickling this module's function must not do.
+Import nothing heavy here: BLAS and OpenMP read their thread counts when they are loaded,
+so that must happen after the environment variables are set.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ _MPI_PREFIXES = ("OMPI_", "PMI_", "PMIX_")
 
 
 def start(settings: WorkerSettings) -> None:
-    """Runs a worker in this process, which exists for nothing else, until it is told to end."""
+    """Run a worker in this process until the main process ends it."""
     if settings.guarded:
         become_guardian()
-    gc.freeze()  # what a fork brought along, with native code's objects, is not ours to collect
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which ends us
+    gc.freeze()  # objects inherited through a fork must not be collected here
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for passed in (settings.requests, settings.replies, settings.memory):
-        os.set_inheritable(passed.fd, False)  # not for what environments start
+        os.set_inheritable(passed.fd, False)  # not for processes that environments start
     for name in list(os.environ):
         if name.startswith(_MPI_PREFIXES):
             del os.environ[name]
     if settings.threads is not None:
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(settings.threads)))
-    # An environment may start processes of its own, which multiprocessing denies to a daemon.
+    # Environments may start processes, which multiprocessing forbids in a daemon.
     process.current_process().daemon = False
 
     from xuance_envs.engine.process.worker_diagnostics import start_recording
 
-    recorder = start_recording(settings.memory.fd, settings.index)  # of a failing import, too
+    # Before further imports, which may crash.
+    recorder = start_recording(settings.memory.fd, settings.index)
 
     from xuance_envs.engine.process import worker
 

@@ -1,7 +1,7 @@
-"""Signals between two processes: one byte on a pipe, and a payload behind it when there is one.
+"""Messages between two processes: one byte on a pipe, optionally followed by a payload.
 
-Which bytes there are, and who may say what, is in :mod:`~xuance_envs.engine.group.protocol`. A
-payload has its length before it, as eight bytes.
+:mod:`~xuance_envs.engine.group.protocol` defines the bytes. A payload is preceded by its
+length in eight bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Channel", "Inbox", "PeerGoneError", "frame", "write_all"]
 _LENGTH = struct.Struct("<q")
 _HEADER = 1 + _LENGTH.size
 _SMALL_READ, _LARGE_READ = 256, 1 << 16
-"""Bytes to make room for where little is expected, and where there is more."""
+"""Read sizes for short messages and for payloads."""
 
 _CODE_BYTES = {code: bytes([code]) for code in (*RequestType, *ReplyType)}
 _WITH_PAYLOAD = frozenset(
@@ -36,17 +36,15 @@ _WITH_PAYLOAD = frozenset(
 
 
 class PeerGoneError(Exception):
-    """The process at the other end of the pipe has ended, or closed its end."""
+    """The process at the other end has ended or closed the pipe."""
 
 
 def frame(code: RequestType | ReplyType, payload: bytes = b"") -> bytes:
-    """A message as it goes through the pipe."""
     code_byte = _CODE_BYTES[code]
     return code_byte + _LENGTH.pack(len(payload)) + payload if code in _WITH_PAYLOAD else code_byte
 
 
 def write_all(fd: int, message: bytes) -> None:
-    """Writes a message to a blocking pipe."""
     try:
         written = os.write(fd, message)
         while written < len(message):
@@ -56,11 +54,11 @@ def write_all(fd: int, message: bytes) -> None:
 
 
 class Inbox:
-    """The receiving end of a pipe, which holds one message at a time.
+    """Receiving end of a pipe, which holds one message at a time.
 
-    Waiting spins for a while before it blocks, because waking a blocked process costs more
-    than a short wait. Whether it does is learned from the gaps between messages: when they are
-    usually longer than the bound, spinning would be wasted.
+    Waiting spins before it blocks, because waking a blocked process costs more than a short
+    wait. It stops spinning when the gaps between messages are usually longer than the spin
+    time.
     """
 
     def __init__(
@@ -83,19 +81,16 @@ class Inbox:
         self._poll = poll.poll
 
     def clear(self) -> None:
-        """Forgets the message, so that the next one can come; what came behind it is kept."""
+        """Drop the current message and keep the bytes after it."""
         if sum(map(len, self.parts)) > self._size:
             self.parts = [b"".join(self.parts)[self._size :]]
         else:
             self.parts = []
 
     def receive(self, deadline: float | None = None) -> tuple[int, bytes]:
-        """Waits for a message. It stays here, and can be received again, until it is cleared.
-
-        So nothing is lost when a signal's exception, such as KeyboardInterrupt, ends the wait.
-        """
+        """Wait for a message; until :meth:`clear` it can be received again."""
         parts = self.parts
-        if not parts and not (self._expect_ready and self._read_at_once()):
+        if not parts and not (self._expect_ready and self._read_available()):
             if self._max_spin:
                 self._spin_or_block(deadline)
             else:
@@ -109,13 +104,13 @@ class Inbox:
 
     def _payload(self, deadline: float | None) -> bytes:
         parts = self.parts
-        size, wanted = sum(map(len, parts)), 0
+        size, total = sum(map(len, parts)), 0
         while True:
-            if not wanted and size >= _HEADER:
-                wanted = _HEADER + int(_LENGTH.unpack_from(b"".join(parts), 1)[0])
-            if wanted and size >= wanted:
-                self._size = wanted
-                return b"".join(parts)[_HEADER:wanted]
+            if not total and size >= _HEADER:
+                total = _HEADER + int(_LENGTH.unpack_from(b"".join(parts), 1)[0])
+            if total and size >= total:
+                self._size = total
+                return b"".join(parts)[_HEADER:total]
             self._read(deadline)
             size += len(parts[-1])
 
@@ -126,31 +121,28 @@ class Inbox:
         while now < end:
             if poll(0):
                 break
-            os.sched_yield()  # the caller may be waiting for this very CPU
+            os.sched_yield()  # the peer may need this CPU
             now = perf_counter()
         else:
             poll(milliseconds_until(deadline))
             now = perf_counter()
-        # One long gap, such as an evaluation between two rollouts, must not weigh much.
+        # Limit the weight of one long gap, such as an evaluation between two rollouts.
         self._gap += (min(now - start, 4 * self._max_spin) - self._gap) / 8
         self._spin = self._max_spin if self._gap < self._max_spin else 0.0
 
     def _read(self, deadline: float | None) -> None:
-        """Reads what is there, and waits if nothing is.
-
-        What the other process sent before it ended is still read.
-        """
-        while not self._read_at_once():
+        """Read available bytes, waiting for some; bytes from an ended process are still read."""
+        while not self._read_available():
             ready = dict(self._poll(milliseconds_until(deadline)))
             if not ready:
                 raise TimeoutError
             if self.fd not in ready:
                 raise PeerGoneError
 
-    def _read_at_once(self) -> bool:
-        """Reads what is there; returns whether anything was."""
+    def _read_available(self) -> bool:
+        """Read available bytes without waiting; return whether there were any."""
         try:
-            # Both in C: no signal's exception can come between the read and the append.
+            # Both in C, so no signal handler can run between the read and the append.
             self.parts.extend(map(os.read, *(self._read_large if self.parts else self._read_small)))
         except BlockingIOError:
             return False
@@ -161,9 +153,9 @@ class Inbox:
 
 
 class Channel:
-    """The caller's side of a worker's two pipes: asks, and waits for the answer.
+    """Main process's end of a worker's two pipes.
 
-    Both halves can be repeated after a signal's exception interrupted them, and go on then.
+    Sending and receiving can both be repeated after an interrupt.
     """
 
     def __init__(
@@ -179,8 +171,8 @@ class Channel:
         self._written: list[int] = []
 
     def send(self, message: bytes, tag: int, deadline: float | None = None) -> None:
-        """Sends a request, once the last one has been answered; that answer is forgotten."""
-        if not self._has_reply:  # an interrupt came before, or an error of another worker
+        """Send a request after the reply to the previous one, which is dropped."""
+        if not self._has_reply:  # after an interrupt or another worker's error
             self.wait_reply(deadline)
         inbox = self._inbox
         # No call in between, so that an interrupt finds either the old request or the new one.
@@ -191,13 +183,13 @@ class Channel:
         self._sent = True
 
     def wait_reply(self, deadline: float | None = None) -> tuple[int, bytes]:
-        """Waits for the reply to the last request, and gives it as often as it is asked to."""
-        if not self._sent:  # an interrupt came before, or its deadline
+        """Wait for the reply to the last request; can be called repeatedly."""
+        if not self._sent:  # after an interrupt or a timeout in send()
             self._flush(deadline)
             self._sent = True
-        answer = self._inbox.receive(deadline)
+        reply = self._inbox.receive(deadline)
         self._has_reply = True
-        return answer
+        return reply
 
     def _flush(self, deadline: float | None) -> None:
         message = memoryview(self._message)
@@ -206,9 +198,9 @@ class Channel:
                 self._wait_for_room(deadline)
 
     def _write(self, data: bytes | memoryview) -> bool:
-        """Writes what the pipe has room for; returns whether it had any."""
+        """Write as much as the pipe accepts; return whether it accepted any."""
         try:
-            # Both in C: no signal's exception can come between the write and the append.
+            # Both in C, so no signal handler can run between the write and the append.
             self._written.extend(map(os.write, (self._requests,), (data,)))
         except BlockingIOError:
             return False
@@ -228,29 +220,28 @@ class Channel:
 
     @property
     def replies(self) -> int:
-        """The read end of the pipe from the worker."""
+        """Read end of the pipe from the worker."""
         return self._inbox.fd
 
     @property
     def received(self) -> int:
-        """How many bytes of the answer have come."""
+        """Number of bytes of the reply received so far."""
         return sum(map(len, self._inbox.parts))
 
     def request_close(self) -> None:
-        """Tells the worker to end when it is done with the request it is at."""
+        """Tell the worker to end after its current request."""
         if sum(self._written) == len(self._message):
-            with suppress(OSError):  # it has ended already, or is so far behind that it must be
+            with suppress(OSError):  # it has ended, or its pipe is full and it will be terminated
                 os.write(self._requests, frame(RequestType.CLOSE))
-        else:  # within a message nothing can be said but that there is no more
+        else:  # after a partial message, only the end of the pipe can be signaled
             self._close_requests()
 
     def drain(self) -> None:
-        """Throws away what the worker says."""
+        """Discard output of the worker."""
         with suppress(BlockingIOError):
             os.read(self._inbox.fd, _LARGE_READ)
 
     def close(self) -> None:
-        """Closes the pipes."""
         self._close_requests()
         os.close(self._inbox.fd)
 

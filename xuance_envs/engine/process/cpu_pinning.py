@@ -1,8 +1,8 @@
-"""Keeps processes that spin on CPUs of their own.
+"""CPU pinning for processes that spin.
 
-Two processes that wait for each other by spinning work well on two CPUs and badly on one, and
-a kernel may leave them on one for seconds: neither ever sleeps, so nothing makes it choose
-again. Kernels that save power by packing tasks together even put them there.
+Two spinning processes work well on two CPUs and badly on one. A kernel may leave them on
+one for seconds, since neither sleeps, and power-saving schedulers even pack them
+together.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from time import perf_counter
 __all__ = ["CpuPinner"]
 
 SAMPLE_STEPS = 16
-"""Steps that a look at how quick they are takes."""
+"""Steps timed per sample."""
 
 SAMPLE_INTERVAL = 256
-"""Steps between two looks."""
+"""Steps between two samples."""
 
 FAST_STEP_SECONDS = 1e-3
-"""Mean time of a step, in seconds, below which its processes are placed.
+"""Mean step time in seconds below which workers are pinned.
 
-Slower environments lose little by waking up late, and may start processes and threads of their
-own, which would inherit the one CPU.
+Slower environments lose little to late wake-ups, and processes and threads that they
+start would inherit the single CPU.
 """
 
 
 class CpuPinner:
-    """Gives each worker a CPU of its own while steps are quick, and all CPUs otherwise.
+    """Pins each worker to one CPU while steps are fast, and unpins it otherwise.
 
-    It does so only where there are exactly as many processes stepping as CPUs: with fewer the
-    kernel has room, with more it has to share them out in any case.
+    This applies only if there are exactly as many stepping processes as CPUs: with fewer the
+    kernel has spare CPUs, with more they must share CPUs anyway.
     """
 
     def __init__(self, pids: Sequence[int], caller_steps: bool, cpus: int) -> None:
@@ -51,49 +51,49 @@ class CpuPinner:
         self._next_sample: float = 1 if fits else float("inf")
 
     def replace(self, index: int, pid: int) -> None:
-        """Takes note that another process has taken the place of one."""
+        """Register the process of a restarted worker."""
         if self._pids:
             self._pids[index] = pid
             self._affinities[index] = self._all_cpus
 
     def step(self) -> None:
-        """Is called before each step."""
+        """Count a step, and take a sample if one is due."""
         self._steps += 1
         if self._steps >= self._next_sample:
             self._sample()
 
     def _sample(self) -> None:
-        """Begins a look, or ends it and places the workers as its steps were quick or not."""
+        """Start a sample, or end it and pin or unpin the workers."""
         now = perf_counter()
         if self._sample_start is None:
             self._sample_start = now
             self._next_sample = self._steps + SAMPLE_STEPS
             return
-        quick = now - self._sample_start < FAST_STEP_SECONDS * SAMPLE_STEPS
+        fast = now - self._sample_start < FAST_STEP_SECONDS * SAMPLE_STEPS
         self._sample_start = None
         self._next_sample = self._steps + SAMPLE_INTERVAL
-        # A pause of the caller's that falls into a look makes quick steps seem slow.
-        self._slow_samples = 0 if quick else self._slow_samples + 1
+        # One slow sample may be a pause of the main process, so only the second one counts.
+        self._slow_samples = 0 if fast else self._slow_samples + 1
         if self._slow_samples == 1:
             return
         affinities = [self._all_cpus] * len(self._pids)
-        # A caller that has been bound to some CPUs since knows why, and the workers have the rest.
-        if quick and os.sched_getaffinity(0) == self._all_cpus:
-            own = {self._current_cpu()} if self._current_cpu is not None else set()
-            affinities = [{cpu} for cpu in sorted(self._all_cpus - own)]
+        # Pin only while the program has not changed the main process's affinity itself.
+        if fast and os.sched_getaffinity(0) == self._all_cpus:
+            main_cpu = {self._current_cpu()} if self._current_cpu is not None else set()
+            affinities = [{cpu} for cpu in sorted(self._all_cpus - main_cpu)]
         if affinities == self._affinities:
             return
         try:
             if [os.sched_getaffinity(pid) for pid in self._pids] != self._affinities:
-                self._next_sample = float("inf")  # somebody else has bound them
+                self._next_sample = float("inf")  # other code has changed their affinity
                 return
             for pid, affinity in zip(self._pids, affinities, strict=True):
                 os.sched_setaffinity(pid, affinity)
-        except OSError:  # one has ended, which its pipe tells; or the system forbids it
+        except OSError:  # a worker has ended, which its pipe reports, or it is not permitted
             self._next_sample = float("inf")
         self._affinities = affinities
 
 
 def _current_cpu() -> Callable[[], int] | None:
-    """The C library's function that tells which CPU the calling thread is on, if it has one."""
+    """Return the C function that gives the calling thread's CPU, if available."""
     return getattr(ctypes.CDLL(None), "sched_getcpu", None)

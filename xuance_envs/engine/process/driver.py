@@ -1,7 +1,7 @@
-"""A group in a worker process, as a driver.
+"""Driver of a group in a worker process.
 
-A request is answered, or the end of the process is noticed at once, whatever it was doing. So is
-that it takes longer than it may. While one is waited for, the end of another one is noticed, too.
+Waiting for a reply also detects the end of the process, timeouts and the end of other
+workers.
 """
 
 from __future__ import annotations
@@ -27,25 +27,27 @@ from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 __all__ = ["ProcessDriver"]
 
 POLL_INTERVAL = 0.25
-"""Seconds between two looks at the other workers, while one is waited for."""
+"""Seconds between two checks of the other workers while waiting for one."""
 
 SUSPENSION_THRESHOLD = 1.0
-"""Seconds that a look takes longer than it may when this process was stopped: by Ctrl-Z, which
-stops its workers, too."""
+"""A poll later than this many seconds means that this process was suspended.
+
+Its workers were too, for example by Ctrl-Z.
+"""
 
 LATE_TOLERANCE = 0.05
-"""Seconds that the first look after a worker's time may come later and still show that it hangs."""
+"""Maximum delay in seconds of the first check after a deadline that still proves a hang."""
 
 _STEP = frame(RequestType.STEP)
 _LEAVE = frame(RequestType.LEAVE)
 
 
 class ProcessDriver(WorkerDriver):
-    """One group of environments in a process of its own, or with others in one."""
+    """Driver of a group in a worker process, which other groups may share."""
 
     kind_name = "a worker process"
 
-    # Seconds that this process, and with it all workers, turned out to have been stopped.
+    # Total seconds for which this process and its workers were suspended.
     _suspended = 0.0
 
     def __init__(
@@ -59,7 +61,7 @@ class ProcessDriver(WorkerDriver):
         super().__init__(lo, hi)
         self.worker = worker
         self._settings = settings
-        self._group_prefix, self._step = b"", _STEP  # with nobody else in the process
+        self._group_prefix, self._step = b"", _STEP  # the only group in the process
         self._group = worker.index if group is None else group
         self._diagnostics = WorkerDiagnostics(settings.memory.fd, self._group)
         self._command = "start"
@@ -69,13 +71,13 @@ class ProcessDriver(WorkerDriver):
         self._reply_deadline: float | None = None
         self._suspended_before = 0.0
         self._received, self._was_late = 0, False
-        self._rewards: NDArray[np.float64] | None = None  # which tell how far it is in a step
+        self._rewards: NDArray[np.float64] | None = None  # to find the environment it is at
 
     def add_group(self, group: int, lo: int, hi: int) -> ProcessDriver:
-        """Takes another group into the process; its driver.
+        """Add another group to the process and return its driver.
 
-        From now on one group of the process is asked at a time, and has answered before another
-        one is asked: whoever has the drivers sees to that.
+        From then on, the owner of the drivers must finish one group's request before the next
+        group's.
         """
         if not self.worker.alive:
             raise self.death_error()
@@ -86,19 +88,19 @@ class ProcessDriver(WorkerDriver):
         return other
 
     def use_group_prefix(self) -> None:
-        """Says with each request from now on which group of the process it is for."""
+        """Name the group in each request from now on."""
         self._group_prefix = frame(RequestType.GROUP, b"%d" % self._group)
         self._step = self._group_prefix + _STEP
 
     def detach(self, close_timeout: float) -> None:
-        """Closes the environments, and leaves the process to its other groups."""
+        """Close the environments and leave the process to its other groups."""
         self.worker.num_groups -= 1
         reply_deadline = monotonic() + close_timeout
         try:
             self.worker.channel.send(self._group_prefix + _LEAVE, self.tag, reply_deadline)
             self.worker.channel.wait_reply(reply_deadline)
         except PeerGoneError:
-            pass  # it has left by ending
+            pass  # the process has ended
         except TimeoutError:
             self.worker.kill()
 
@@ -113,7 +115,6 @@ class ProcessDriver(WorkerDriver):
         return self.worker.channel.replies, self.worker.peer
 
     def attach(self, arrays: StepArrays) -> None:
-        """See :class:`~xuance_envs.engine.backend.WorkerDriver`; the group writes to them."""
         self._rewards = arrays.rewards
 
     @property
@@ -128,7 +129,7 @@ class ProcessDriver(WorkerDriver):
     @override
     def submit_step(self, tag: int, actions: bytes | None) -> None:
         reply_deadline = self._begin("step", self._timeout)
-        # A worker that is gone is noticed, and reported, when its result is asked for.
+        # A dead worker is reported when its result is requested.
         try:
             message = self._step if actions is None else self._group_prefix + actions
             self.worker.channel.send(message, tag, reply_deadline)
@@ -152,7 +153,7 @@ class ProcessDriver(WorkerDriver):
             return
 
     def _begin(self, command: str, limit: float | None) -> float | None:
-        """Takes note of a request that is about to be made; by when it is to be answered."""
+        """Record a new request and return its deadline."""
         self._command, self._limit, self._reply_deadline = command, limit, None
         self._received, self._was_late = 0, False
         return None if limit is None else self._extend_deadline(limit)
@@ -170,12 +171,11 @@ class ProcessDriver(WorkerDriver):
         return self._reply_deadline + ProcessDriver._suspended - self._suspended_before
 
     def result(self, deadline: float | None = None) -> Any:
-        """See :class:`~xuance_envs.engine.driver.Driver`."""
         code, payload = self.raw_reply(deadline)
         return OUTCOME_OF_REPLY.get(code) or self.unpack(code, payload)
 
     def raw_reply(self, deadline: float | None = None) -> tuple[int, bytes]:
-        """The same as the worker sent it: the reply, and its payload."""
+        """Wait for the reply and return it as sent: its code and payload."""
         while True:
             began = monotonic()
             until = began + POLL_INTERVAL
@@ -206,11 +206,10 @@ class ProcessDriver(WorkerDriver):
                         raise sibling.death_error() from None
 
     def _may_extend(self, late: bool) -> bool:
-        """Whether its time is not over after all; it is then given as long again.
+        """Extend an expired deadline if the worker may not hang; return whether it did.
 
-        More of an answer may have come: a long one does not fit the pipe, it takes a caller that
-        reads it. Or nobody looked when its time was over, and both may have been stopped: that is
-        believed once.
+        It may not hang if more of a long reply has arrived, which blocks the worker until it is
+        read. The same goes, once, for a late check: both processes may have been suspended.
         """
         before, self._received = self._received, self.worker.channel.received
         if late and not self._was_late:
@@ -226,7 +225,6 @@ class ProcessDriver(WorkerDriver):
         return self._diagnostics.times()
 
     def death_error(self) -> WorkerDiedError:
-        """The error that says how it ended; it has."""
         worker = self.worker
         worker.failed = True
         worker.join()
@@ -237,7 +235,7 @@ class ProcessDriver(WorkerDriver):
         )
 
     def _timeout_error(self) -> WorkerTimeoutError:
-        """Ends the process, and makes the error that says where it was."""
+        """End the process and return the error with its last position."""
         worker = self.worker
         worker.failed = True
         command, env = display_name(self._command), self._active_env()

@@ -1,13 +1,10 @@
-"""A worker whose process ends with all that its environments started, however it ends.
+"""Guardian process, which ends a worker's whole process tree, however the worker ends.
 
-The process that was started splits in two. The worker goes on in a child of it, and what remains,
-the guardian, waits for the worker's end. What environments fork or start, and whatever that starts
-in turn, is the guardian's once its own parent has ended: the kernel gives it there. So when the
-worker is gone, by itself, by a signal, or because its caller was killed, the guardian ends the
-rest, and then itself in the way the worker did.
-
-Who ends a guarded worker signals the guardian, which passes it on: SIGTERM and SIGABRT as they are,
-and :data:`KILL_SIGNAL` as SIGKILL. The guardian itself is never killed as long as it answers.
+The started process forks: the child becomes the worker, and the parent, its guardian,
+waits for it. As a subreaper, the guardian inherits all orphaned processes that the
+environments started. When the worker ends, the guardian kills them and then ends in the
+same way. Signals for the worker go to the guardian, which forwards SIGTERM and SIGABRT,
+and :data:`KILL_SIGNAL` as SIGKILL.
 """
 
 from __future__ import annotations
@@ -21,17 +18,17 @@ from contextlib import suppress
 __all__ = ["KILL_SIGNAL", "SUPPORTED", "become_guardian", "descendants", "parents"]
 
 SUPPORTED = sys.platform == "linux"
-"""Whether this system has what it takes."""
+"""True if this system supports guardians."""
 
 KILL_SIGNAL = signal.SIGUSR1
-"""Has a guardian kill its worker, and all that came of it."""
+"""Signal that makes a guardian kill its worker and all processes below it."""
 
 _SET_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
 
 
 def become_guardian() -> None:
-    """Makes this process a guardian; returns in its child, the worker, only."""
+    """Turn this process into a guardian; return only in its child, the worker."""
     import ctypes
 
     libc = ctypes.CDLL(None)
@@ -52,7 +49,7 @@ def become_guardian() -> None:
 
 
 def _guard(worker: int) -> None:
-    """Waits for the end of the worker, ends what is left of it, and itself in the same way."""
+    """Wait for the worker's end, kill its descendants and end in the same way."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -60,13 +57,13 @@ def _guard(worker: int) -> None:
 
     def forward(number: int, _: object) -> None:
         with suppress(OSError):
-            if number == signal.SIGABRT:  # only the report is wanted, not a file with its memory
+            if number == signal.SIGABRT:  # report the crash, but write no core file
                 resource.prlimit(worker, resource.RLIMIT_CORE, (0, 0))
             os.kill(worker, signal.SIGKILL if number == KILL_SIGNAL else number)
 
     for number in (signal.SIGTERM, signal.SIGABRT, KILL_SIGNAL):
         signal.signal(number, forward)
-    for number in (signal.SIGINT, signal.SIGHUP):  # these are for the caller, which ends us
+    for number in (signal.SIGINT, signal.SIGHUP):  # the main process handles these
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGABRT, KILL_SIGNAL))
     status = None
@@ -74,7 +71,7 @@ def _guard(worker: int) -> None:
         pid, ended = os.waitpid(-1, 0)
         if pid == worker:
             status = ended
-    with suppress(ChildProcessError):  # there are no more
+    with suppress(ChildProcessError):  # raised when no child is left
         while True:
             for pid in descendants(os.getpid(), parents()):
                 with suppress(ProcessLookupError):
@@ -89,7 +86,7 @@ def _guard(worker: int) -> None:
 
 
 def parents() -> dict[int, int]:
-    """The parent of each process there is."""
+    """Return the parent pid of every process on the system."""
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -99,7 +96,7 @@ def parents() -> dict[int, int]:
 
 
 def descendants(pid: int, parent_of: dict[int, int]) -> Iterable[int]:
-    """What a process started, and whatever that started in turn."""
+    """Return all direct and indirect children of a process."""
     children: dict[int, list[int]] = {}
     for child, parent in parent_of.items():
         children.setdefault(parent, []).append(child)

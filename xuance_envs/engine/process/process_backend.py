@@ -1,4 +1,4 @@
-"""Worker processes as a backend: how each is started, placed on a CPU, started again, and ended."""
+"""Worker process backend: startup, CPU pinning, restart and shutdown."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ __all__ = ["ProcessBackend", "SharedProcessBackend"]
 
 
 class ProcessBackend(Backend[ProcessDriver]):
-    """The worker processes of one vector environment."""
+    """Worker processes of one vectorized environment."""
 
-    pickling_hint = ". context='fork' does without pickling"
+    pickling_hint = ". context='fork' needs no pickling"
 
     def __init__(
         self,
@@ -57,12 +57,11 @@ class ProcessBackend(Backend[ProcessDriver]):
         self.start_pinning()
 
     def start_pinning(self) -> None:
-        """Begins to watch how quick steps are, to keep the workers on a CPU each if they are."""
+        """Start pinning workers to CPUs while their steps are fast."""
         pids = [driver.worker.pid for driver in self.workers] if self._pin else ()
         self._pinner = CpuPinner(pids, self._caller_steps, available_cpus())
 
     def before_step(self) -> None:
-        """Keeps the workers on a CPU each as long as their steps are quick."""
         self._pinner.step()
 
     @override
@@ -72,7 +71,6 @@ class ProcessBackend(Backend[ProcessDriver]):
         return driver
 
     def allocate(self, spaces: tuple[Any, Any], num_envs: int) -> StepArrays:
-        """See :class:`~xuance_envs.engine.backend.Backend`; they are on shared memory."""
         memory, size = self.settings.memory, StepArrays.nbytes(*spaces, num_envs, self.info_bytes)
         self._arrays_at = memory.allocate(size)
         mapped = memory.map(self._arrays_at, size)
@@ -88,12 +86,10 @@ class ProcessBackend(Backend[ProcessDriver]):
 
     @override
     def register_finalizer(self, owner: Any) -> Callable[[], Any]:
-        # Not __del__: this also runs at the interpreter's exit, before multiprocessing waits
-        # for the workers.
+        # Unlike __del__, this also runs at interpreter exit, before multiprocessing joins workers.
         return Finalize(owner, _end, args=(self, self.settings.memory), exitpriority=100)
 
     def _start(self, index: int, started: Callable[[ProcessDriver], None]) -> None:
-        """Starts one, and hands it over."""
         lo, hi = self._split[index]
         inherited = self.recipe.env_fns[lo:hi] if self._forked else None
         try:
@@ -109,10 +105,9 @@ class ProcessBackend(Backend[ProcessDriver]):
                 raise
             raise OSError(
                 error.errno,
-                f"{error.strerror}: could not start worker {index + 1} of "
-                f"{len(self._split)}, each of which takes a process and up to five descriptors. "
-                "Raise the limits (ulimit -n, ulimit -u), or have more environments share a "
-                "worker with in_series",
+                f"{error.strerror}: could not start worker {index + 1} of {len(self._split)}. Each "
+                "worker needs a process and up to five file descriptors. Raise the limits "
+                "(ulimit -n, ulimit -u), or use fewer workers with a larger in_series",
             ) from error
 
     def _end(self, index: int) -> None:
@@ -126,10 +121,10 @@ class ProcessBackend(Backend[ProcessDriver]):
 
 
 class SharedProcessBackend(ProcessBackend):
-    """One group more in a worker process of another vector environment.
+    """Additional group in a worker process of another vectorized environment.
 
-    One group of a process is asked at a time, and has answered before another one is asked:
-    whoever has the vector environments sees to that. The process ends with the last of them.
+    The owner of the vectorized environments must finish one group's request before the next
+    group's. The process ends with the last of them.
     """
 
     pickling_hint = ""
@@ -142,7 +137,7 @@ class SharedProcessBackend(ProcessBackend):
         split = [(0, len(recipe))]
         super().__init__(host_backend.settings, split, recipe, info_bytes=host_backend.info_bytes)
         self._host_backend = host_backend
-        self._forked = False  # the process is there, and inherits nothing any more
+        self._forked = False  # the process exists already and inherits nothing
         self._parts: list[int] = []
         self.settings.memory.add_user()
 
@@ -153,7 +148,6 @@ class SharedProcessBackend(ProcessBackend):
         return arrays
 
     def end(self, close_timeout: float | None = None) -> None:
-        """See :class:`~xuance_envs.engine.backend.Backend`; the next one may have its memory."""
         super().end(close_timeout)
         while self._parts:
             self.settings.memory.recycle(self._parts.pop())

@@ -1,4 +1,4 @@
-"""What a worker process is given when it starts. Nothing heavy may be imported here."""
+"""Startup arguments of a worker process. Import nothing heavy here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["PassedFd", "WorkerSettings"]
 
 
 class PassedFd:
-    """A descriptor that arrives open in a process it is passed to when that starts."""
+    """File descriptor that is duplicated into the process it is passed to."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -26,8 +26,6 @@ def _receive_fd(passed: Any) -> PassedFd:
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What a worker is given when it starts."""
-
     requests: PassedFd
     replies: PassedFd
     memory: PassedFd

@@ -1,4 +1,4 @@
-"""Anonymous memory that processes share by a descriptor, and that vanishes with them."""
+"""Anonymous shared memory, freed by the system when its processes end."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ __all__ = [
 ]
 
 ALIGNMENT = 1 << 16
-"""Bytes whose multiples are where parts begin: a multiple of any page's size."""
+"""Alignment of parts in bytes: a multiple of every page size."""
 
 _MAP_FIXED = 0x10
 
 _ARRAYS_ERROR = (
     "the arrays shared with the workers need {:,} bytes of shared memory, {}. "
-    "Fewer environments, or smaller observations, need less"
+    "Use fewer environments or smaller observations"
 )
 
 
 class SharedMemory:
-    """A file without a name, which may grow after other processes got its descriptor."""
+    """Anonymous file in memory, which may grow after other processes received its descriptor."""
 
     def __init__(self, fd: int | None = None, reserved: int = 0) -> None:
-        self.fd = -1  # there is none to close, if there will be none
+        self.fd = -1  # for close(), if opening fails
         self.fd = fd if fd is not None else _anonymous_file()
         self.reserved = reserved
         self._extra_users = 0
-        self._sizes: dict[int, int] = {}  # of the parts, by where they begin
+        self._sizes: dict[int, int] = {}  # sizes of the parts, by offset
         self._free: set[int] = set()
         if fd is None:
             try:
@@ -51,42 +51,44 @@ class SharedMemory:
             except OSError as error:
                 self.close()
                 raise MemoryError(
-                    f"{reserved:,} bytes of shared memory are needed for a start, which are not "
-                    f"to be had: {error.strerror}"
+                    f"starting workers needs {reserved:,} bytes of shared memory, which could not "
+                    f"be allocated: {error.strerror}"
                 ) from error
 
     def allocate(self, nbytes: int, error_template: str = _ARRAYS_ERROR, unchecked: int = 0) -> int:
-        """Adds a part of a size, zeros, and reserves it, so that using it cannot fail."""
+        """Reserve a zeroed part that is certain to be usable, and return its offset."""
         if fitting := [(self._sizes[at], at) for at in self._free if self._sizes[at] >= nbytes]:
             size, at = min(fitting)
             self._free.remove(at)
             return self._zero(at, size)
         available = available_memory() if nbytes > unchecked else None
         if available is not None and nbytes > available:
-            raise MemoryError(error_template.format(nbytes, f"and {available:,} are available"))
-        # Not the end of the file: an interrupt may have come before a part was noted.
+            raise MemoryError(
+                error_template.format(nbytes, f"but only {available:,} are available")
+            )
+        # The file may be longer: an interrupt can come before a new part is recorded.
         end = max([at + size for at, size in self._sizes.items()], default=self.reserved)
         start = -(-end // ALIGNMENT) * ALIGNMENT
-        new = start if self._sizes else 0  # what it began with has not been reserved before
+        new = start if self._sizes else 0  # the first call also reserves the initial range
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self.fd, new, start + nbytes - new)
             else:
                 os.ftruncate(self.fd, start + nbytes)
         except OSError as error:
-            reason = f"which are not to be had: {error.strerror}"
+            reason = f"which could not be allocated: {error.strerror}"
             raise MemoryError(error_template.format(nbytes, reason)) from error
         self._sizes[start] = nbytes
         return start
 
     def recycle(self, start: int) -> None:
-        """Leaves a part that nobody uses any more to who wants one."""
+        """Make an unused part available for reuse."""
         self._free.add(start)
 
     def free(self, start: int) -> None:
-        """Gives a part back that nobody has mapped, to the system unless others came behind it."""
+        """Return an unmapped part to the system if it is the last one; else recycle it."""
         if start not in self._sizes:
-            return  # an interrupt came when it had gone
+            return  # freed before an interrupt
         if start == max(self._sizes):
             os.ftruncate(self.fd, start)
             del self._sizes[start]
@@ -99,11 +101,11 @@ class SharedMemory:
         return start
 
     def map(self, start: int, nbytes: int) -> mmap.mmap:
-        """Maps a part; the map stays valid when the descriptor is closed."""
+        """Map a part; the map outlives the descriptor."""
         return mmap.mmap(self.fd, nbytes, offset=start)
 
     def add_user(self) -> None:
-        """Takes note of one more that uses it, and closes it in turn."""
+        """Register another user, which must also call :meth:`close`."""
         self._extra_users += 1
 
     def __del__(self) -> None:
@@ -111,7 +113,7 @@ class SharedMemory:
         self.close()
 
     def close(self) -> None:
-        """Closes the descriptor, unless others share it."""
+        """Close the descriptor when called by the last user."""
         if self._extra_users:
             self._extra_users -= 1
         elif self.fd >= 0:
@@ -121,23 +123,22 @@ class SharedMemory:
 
 @dataclass(frozen=True)
 class SharedBuffer:
-    """Bytes in the memory that processes share."""
-
     fd: int
     start: int
     nbytes: int
 
     def read(self) -> bytes:
-        """A copy of them."""
         parts: list[bytes] = []
         at = self.start
-        while (left := self.start + self.nbytes - at) and (read := os.pread(self.fd, left, at)):
+        while (remaining := self.start + self.nbytes - at) and (
+            read := os.pread(self.fd, remaining, at)
+        ):
             parts.append(read)
             at += len(read)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def write(self, data: bytes) -> None:
-        """Puts others there: as many."""
+        """Overwrite the bytes with as many others."""
         rest, written = memoryview(data), 0
         while written < len(rest):
             written += os.pwrite(self.fd, rest[written:], self.start + written)
@@ -147,36 +148,36 @@ _PART = struct.Struct("<qq")
 
 
 def pack_buffers(parts: Iterable[SharedBuffer]) -> bytes:
-    """Where parts are, for another process that has the memory."""
+    """Serialize the positions of buffers for a process that shares the memory."""
     return b"".join(_PART.pack(part.start, part.nbytes) for part in parts)
 
 
 def unpack_buffers(fd: int, packed: bytes) -> list[SharedBuffer]:
-    """The parts, given this process's descriptor of the memory."""
+    """Return the buffers, given this process's descriptor of the memory."""
     return [SharedBuffer(fd, start, nbytes) for start, nbytes in _PART.iter_unpack(packed)]
 
 
 def make_private_in_forks(memory: mmap.mmap, fd: int, offset: int) -> None:
-    """Lets a process that is forked from this one write to a copy of a map, and not to the map."""
-    private = ctypes.CDLL(None).mmap
-    private.restype = ctypes.c_void_p
-    private.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    where = ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory)
-    how = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
+    """Make a map private, copy-on-write, in processes forked from this one."""
+    c_mmap = ctypes.CDLL(None).mmap
+    c_mmap.restype = ctypes.c_void_p
+    c_mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    region = ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory)
+    flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
     shared = [weakref.ref(memory)]
 
     def remap_private() -> None:
-        if shared and shared.pop()() is not None:  # else its place is somebody else's
-            private(*where, *how, fd, offset)
+        if shared and shared.pop()() is not None:  # else its addresses may be reused
+            c_mmap(*region, *flags, fd, offset)
 
     os.register_at_fork(after_in_child=remap_private)
 
 
 def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Bytes this process can still be given, None where the system does not say.
+    """Return the bytes this process can still allocate, None if unknown.
 
-    The smaller of what the machine has and what the control groups of this process allow: the
-    kernel ends a process that uses more than it has.
+    This is the smaller of the machine's available memory and the limits of its control
+    groups, beyond which the kernel kills the process.
     """
     available = limits("memory", {1: _left_v1, 2: _left_v2})
     try:
@@ -204,7 +205,7 @@ def _left_v1(folder: Path) -> float:
 
 
 def _reclaimable(folder: Path, name: str) -> int:
-    """Bytes a group holds of files that the kernel drops when memory is needed."""
+    """Return the bytes of cached files that the kernel drops when memory is needed."""
     for line in (folder / "memory.stat").read_text().splitlines():
         key, _, value = line.partition(" ")
         if key == name:
@@ -213,10 +214,10 @@ def _reclaimable(folder: Path, name: str) -> int:
 
 
 def _anonymous_file() -> int:
-    """A file without a name, whose descriptor is not one of the standard ones."""
+    """Create an anonymous file whose descriptor is above the standard ones."""
     try:
         fd = os.memfd_create("xuance_envs")
-    except (AttributeError, OSError):  # not Linux, or not let
+    except (AttributeError, OSError):  # not Linux, or not permitted
         with tempfile.TemporaryFile() as file:
             return _above_stdio(os.dup(file.fileno()))
     return _above_stdio(fd)
@@ -225,7 +226,7 @@ def _anonymous_file() -> int:
 def _above_stdio(fd: int) -> int:
     if fd > 2:
         return fd
-    import fcntl  # which not every system has, that this module is imported on
+    import fcntl  # not available on Windows
 
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)

@@ -1,4 +1,4 @@
-"""States that are lent to worker processes in the memory that they share."""
+"""Transfer of states through the workers' shared memory."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ from xuance_envs.engine.process.shared_memory import SharedBuffer, SharedMemory
 __all__ = ["TRANSFER_THRESHOLD", "UNCHECKED_BYTES", "SharedMemoryTransfer"]
 
 TRANSFER_THRESHOLD = 1 << 16
-"""States of more bytes for one group, or from one, are lent. So many a pipe holds on Linux: more go
-through it in turns, for which two processes wait for each other."""
+"""Bytes of states per group above which they go through shared memory.
+
+This is the capacity of a pipe on Linux; larger messages make both processes wait for each
+other.
+"""
 
 UNCHECKED_BYTES = 1 << 24
-"""Up to so many bytes are lent without a look at how much memory there is, which takes as long as
-copying one or two of these MiB."""
+"""Size up to which available memory is not checked.
+
+The check takes as long as copying one or two MiB.
+"""
 
 _STATES_ERROR = (
-    "the states that environments are cloned from, saved in or loaded from need {:,} bytes of "
-    "shared memory, {}. Fewer at a time need less"
+    "environment states in transfer need {:,} bytes of shared memory, {}. "
+    "Save, load or clone fewer environments per call"
 )
 
 
 class SharedMemoryTransfer(StateTransfer):
-    """Lends worker processes parts of their memory.
-
-    A part goes back to the system as soon as it is taken back, and with the memory at the latest,
-    which vanishes with the processes.
-    """
+    """Transfer of states through shared memory, which is returned to the system on release."""
 
     max_inline_bytes = TRANSFER_THRESHOLD
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
         self._starts: list[int] = []
-        # By its identity, a state that has been lent, and where it is.
+        # Exported states and their buffers, by id of the state.
         self._exported: dict[int, tuple[bytes, SharedBuffer]] = {}
 
     @override
@@ -50,7 +51,6 @@ class SharedMemoryTransfer(StateTransfer):
         return nbytes > TRANSFER_THRESHOLD
 
     def export(self, states: Sequence[bytes | SharedBuffer]) -> list[SharedBuffer]:
-        """See :class:`~xuance_envs.engine.driver.StateTransfer`; each is written there once."""
         new = [s for s in states if isinstance(s, bytes) and id(s) not in self._exported]
         for state, part in zip(new, self.allocate([len(state) for state in new]), strict=True):
             part.write(state)

@@ -1,4 +1,4 @@
-"""How worker processes end: by themselves if they can, by force if they must, in bounded time."""
+"""Shutdown of worker processes in bounded time: by request, then SIGTERM, then SIGKILL."""
 
 from __future__ import annotations
 
@@ -13,17 +13,14 @@ from xuance_envs.engine.process.worker_process import KILL_TIMEOUT, WorkerProces
 __all__ = ["CLOSE_TIMEOUT", "stop_workers"]
 
 CLOSE_TIMEOUT = 5.0
-"""Seconds the workers have to close their environments before they are terminated."""
+"""Seconds that workers have to close their environments before they are terminated."""
 
 FAILED_CLOSE_TIMEOUT = 0.5
-"""The same, where one has ended by itself or hangs, and the caller waits to be told."""
+"""Close timeout after a worker failed, to raise its error soon."""
 
 
 def stop_workers(drivers: list[ProcessDriver], close_timeout: float = CLOSE_TIMEOUT) -> None:
-    """Ends worker processes: asks them to, then terminates, then kills those that are left.
-
-    One that has another vector environment's group, too, goes on with that.
-    """
+    """End worker processes, except those with groups of other vectorized environments."""
     drivers[:] = [driver for driver in drivers if driver.worker.is_owner]
     for driver in [driver for driver in drivers if driver.worker.num_groups > 1]:
         drivers.remove(driver)
@@ -39,21 +36,21 @@ def stop_workers(drivers: list[ProcessDriver], close_timeout: float = CLOSE_TIME
             if worker.alive:
                 worker.process.terminate()
         _wait_for_end(workers, KILL_TIMEOUT)
-    finally:  # also when Ctrl-C says that close_timeout is over
+    finally:  # also if Ctrl-C cuts the wait short
         with deferred_interrupt():
             for worker in workers:
                 if worker.alive:
                     worker.kill()
             _wait_for_end(workers, KILL_TIMEOUT)
             for worker in workers:
-                if worker.alive:  # nor does its guardian answer
+                if worker.alive:  # its guardian does not respond
                     worker.process.kill()
             while drivers:
                 drivers.pop().worker.release()
 
 
 def _wait_for_end(workers: Sequence[WorkerProcess], seconds: float) -> None:
-    """Waits until the processes have ended, or so many seconds; lets them reply meanwhile."""
+    """Wait until the processes have ended or the time is up, and drain their replies meanwhile."""
     deadline = monotonic() + seconds
     poll = select.poll()
     running = {}
@@ -70,5 +67,5 @@ def _wait_for_end(workers: Sequence[WorkerProcess], seconds: float) -> None:
                 poll.unregister(fd)
             elif event & select.POLLIN:
                 channels[fd].drain()
-            else:  # it has closed its end, which would keep the poll awake
+            else:  # the worker closed its end, so poll would return immediately every time
                 poll.unregister(fd)

@@ -1,4 +1,4 @@
-"""What a process is started in: with its ``__main__``, interrupts and descriptors seen to."""
+"""Context managers around process starts, and helpers for pipes and descriptors."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = [
 ]
 
 SPARE_DESCRIPTORS = 16
-"""More descriptors than are open at any moment of a start, and not before it."""
+"""Upper bound of additional descriptors open during a process start."""
 
 
 def make_two_pipes() -> tuple[tuple[int, int], tuple[int, int]]:
-    """The reading and the writing end of each of two pipes: both are made, or none."""
+    """Create two pipes, or none on failure; return (read end, write end) of each."""
     first = os.pipe()
     try:
         return first, os.pipe()
@@ -35,16 +35,16 @@ def make_two_pipes() -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def pidfd_of(pid: int) -> int | None:
-    """A descriptor that turns readable when the process ends, where the system has such."""
+    """Return a descriptor that becomes readable when the process ends, or None if unsupported."""
     try:
         return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # not Linux; an older kernel, or one that is not let
+    except (AttributeError, OSError):  # not Linux, an old kernel, or not permitted
         return None
 
 
 @contextmanager
 def hidden_main() -> Iterator[None]:
-    """Keeps multiprocessing from importing ``__main__`` in the process being started."""
+    """Keep multiprocessing from importing ``__main__`` in a new process."""
     main = sys.modules["__main__"]
     names: dict[str, Any] = vars(main)
     hidden: dict[str, Any] = {
@@ -59,30 +59,30 @@ def hidden_main() -> Iterator[None]:
 
 @contextmanager
 def reserved_descriptors() -> Iterator[None]:
-    """Makes sure that descriptors do not run out within a start, and keeps 0 to 2 taken.
+    """Check that enough descriptors are free for a start, and keep 0 to 2 open.
 
-    A start that fails half way lets go of all it has, but what multiprocessing does may not. And a
-    worker started while 0 to 2 are closed would have a pipe of ours as its standard output.
+    multiprocessing may leak descriptors if they run out halfway. And with 0 to 2 closed, a
+    worker would use one of our pipes as its standard output.
     """
-    taken: list[int] = []
+    reserved: list[int] = []
     try:
         for _ in range(SPARE_DESCRIPTORS):
-            taken.append(os.open(os.devnull, os.O_RDWR))
-        for fd in taken:
+            reserved.append(os.open(os.devnull, os.O_RDWR))
+        for fd in reserved:
             if fd > 2:
                 os.close(fd)
             else:
                 os.set_inheritable(fd, True)
-        taken = [fd for fd in taken if fd <= 2]
+        reserved = [fd for fd in reserved if fd <= 2]
         yield
     finally:
-        for fd in taken:
+        for fd in reserved:
             os.close(fd)
 
 
 @contextmanager
 def blocked_sigint() -> Iterator[None]:
-    """Keeps Ctrl-C from a process that does not ignore it yet; it inherits the mask."""
+    """Block SIGINT, also in processes started meanwhile, until they ignore it."""
     old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -92,20 +92,20 @@ def blocked_sigint() -> Iterator[None]:
 
 @contextmanager
 def deferred_interrupt() -> Iterator[None]:
-    """Puts off Ctrl-C until the end.
+    """Defer Ctrl-C until the context ends.
 
-    A mask would not do: the signal then goes to another thread, of a numeric library perhaps, and
-    Python's handler runs in the main thread all the same.
+    Blocking the signal would not suffice: another thread may receive it, and Python's handler
+    still runs in the main thread.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
-    came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    received: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: received.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-        if came:
+        if received:
             signal.raise_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""The inside of a worker process: a pipe around one group of environments."""
+"""Main loop of a worker process."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from xuance_envs.engine.process.worker_diagnostics import open_recorder
 __all__ = ["run"]
 
 ORPHAN_GRACE = 1.0
-"""Seconds a worker has to close its environments by itself after its caller ended."""
+"""Seconds a worker has to close its environments after the main process ended."""
 
 
 def run(settings: WorkerSettings, recorder: ProgressRecord) -> None:
-    """Serves requests until the caller says so, or is gone."""
-    random.seed()  # a forked process would otherwise draw what its twins draw
+    """Serve requests until the main process closes or ends."""
+    random.seed()  # forked workers would otherwise draw the same numbers
     np.random.seed()
     _unpin_forks()
     _detach_pipes_in_forks(settings.requests.fd, settings.replies.fd)
@@ -50,7 +50,7 @@ def run(settings: WorkerSettings, recorder: ProgressRecord) -> None:
     try:
         worker.serve(inbox, settings.replies.fd)
     except PeerGoneError:
-        pass  # the caller ended without a word: so does this process
+        pass  # the main process ended without closing
     finally:
         worker.close()
 
@@ -59,7 +59,7 @@ _GROUP_REQUESTS = frozenset({RequestType.STEP, RequestType.CALL})
 
 
 class Worker:
-    """A pipe around one group of environments, or around several that are asked in turn."""
+    """Request loop over one group, or over several that are used in turn."""
 
     def __init__(self, settings: WorkerSettings, recorder: ProgressRecord) -> None:
         self._settings = settings
@@ -68,7 +68,7 @@ class Worker:
         self._hosts = {settings.index: first}
 
     def serve(self, requests: Inbox, replies: int) -> None:
-        """Answers each request with one reply, until one says to close."""
+        """Answer each request with one reply until the close request."""
         group = self._settings.index
         host = self._hosts[group]
         buffers: Sequence[SharedBuffer] = ()
@@ -90,12 +90,11 @@ class Worker:
                 return
 
     def close(self) -> None:
-        """Closes the environments."""
         for host in self._hosts.values():
             host.close()
 
     def _host_for(self, group: int) -> GroupHost:
-        """A group; a new one keeps its records in its own part of the memory."""
+        """Return the host of a group, created on first use."""
         host = self._hosts.get(group)
         if host is None:
             recorder = open_recorder(self._memory.fd, group)
@@ -105,21 +104,21 @@ class Worker:
     def _arrays(
         self, spaces: tuple[Any, Any], num_envs: int, info_bytes: int, start: int, lo: int, hi: int
     ) -> StepArrays:
-        """A group's slice of the arrays, whose memory has its size by now."""
+        """Map a group's slice of the shared arrays."""
         memory = self._memory.map(start, StepArrays.nbytes(*spaces, num_envs, info_bytes))
         make_private_in_forks(memory, self._memory.fd, start)
         return StepArrays.allocate(*spaces, num_envs, memory, info_bytes).slice(lo, hi)
 
 
 def _unpin_forks() -> None:
-    """Keeps the one CPU this process may be given from those that its environments fork."""
+    """Restore all CPUs in processes forked by environments, as this worker may be pinned to one."""
     if hasattr(os, "sched_getaffinity"):
         cpus = os.sched_getaffinity(0)
         os.register_at_fork(after_in_child=lambda: os.sched_setaffinity(0, cpus))
 
 
 def _detach_pipes_in_forks(requests: int, replies: int) -> None:
-    """Keeps a process that an environment forks from answering in the place of this one."""
+    """Keep processes forked by environments from replying in this worker's name."""
 
     def redirect_pipes() -> None:
         null = os.open(os.devnull, os.O_RDWR)
@@ -131,7 +130,7 @@ def _detach_pipes_in_forks(requests: int, replies: int) -> None:
 
 
 def _exit_after_main(requests: int) -> None:
-    """Ends this process a moment after the caller has, whatever its main thread is doing."""
+    """End this process shortly after the main process, whatever its main thread is doing."""
     poll = select.poll()
     poll.register(requests, 0)  # no data, only the end of the pipe
     while not poll.poll():
@@ -141,20 +140,21 @@ def _exit_after_main(requests: int) -> None:
 
 
 def _exit_after_main_natively() -> None:
-    """The same for a main thread that never lets go of the interpreter, so that no other runs.
+    """Do the same if the main thread never releases the GIL, so that no Python thread can run.
 
-    The kernel signals the end of a pipe from the caller. The signal's handler is C's own ``alarm``,
-    called with the signal's number: so many seconds later another signal ends this process.
+    The kernel signals the end of a pipe from the main process. The signal's handler is C's
+    ``alarm``, called with the signal's number: that many seconds later, SIGALRM ends this
+    process.
     """
-    caller = multiprocessing.parent_process()
-    if caller is None or not hasattr(fcntl, "F_SETSIG"):  # not Linux
+    parent = multiprocessing.parent_process()
+    if parent is None or not hasattr(fcntl, "F_SETSIG"):  # not Linux
         return
-    # A hangup is what it is; but whoever ignores hangups, as nohup does, goes on doing so.
+    # SIGHUP fits best, but must stay ignored where it is, as under nohup.
     hangup = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     number = signal.SIGHUP if hangup else signal.SIGQUIT
     with suppress(OSError):  # where there is no /proc
-        # Opened anew, because who is signalled is kept with what processes share of a descriptor.
-        end = os.open(f"/proc/self/fd/{caller.sentinel}", os.O_RDONLY | os.O_NONBLOCK)
+        # Reopened, because processes that share an open file share the signal's target.
+        end = os.open(f"/proc/self/fd/{parent.sentinel}", os.O_RDONLY | os.O_NONBLOCK)
         libc = ctypes.CDLL(None)
         libc.signal(int(number), libc.alarm)
         fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())

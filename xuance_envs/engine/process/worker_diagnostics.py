@@ -1,8 +1,7 @@
-"""What a worker process says about itself without being asked, and when it cannot answer.
+"""Diagnostics of worker processes, readable even if a worker hangs or crashes.
 
-Each worker has a region of the file that its process shares with the caller. It keeps there
-which environment it is at, how long its steps take, the end of what Python wrote to standard
-error, and what :mod:`faulthandler` says when a signal ends it.
+Each worker has a region of shared memory. It records the current environment, step
+durations, the end of Python's standard error, and :mod:`faulthandler`'s crash report.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from xuance_envs.engine.process.shared_memory import ALIGNMENT, make_private_in_
 __all__ = ["REGION_BYTES", "WorkerDiagnostics", "open_recorder", "start_recording"]
 
 REGION_BYTES = ALIGNMENT
-"""Bytes per worker, and per group more in one."""
+"""Bytes per worker, and per additional group in one."""
 
 _TEXT = 4096
 _TEXT_SIZE = 8192
@@ -33,39 +32,39 @@ _LINE = 300
 
 
 class WorkerDiagnostics:
-    """A worker's region, seen from the caller."""
+    """Main process's view of a worker's region."""
 
     def __init__(self, fd: int, index: int) -> None:
         self._fd = fd
         self._start = index * REGION_BYTES
 
     def clear(self) -> None:
-        """Forgets a worker, so that the next one can have the region."""
+        """Clear the region for a new worker."""
         os.pwrite(self._fd, bytes(REGION_BYTES), self._start)
 
     def active_env(self) -> int | None:
-        """The place in its group of the environment the worker is at, where it says so."""
+        """Return the position in its group of the environment in use, if known."""
         at = int.from_bytes(os.pread(self._fd, 8, self._start), sys.byteorder)
         return None if at == NO_ACTIVE_ENV else at - 1
 
     def times(self) -> StepTimes:
-        """How long its steps take."""
         return StepTimes.read(os.pread(self._fd, TIMES_BYTES, self._start + _TIMES))
 
     def timing_delta(self) -> bytes:
-        """What its last step changed in them, for a copy of them."""
+        """Return the last step's changes to the durations, to update a copy of them."""
         return timing_delta(os.pread(self._fd, TIMES_BYTES, self._start + _TIMES))
 
     def crash_output(self) -> str:
-        """The last lines of its standard error, and the first ones of its crash report.
+        """Return the last lines of standard error and the first ones of the crash report.
 
-        The report has the innermost call first.
+        The report starts with the innermost call.
         """
         data = os.pread(self._fd, _TIMES - _TEXT, self._start + _TEXT)
         stderr_lines = _lines(data[:_TEXT_SIZE])[-_LINES:]
-        report = _lines(data[_TEXT_SIZE:].partition(b"\nExtension modules:")[0])  # often hundreds
+        # faulthandler may list hundreds of extension modules at the end.
+        report = _lines(data[_TEXT_SIZE:].partition(b"\nExtension modules:")[0])
         if len(report) > _LINES:
-            report[_LINES:] = [f"  ... and {len(report) - _LINES} lines more"]
+            report[_LINES:] = [f"  ... and {len(report) - _LINES} more lines"]
         return "\n".join(stderr_lines + report)
 
 
@@ -75,7 +74,7 @@ def _lines(data: bytes) -> list[str]:
 
 
 def open_recorder(fd: int, index: int) -> ProgressRecord:
-    """Where a group keeps its records."""
+    """Return a group's progress record in its region."""
     region = _mapped(fd, index)
     return ProgressRecord(region[:8].cast("q"), region[_TIMES : _TIMES + TIMES_BYTES])
 
@@ -88,10 +87,10 @@ def _mapped(fd: int, index: int) -> memoryview:
 
 
 def start_recording(fd: int, index: int) -> ProgressRecord:
-    """Has this process keep its region from now on."""
+    """Write this process's diagnostics to its region from now on."""
     region = _mapped(fd, index)
-    faulthandler.disable()  # or a handler that some library put over it before a fork would stay
-    try:  # a file position of its own, which a passed descriptor does not have
+    faulthandler.disable()  # else a library's handler from before a fork would remain
+    try:  # reopen the file, because a passed descriptor shares its file position
         own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
     except OSError:
         faulthandler.enable()
@@ -105,13 +104,13 @@ def start_recording(fd: int, index: int) -> ProgressRecord:
 
 
 def _report_to_stderr(own: int) -> None:
-    """Has the crash of a forked process reported where it would be without all this."""
+    """Send crash reports of a forked process to standard error."""
     with suppress(OSError):
         os.dup2(2, own, inheritable=False)
 
 
 class _TeeStream:
-    """A stream whose last output can be read in a region of memory."""
+    """Text stream that also copies its last output to a memory region."""
 
     def __init__(self, stream: TextIO, region: memoryview) -> None:
         self._stream = stream

@@ -1,6 +1,6 @@
-"""A worker process, seen from the process that started it: its start, its pipes, and its end.
+"""Worker process as seen by the process that started it: startup, pipes and end.
 
-It does not import the ``__main__`` of the one that started it, and does not outlive it.
+A worker does not import its parent's ``__main__`` and does not outlive its parent.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from xuance_envs.engine.process.worker_diagnostics import WorkerDiagnostics
 __all__ = ["KILL_TIMEOUT", "StartSettings", "WorkerProcess", "start_worker"]
 
 KILL_TIMEOUT = 1.0
-"""Seconds between asking a process to end, the hard way, and killing it."""
+"""Seconds between terminating a process and killing it."""
 
-# Also held while descriptors come and go; a collected vector environment lets go of some at any
-# moment, hence reentrant.
+# Held while descriptors are opened or closed. Reentrant, because garbage collection of a vectorized
+# environment may close some at any time.
 _fd_lock = threading.RLock()
 
-# The callers' ends of all workers' pipes, and the workers.
+# The main process's ends of all workers' pipes, and the workers.
 _tracked_fds: set[int] = set()
 _tracked_processes: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _drop_workers_after_fork() -> None:
-    """Makes a forked process one that has no workers.
+    """Remove all workers from a forked process.
 
-    It inherits the callers' ends of their pipes, and as long as it held them, nobody would
-    notice the end of this process. And multiprocessing would end the workers when it exits, unless
-    they are taken out of a set for which it has no public name.
+    Inherited pipe ends would hide the end of this process from the workers. And
+    multiprocessing would end the workers when the forked process exits; it has no public
+    function to prevent that.
     """
     global _fd_lock
     _fd_lock = threading.RLock()
@@ -69,8 +69,6 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(frozen=True)
 class StartSettings:
-    """How the worker processes of one vector environment start."""
-
     context: BaseContext
     memory: SharedMemory
     threads: int | None
@@ -83,7 +81,7 @@ class StartSettings:
 
 
 class WorkerProcess:
-    """The process of a worker, and the pipes to it."""
+    """Process of a worker, and the pipes to it."""
 
     def __init__(
         self,
@@ -136,7 +134,7 @@ class WorkerProcess:
             os.close(their_replies)
         self.pid: int = self.process.pid
         self._owner = os.getpid()
-        # The process's end shows on the pidfd at once, on a pipe only when nobody else holds it.
+        # A pidfd shows the process's end immediately; a pipe only when no other process holds it.
         self.peer: int = self.process.sentinel if self._pidfd is None else self._pidfd
         expect_ready = index > 0 or settings.expect_first_ready
         self.channel = Channel(requests, replies, self.peer, settings.main_spin, expect_ready)
@@ -149,31 +147,30 @@ class WorkerProcess:
         _tracked_processes.add(self.process)
 
     def join(self) -> None:
-        """Waits for the process, which has ended."""
-        # Its children may hold open what join looks at first.
+        """Reap the process, which has ended."""
+        # Its children may hold the sentinel open, on which join would wait.
         if self.process.exitcode is None:
             self.process.join(KILL_TIMEOUT)
 
     def abort(self) -> None:
-        """Ends it in such a way that it says where it was."""
+        """End the process in a way that leaves a crash report."""
         with suppress(OSError, ValueError, AttributeError, ImportError):
             import resource
 
-            # Only the report is wanted, not a file with all of its memory.
+            # Report the crash, but write no core file.
             resource.prlimit(self.pid, resource.RLIMIT_CORE, (0, 0))
             os.kill(self.pid, signal.SIGABRT)
         self.process.join(KILL_TIMEOUT)
         self.kill()
 
     def kill(self) -> None:
-        """Ends it at once, and with it what its environments started, where it is guarded."""
-        if not self._released:  # then its number may be another one's
+        """Kill the process immediately; if guarded, with all processes that it started."""
+        if not self._released:  # afterwards the pid may be reused
             with suppress(OSError):
                 os.kill(self.pid, guardian.KILL_SIGNAL if self._guarded else signal.SIGKILL)
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
         if self._released:
             return False
         if self._pidfd is None:
@@ -183,7 +180,7 @@ class WorkerProcess:
         return not poll.poll(0)
 
     def release(self) -> None:
-        """Frees what is held for a process that has ended; again, it does nothing."""
+        """Free the resources of an ended process; repeated calls do nothing."""
         if self._released:
             return
         self._released = True
@@ -193,12 +190,12 @@ class WorkerProcess:
             if self._pidfd is not None:
                 os.close(self._pidfd)
             self.join()
-            with suppress(ValueError):  # it cannot even be killed, which the kernel alone can mend
+            with suppress(ValueError):  # the process cannot be killed, as in uninterruptible sleep
                 self.process.close()
 
     @property
     def is_owner(self) -> bool:
-        """Whether this process started it; not so in a process forked since."""
+        """Return whether this process started the worker, as opposed to a fork of it."""
         return self._owner == os.getpid()
 
 
@@ -209,11 +206,11 @@ def start_worker(
     env_fns: Sequence[Callable[..., Any]] | None,
     started: Callable[[WorkerProcess], None],
 ) -> None:
-    """Starts a worker process, and hands it over; no interrupt comes between the two."""
+    """Start a worker process and pass it to ``started``; no interrupt can separate the two."""
     method = settings.context.get_start_method()
     with deferred_interrupt():
         if method != "fork":
-            # Whatever these start would inherit the mask set below, or take it away again.
+            # Processes started by these would inherit the mask set below, or reset it.
             with _fd_lock, hidden_main(), reserved_descriptors():
                 if method == "forkserver":
                     forkserver.ensure_running()
