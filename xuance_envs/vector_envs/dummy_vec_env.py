@@ -30,8 +30,8 @@ class DummyVecEnv(GroupedVecEnv):
         info_bytes: size in bytes of each environment's buffer for arrays in infos. Arrays that do
             not fit are copied one by one in each step.
         record_failures: folder for records of failures; None to record none. An exception in a
-            step, or a NaN in an observation or reward, writes a file that
-            ``python -m xuance_envs replay FILE`` reproduces.
+            step, or a NaN in an observation or reward, writes a file.
+            ``python -m xuance_envs replay FILE`` reproduces the failure.
 
     Attributes:
         envs (list): the environments.

@@ -69,15 +69,15 @@ class RayVecEnv_Gym(GroupedVecEnv):
         step_timeout: seconds an actor may take to answer a command; None for no limit.
         start_timeout: seconds the actors may take to create their environments; None for no limit.
             It also covers the wait for free resources of the cluster.
-        on_worker_failure: what to do if an actor or its node fails, or exceeds a timeout.
+        on_worker_failure: action if an actor or its node fails, or exceeds ``step_timeout``.
             ``"raise"`` raises an error and closes. ``"restart"`` starts a new actor on any node
             with room for it. The failed step truncates the episodes of its environments: reward 0,
             the last known observation, and ``infos[i]["worker_restarted"]``.
         max_restarts: total number of restarts before a failure raises; None for no limit.
         restart_on_exception: True to handle exceptions in an environment's ``step`` or ``reset`` as
             worker failures.
-        worker_threads: threads that torch and OpenCV may use in each actor; None for no limit. Ray
-            limits BLAS and OpenMP to ``num_cpus_per_worker``.
+        worker_threads: threads that torch and OpenCV may use in each actor; None to leave their
+            settings alone. Ray limits BLAS and OpenMP to ``num_cpus_per_worker``.
         check_actions: True to check that every action is in its space.
         info_bytes: size in bytes of each environment's buffer for arrays in infos. Arrays that do
             not fit are pickled in each step.

@@ -72,7 +72,7 @@ class SubprocVecEnv(GroupedVecEnv):
         step_timeout: seconds a worker may take to answer any command, such as a step including
             resets; None for no limit.
         start_timeout: seconds the workers may take to create their environments; None for no limit.
-        on_worker_failure: what to do if a worker crashes or exceeds ``step_timeout``. ``"raise"``
+        on_worker_failure: action if a worker crashes or exceeds ``step_timeout``. ``"raise"``
             raises an error and closes. ``"restart"`` starts a new worker; the failed step truncates
             the episodes of its environments: reward 0, the last known observation, and
             ``infos[i]["worker_restarted"]``. ``"resume"`` saves the environments' states
@@ -82,14 +82,14 @@ class SubprocVecEnv(GroupedVecEnv):
         max_restarts: total number of restarts before a failure raises; None for no limit.
         restart_on_exception: True to handle exceptions in an environment's ``step`` or ``reset`` as
             worker failures.
-        worker_threads: threads that BLAS, OpenMP, torch and OpenCV may use in each worker; None for
-            no limit. Forked workers keep the BLAS and OpenMP settings of this process.
+        worker_threads: threads that BLAS, OpenMP, torch and OpenCV may use in each worker; None to
+            leave their settings alone. Forked workers keep this process's BLAS and OpenMP settings.
         check_actions: True to check that every action is in its space.
         pin_workers: True to allow pinning each worker to a CPU. This happens only if there is a CPU
             for each stepping process, and while steps take less than a millisecond.
         record_failures: folder for records of failures; None to record none. An exception in a
             step, a crash or timeout of a worker in a step, or a NaN in an observation or reward
-            writes a file that ``python -m xuance_envs replay FILE`` reproduces. For the main
+            writes a file. ``python -m xuance_envs replay FILE`` reproduces the failure. In the main
             process's share (``caller_steps``), only exceptions and NaNs are recorded.
         info_bytes: size in bytes of each environment's buffer for arrays in infos. Arrays that do
             not fit are pickled in each step.
