@@ -17,8 +17,8 @@ __all__ = ["LastObservationBuffer"]
 class LastObservationBuffer:
     """Writable batch of the last observations, replaced after each step.
 
-    A large batch is copied on first access only. Until then the returned batch represents it, or
-    the shared arrays while they still hold the same step.
+    A large batch is copied on first access only. Until then it is derived from the returned batch,
+    or from the shared arrays while they still hold the same step.
     """
 
     def __init__(self, rows: SpaceRows, copy_results: bool) -> None:
@@ -30,7 +30,7 @@ class LastObservationBuffer:
         self._returned: Any = None
 
     def mark_all_new(self, returned: Any) -> None:
-        """Replace the batch after a step or reset of all environments."""
+        """Set the batch to the results of a step or reset of all environments."""
         if self._copies_lazily:
             self._batch, self._returned, self.arrays_are_current = None, returned, True
         else:

@@ -181,7 +181,7 @@ class VecEnv(ABC):
 
             - ``obs``: ``(num_envs, *obs_shape)`` in the space's dtype; a dict or tuple of such
               arrays for Dict and Tuple spaces; a tuple of objects for spaces without a fixed shape.
-              The last observation of an episode that ended.
+              If an episode ended, its last observation.
             - ``rewards``: ``(num_envs,)`` float32.
             - ``terminated``, ``truncated``: ``(num_envs,)`` bool.
             - ``infos``: sequence of ``num_envs`` dicts. If an episode ended, also with
@@ -261,8 +261,8 @@ class VecEnv(ABC):
 
         Returns:
             ``(obs, rewards, terminated, truncated, infos, env_ids)`` of at least ``min_envs``
-            environments. The arrays are new ones, also with ``copy=False``. ``buf_obs`` and the
-            other buffers do not change.
+            environments, or of fewer after ``timeout``. The arrays are new ones, also with
+            ``copy=False``. ``buf_obs`` and the other buffers do not change.
 
         Raises:
             WorkerTimeoutError: no environment was ready within ``timeout``, and ``recv`` may be
@@ -280,10 +280,10 @@ class VecEnv(ABC):
     def action_masks(self) -> Any:
         """Return the action masks for the next actions.
 
-        If an episode ended, its mask is that of the next episode's first state. An environment
-        provides its mask in its info under ``"action_mask"``, or else under ``"avail_actions"``, or
-        else by its method ``action_masks()``. From the first call on, the method runs after each
-        step and reset, in the environment's worker.
+        After the end of an episode, the mask is that of the next episode's first state. An
+        environment provides its mask in its info under ``"action_mask"``, or else under
+        ``"avail_actions"``, or else by its method ``action_masks()``. From the first call on, the
+        method runs in the environment's worker after each step and reset.
 
         Returns:
             A new bool array ``(num_envs, n)``. n is the number of actions for Discrete,
