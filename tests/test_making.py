@@ -154,7 +154,7 @@ def test_auto_takes_the_native_form_only_where_that_is_allowed(
         ({"backend": "threads"}, ValueError, "backend: expected one of 'auto', .*got 'threads'"),
         ({"vector_kwargs": {"copy": False}}, ValueError, "vector_kwargs: expected none"),
         ({"env_id": "MountainCar-v0", "backend": "native"}, ValueError, "no vectorized form"),
-        ({"seed": 1.5}, ValueError, "seed: expected an int from 0 on, got 1.5"),
+        ({"seed": 1.5}, ValueError, "seed: expected a non-negative int, got 1.5"),
         ({"backend": "native", "wrappers": [abs]}, ValueError, "wrappers: expected none"),
         ({"vectorization_mode": "threads"}, ValueError, "expected one of .*'sync'.*got 'threads'"),
         ({"vectorization_mode": "sync", "backend": "dummy"}, ValueError, "expected no backend"),

@@ -22,14 +22,14 @@ from xuance_envs import EnvError, MultiAgentVecEnv
         ("observation_shape", r"agent 'sheep_1': its observation: expected shape \(4,\), got"),
         ("observation_missing", "agent 'sheep_1': expected it in the observations that step"),
         ("stranger", "agent 'goat' is not in possible_agents"),
-        ("agents_none", "expected agents to be a list of those that live, got None"),
-        ("agents_twice", r"each agent once in agents, got \['sheep_1', 'sheep_1'\]"),
+        ("agents_none", "expected agents to be a list of the active agents, got None"),
+        ("agents_twice", r"each agent at most once in agents, got \['sheep_1', 'sheep_1'\]"),
         (
             "agents_that_stay",
             r"expected agents to be empty .* got \['sheep_0', 'sheep_1', 'sheep_2'",
         ),
-        ("info_string", "agent 'sheep_1': expected an info that is a dict, got 'well'"),
-        ("mask_length", "agent 'sheep_1': its action_mask: expected 3 bools, one for each action"),
+        ("info_string", "agent 'sheep_1': expected a dict as info, got 'well'"),
+        ("mask_length", "agent 'sheep_1': its action_mask: expected 3 bools, one per action"),
         ("four_values", "step: expected a tuple"),
         ("raises", "RuntimeError: the fence broke"),
         ("state_shape", r"its state: expected shape \(2,\), got shape \(3,\)"),
@@ -74,7 +74,7 @@ class Turns(Herd):
         (partial(Vague, possible_agents=None), "without possible_agents"),
         (
             partial(Vague, observation_space=lambda agent: spaces.Text(5)),
-            r"agent 'sheep_0': its observation space: expected arrays .*, got Text",
+            r"agent 'sheep_0': its observation space: expected Box, .*, got Text",
         ),
         (
             partial(
@@ -86,7 +86,7 @@ class Turns(Herd):
             r"agent 'sheep_2': its action space: .*, got Text.* at \['say'\]",
         ),
         (partial(Vague, state_space=spaces.Graph(spaces.Discrete(2), None)), "its state space"),
-        (partial(Vague, observation_space=None), "expected an environment with many agents"),
+        (partial(Vague, observation_space=None), "expected a multi-agent environment"),
         (partial(SimpleNamespace), r"without reset\(\)"),
         (Turns, "turn-based .*is_parallelizable"),
         (partial(Squad, lives=()), "expected at least one agent"),
@@ -105,7 +105,7 @@ def test_environments_that_cannot_be_carried_are_refused(make, env, told):
         ({"state": "maybe"}, "state: expected True, False or 'auto', got 'maybe'"),
         ({"action_mask": 3}, "action_mask: expected True, False or 'auto', got 3"),
         ({"groups": {"one": ["sheep_0"]}}, "expected each of the agents"),
-        ({"groups": {"one": ["sheep_0", "sheep_1", "sheep_2"], "none": []}}, "no group without"),
+        ({"groups": {"one": ["sheep_0", "sheep_1", "sheep_2"], "none": []}}, "no empty group"),
     ],
 )
 def test_options_are_checked(make_here, options, told):
@@ -114,7 +114,7 @@ def test_options_are_checked(make_here, options, told):
 
 
 def test_groups_have_equal_spaces(make_here):
-    with pytest.raises(EnvError, match="equal spaces in group 'a', but 'sheep_0' and 'sheep_1'"):
+    with pytest.raises(EnvError, match="equal spaces in group 'a', but those of 'sheep_0' and"):
         make_here([partial(Herd, kinds=2)], groups={"a": ["sheep_0", "sheep_1"], "b": ["sheep_2"]})
 
 
@@ -125,10 +125,10 @@ def test_a_state_that_is_wanted_has_to_be_there(make_here):
 
 def test_masks_that_are_wanted_have_to_be_there(make_here):
     envs = make_here([Herd], action_mask=True)
-    with pytest.raises(EnvError, match="action_mask=True: expected a mask"):
+    with pytest.raises(EnvError, match="action_mask=True: expected an action mask"):
         envs.reset()
     boxes = partial(Vague, action_space=lambda agent: spaces.Box(-1, 1, (2,)))
-    with pytest.raises(EnvError, match="action_mask=True: expected actions that can be masked"):
+    with pytest.raises(EnvError, match="action_mask=True: expected Discrete or"):
         make_here([boxes], action_mask=True)
 
 
@@ -157,12 +157,15 @@ def test_the_same_environment_twice_is_found_out(make_here):
     [
         (
             [{"sheep_0": 1, "sheep_1": 1}] * 2,
-            "environment 0: expected an action of agent 'sheep_2'",
+            "environment 0: expected an action for active agent 'sheep_2'",
         ),
-        ([dict.fromkeys(("sheep_0", "sheep_1", "sheep_2", "goat"), 1)] * 2, r"some of \['goat'\]"),
+        (
+            [dict.fromkeys(("sheep_0", "sheep_1", "sheep_2", "goat"), 1)] * 2,
+            r"unknown agents \['goat'\]",
+        ),
         (
             [dict.fromkeys(("sheep_0", "sheep_1", "sheep_2"), 1)],
-            "expected a list of 2, got one of 1",
+            "expected a list of 2 dicts, got 1",
         ),
         (
             [dict.fromkeys(("sheep_0", "sheep_1", "sheep_2"), 0.5)] * 2,
@@ -174,7 +177,7 @@ def test_the_same_environment_twice_is_found_out(make_here):
         (None, "expected an array|expected shape"),
         (
             {f"sheep_{i}": np.zeros(2, int) for i in range(3)},
-            r"expected an array of shape \(2, 3\), or a list with a dict by agent",
+            r"expected an array of shape \(2, 3\), or a list with one dict by agent",
         ),
     ],
 )
@@ -204,7 +207,7 @@ def test_actions_by_group_are_refused_by_the_groups_name(make_here):
 def test_there_is_no_other_backend():
     with pytest.raises(ValueError, match="backend: expected one of 'auto', 'dummy'"):
         MultiAgentVecEnv([Herd], backend="threads")
-    with pytest.raises(ValueError, match="finds them out itself"):
+    with pytest.raises(ValueError, match="cannot be combined with backend='auto'"):
         MultiAgentVecEnv([Herd], copy=False)
     with pytest.raises(ValueError, match="at least one function"):
         MultiAgentVecEnv([], backend="dummy")

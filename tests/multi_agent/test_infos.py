@@ -141,7 +141,7 @@ def test_infos_that_are_no_dict_are_refused_also_after_others(make_here, wrong):
     envs = make_here([lambda: Scripted([SCORE, SCORE, wrong])])
     envs.reset()
     envs.step(np.zeros((1, 3), int))
-    with pytest.raises(EnvError, match="expected infos by agent, got"):
+    with pytest.raises(EnvError, match="expected a dict of infos by agent, got"):
         envs.step(np.zeros((1, 3), int))
 
 

@@ -400,7 +400,7 @@ def test_a_vector_environment_of_records_can_be_given():
 
     with (
         DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]) as plain,
-        pytest.raises(TypeError, match="records of agents"),
+        pytest.raises(TypeError, match="multi-agent records"),
     ):
         MultiAgentVecEnv.of(plain)
 

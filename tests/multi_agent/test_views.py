@@ -74,7 +74,7 @@ def test_padding_can_be_an_error():
     rows = per_agent_rows(herds(2, plays={"sheep_0": (1, 2), "sheep_1": (1, 9)}), on_death="raise")
     rows.reset(seed=0)
     rows.step(np.zeros(4, int))
-    with pytest.raises(RuntimeError, match="environment 0: agent 'sheep_0' does not play on"):
+    with pytest.raises(RuntimeError, match="environment 0: agent 'sheep_0' is inactive"):
         rows.step(np.zeros(4, int))
     rows.close()
 
@@ -219,7 +219,7 @@ def test_a_view_steps_its_environment_alone(masks, options):
         np.testing.assert_array_equal(view.render(), bare.render())
         view.close()
         assert envs.reset(seed=0).alive.any()
-        with pytest.raises(ValueError, match="index: expected one from 0 to 1"):
+        with pytest.raises(ValueError, match="index: expected an int from 0 to 1"):
             as_parallel_env(envs, 2)
 
 

@@ -108,7 +108,7 @@ class TestTheCluster:
         for options, message in (
             ({"num_cpus_per_worker": -1}, "num_cpus_per_worker: expected at least 0, got -1"),
             ({"in_series": 0}, "in_series: expected 'auto' or an int of at least 1, got 0"),
-            ({"step_timeout": 0}, "step_timeout: expected more than 0, or None, got 0"),
+            ({"step_timeout": 0}, "step_timeout: expected a positive number or None, got 0"),
             ({"on_worker_failure": "ignore"}, "expected 'raise' or 'restart', got 'ignore'"),
             ({"restart_on_exception": True}, "needs on_worker_failure='restart'"),
         ):
@@ -317,7 +317,7 @@ class TestWaysToAnActor:
         caplog.set_level("INFO")
         monkeypatch.setattr(RayCluster, "direct_connection_obstacle", "as told")
         with few([PlacedEnv] * 2, 1, on_worker_failure="restart") as envs:
-            assert "asked by Ray's calls: as told" in caplog.text
+            assert "over Ray calls instead of direct connections: as told" in caplog.text
             envs.reset()
             assert envs.step([GO_ON] * 2)[0].tolist() == [[1, 1]] * 2
             assert envs.step([GO_ON, DIE])[3].tolist() == [False, True]

@@ -102,7 +102,7 @@ def test_students_are_told_what_cannot_be(server: Server) -> None:
         state = env.save_state()
         other.reset()
         for ask, error, text in (
-            (lambda: env.load_state(state[0]), ValueError, "expected those of 2 .*, got 1"),
+            (lambda: env.load_state(state[0]), ValueError, "expected states of 2 .*, got 1"),
             (lambda: env.load_state(b""), TypeError, "expected an EnvStates, got bytes"),
             (lambda: other.load_state(state), errors.StateError, "the same session"),
             (lambda: env.clone_state(0, [1, 1]), ValueError, "at most once"),

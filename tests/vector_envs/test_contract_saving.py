@@ -353,7 +353,7 @@ def test_what_a_class_holds_has_to_be_the_same(make: Maker) -> None:
 @pytest.mark.parametrize(
     ("ask", "error", "text"),
     [
-        (lambda e, s: e.load_state(s), ValueError, "expected those of 4 environments, got 2"),
+        (lambda e, s: e.load_state(s), ValueError, "expected states of 4 environments, got 2"),
         (lambda e, s: e.load_state(b"state"), TypeError, "expected an EnvStates, got bytes"),
         (lambda e, s: e.save_state([4]), ValueError, "from 0 to 3, got 4"),
         (lambda e, s: e.clone_state(0, [1, 1]), ValueError, "at most once"),

@@ -1,12 +1,12 @@
-"""Environments with many agents, vectorized.
+"""Vectorized multi-agent environments.
 
-Everything an environment's agents have travels in one record of bytes, which is all that the vector
-environment below knows of them: so they are stepped by every backend, and at its speed.
+An adapter packs the data of all agents of an environment into one byte record. The vectorized
+environments underneath see only these records, so that every backend works at full speed.
 """
 
 from __future__ import annotations
 
 from xuance_envs.lazy_exports import lazy_exports
 
-# Loaded when they are used: workers import a module of this package, and need few of these.
+# Loaded on first use, because workers import this package and need few of these names.
 __getattr__, __dir__ = lazy_exports(__name__)

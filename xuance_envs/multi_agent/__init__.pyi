@@ -1,4 +1,4 @@
-"""The names that this room offers to whoever imports them from here, and their homes."""
+"""Public names of this package, and the modules that define them."""
 
 from xuance_envs.multi_agent.making import make_multi_agent_vec as make_multi_agent_vec
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv as MultiAgentVecEnv

@@ -1,4 +1,4 @@
-"""Which adapter makes an environment with many agents one that steps records."""
+"""Choice of the adapter that packs a multi-agent environment into records."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from xuance_envs.multi_agent.xuance_env import XuanCeAgentsEnv
 __all__ = ["SeededEnv", "agents_env"]
 
 _adapter_cache: WeakValueDictionary[Any, AgentsEnv] = WeakValueDictionary()
-"""Those that live here, so that two functions that return the same environment are found out."""
+"""Adapters in this process, so that functions that return the same environment are detected."""
 
 
 class SeededEnv(NamedTuple):
-    """What a function may return in place of an environment."""
+    """Environment with the seed of its first reset, as an environment function may return it."""
 
     env: Any
     seed: int
@@ -31,7 +31,7 @@ def agents_env(
     action_mask: bool | str = "auto",
     **keywords: Any,
 ) -> AgentsEnv:
-    """Makes an environment with many agents, and of it one that steps records."""
+    """Create a multi-agent environment and wrap it in its adapter."""
     env, first_seed = env_fn(**keywords), None
     if type(env) is SeededEnv:
         env, first_seed = env

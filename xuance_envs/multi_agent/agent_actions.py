@@ -1,4 +1,4 @@
-"""What the caller gives as actions of many agents, taken in."""
+"""Validation of the agents' actions and their transfer into records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["AgentActions"]
 
 
 class AgentActions:
-    """Puts actions into records."""
+    """Writer of actions into action records."""
 
     def __init__(self, record: RecordLayout, num_envs: int, check: bool) -> None:
         self._record = record
@@ -38,7 +38,7 @@ class AgentActions:
             for fields in record.groups
         ]
         self._flat = self._rows[0].flat if record.team.is_one else None
-        # By group, an action for those that do not live; None where it takes more than an array.
+        # By group: action of inactive agents; None for spaces that need more than one array.
         self._idle = [
             None if (flat := rows.flat) is None else np.zeros(flat.shape[2:], flat.dtype)
             for rows in self._rows
@@ -48,7 +48,7 @@ class AgentActions:
     def put(
         self, actions: Any, alive: NDArray[np.bool_], envs: NDArray[np.intp] | None = None
     ) -> None:
-        """Stores the actions of some environments' agents, or of all."""
+        """Store the actions of ``envs``, or of all environments."""
         flat = self._flat
         if (
             flat is not None
@@ -78,7 +78,7 @@ class AgentActions:
             if self._flat is not None and isinstance(actions, Mapping):
                 shape = (len(envs), *self._flat.shape[1:])
                 raise BadValueError(
-                    f"expected an array of shape {shape}, or a list with a dict by agent for each "
+                    f"expected an array of shape {shape}, or a list with one dict by agent per "
                     f"environment, got a dict with the keys {list(actions)}"
                 )
             self._rows[0].put(actions, at, len(envs))
@@ -87,7 +87,7 @@ class AgentActions:
         if not isinstance(actions, Mapping) or actions.keys() != set(names):
             got = f"the keys {list(actions)}" if isinstance(actions, Mapping) else describe(actions)
             raise BadValueError(
-                f"expected a dict with the groups {names}, or a list with a dict by agent for each "
+                f"expected a dict with the groups {names}, or a list with one dict by agent per "
                 f"environment, got {got}"
             )
         before = self.records[envs]
@@ -110,7 +110,7 @@ class AgentActions:
     ) -> None:
         agents = self._record.team.agents
         if len(actions) != len(envs):
-            raise BadValueError(f"expected a list of {len(envs)}, got one of {len(actions)}")
+            raise BadValueError(f"expected a list of {len(envs)} dicts, got {len(actions)}")
         for given in actions:
             if type(given) is not dict or len(given) != len(agents):
                 self._check_dicts(actions, alive, envs)
@@ -139,7 +139,7 @@ class AgentActions:
     def _check_dicts(
         self, actions: Sequence[Any], alive: NDArray[np.bool_], envs: NDArray[np.intp]
     ) -> None:
-        """Raises unless those that live have an action, and all that have one are known."""
+        """Raise unless all active agents have an action and all agents are known."""
         agents = self._record.team.agents
         known = set(agents)
         for given, env in zip(actions, envs.tolist(), strict=True):
@@ -148,20 +148,20 @@ class AgentActions:
             if not given.keys() <= known:
                 unknown_agents = [agent for agent in given if agent not in known]
                 raise BadValueError(
-                    f"environment {env}: expected actions of {list(agents)}, got some of "
-                    f"{unknown_agents}"
+                    f"environment {env}: expected actions for agents in {list(agents)}, got "
+                    f"actions for unknown agents {unknown_agents}"
                 )
-            for agent, lives in zip(agents, alive[env].tolist(), strict=True):
-                if lives and agent not in given:
+            for agent, is_active in zip(agents, alive[env].tolist(), strict=True):
+                if is_active and agent not in given:
                     raise BadValueError(
-                        f"environment {env}: expected an action of agent {agent!r}, which lives, "
-                        f"got those of {list(given)}"
+                        f"environment {env}: expected an action for active agent {agent!r}, got "
+                        f"actions for {list(given)}"
                     )
 
     def _put_each(
         self, k: int, actions: Sequence[Any], alive: NDArray[np.bool_], envs: NDArray[np.intp]
     ) -> None:
-        """Stores the actions of a group one by one, but for those of agents that do not live."""
+        """Store a group's actions one by one, skipping inactive agents."""
         group = self._record.groups[k].group
         for given, env in zip(actions, envs.tolist(), strict=True):
             rows = self._agent_rows[env][k]
@@ -175,7 +175,7 @@ class AgentActions:
                         ) from None
 
     def _check_all(self, alive: NDArray[np.bool_], envs: NDArray[np.intp]) -> None:
-        """Raises unless all actions are in their spaces; those of the dead are put there."""
+        """Raise unless actions are in their spaces; replace invalid ones of inactive agents."""
         for k, fields in enumerate(self._record.groups):
             space, flat = fields.group.action_space, self._rows[k].flat
             if flat is None or not all_in_space(space, flat[envs]):
@@ -199,7 +199,7 @@ class AgentActions:
 
 
 class _Fields(Mapping[str, Any]):
-    """The fields of one record of a structured array."""
+    """Fields of one record in a structured array."""
 
     def __init__(self, batch: NDArray[Any], i: int) -> None:
         self._batch = batch
@@ -221,7 +221,7 @@ def _identity(value: Any) -> Any:
 
 
 def _fixed_sample(space: Space[Any]) -> Any:
-    """A value of a space, always the same."""
+    """Return the same element of a space on every call."""
     space = copy.deepcopy(space)
     space.seed(0)
     return space.sample()

@@ -1,4 +1,4 @@
-"""What comes of steps of many agents, with a row for each agent."""
+"""Results of multi-agent steps as one row per agent."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["AgentRows"]
 
 
 class AgentRows:
-    """What comes of steps, with a row for each agent."""
+    """Results of the last step as one row per agent of each environment."""
 
     def __init__(self, envs: MultiAgentVecEnv, on_death: str) -> None:
         if on_death not in ("pad", "raise"):
             raise ValueError(f"on_death: expected 'pad' or 'raise', got {on_death!r}")
         if not envs.is_one:
             raise ValueError(
-                "rows of agents need agents with equal spaces, and no groups: got "
-                f"{envs.groups} with observations {envs.observation_space} and actions "
+                "per_agent_rows: expected agents with equal spaces and no groups, got groups "
+                f"{envs.groups} with observation spaces {envs.observation_space} and action spaces "
                 f"{envs.action_space}"
             )
         self.envs = envs
@@ -36,16 +36,16 @@ class AgentRows:
         self.masks: NDArray[np.bool_] | None = None
 
     def reset(self, seed: int | Sequence[int | None] | None, options: Any) -> None:
-        """Starts a new episode in every environment."""
+        """Start a new episode in every environment."""
         self._take(self.envs.reset(seed=seed, options=options))
 
     def step_async(self, actions: Any) -> None:
-        """Starts a step with an action for each row."""
+        """Start a step with one action per row."""
         shape = self.envs.num_envs, self.envs.num_agents
         self.envs.step_async(_unflatten_agents(actions, shape))
 
     def step_wait(self) -> None:
-        """Waits for the step."""
+        """Wait for the pending step and store its results."""
         self._take(self.envs.step_wait())
 
     def _take(self, step: MultiAgentStep) -> None:
@@ -53,10 +53,10 @@ class AgentRows:
         if self._raises and not following.alive.all():
             env, place = np.argwhere(~following.alive)[0].tolist()
             raise RuntimeError(
-                f"environment {env}: agent {self.envs.agents[place]!r} does not play on, but the "
-                "episode does: on_death='pad' goes on with zeros in its place"
+                f"environment {env}: agent {self.envs.agents[place]!r} is inactive, but the "
+                "episode continues: use on_death='pad' to pad its row with zeros"
             )
-        # Padding ends where an agent that did not act is to act next.
+        # Padding ends in the step before an inactive agent becomes active.
         begins = following.alive & ~step.acted if step.acted.any() else np.zeros_like(step.acted)
         self.obs = _flatten_agents(_zeroed(following.obs, ~following.alive))
         self.final_obs = _flatten_agents(step.obs)
@@ -70,7 +70,7 @@ class AgentRows:
 
 
 def _zeroed(batch: Any, where: NDArray[np.bool_]) -> Any:
-    """A copy of a batch with zeros somewhere."""
+    """Return a copy of a batch with zeros at ``where``."""
     if isinstance(batch, dict):
         return {key: _zeroed(part, where) for key, part in batch.items()}
     if isinstance(batch, tuple):
@@ -81,7 +81,7 @@ def _zeroed(batch: Any, where: NDArray[np.bool_]) -> Any:
 
 
 def _flatten_agents(batch: Any) -> Any:
-    """A batch with its first two axes as one."""
+    """Merge the first two axes of a batch."""
     if isinstance(batch, dict):
         return {key: _flatten_agents(part) for key, part in batch.items()}
     if isinstance(batch, tuple):
@@ -90,7 +90,7 @@ def _flatten_agents(batch: Any) -> Any:
 
 
 def _unflatten_agents(batch: Any, shape: tuple[int, int]) -> Any:
-    """The reverse: a batch whose first axis becomes two."""
+    """Split the first axis of a batch into environments and agents."""
     if isinstance(batch, dict):
         return {key: _unflatten_agents(part, shape) for key, part in batch.items()}
     if isinstance(batch, tuple):

@@ -1,4 +1,4 @@
-"""The agents that play in a step, and where what they have goes."""
+"""Sets of active agents, with precomputed access to their fields in the record."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _STRUCT_CODES = {"i1": "b", "i2": "h", "i4": "i", "i8": "q"}
 _STRUCT_CODES |= {"u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
 
 _MAX_AGENT_SETS = 256
-"""How many lineups are kept: agents that come and go make many."""
+"""Size of the cache of agent sets, which can be many if agents come and go."""
 
 _MAX_CACHED_ACTIONS = 1024
-"""How many actions of a space are kept as what its agents are given."""
+"""Number of NumPy scalars that are cached for Discrete actions."""
 
 NO_INFO_TEMPLATE = None, None, None
-"""What is known of infos before any have come."""
+"""Template before any info has been received."""
 
 
 class AgentSet:
-    """The agents that play in a step, and where what they have goes."""
+    """The active agents of a step, with readers and writers for their data."""
 
     __slots__ = (
         "_pack_rewards",
@@ -74,7 +74,7 @@ class AgentSet:
         self.put = self._make_writer()
 
     def replace_row(self, agent: Any, row: Row) -> None:
-        """Has the observation of an agent go to another row."""
+        """Replace the row that stores an agent's observation."""
         self._rows[agent] = row
         self.put = self._make_writer()
 
@@ -85,7 +85,7 @@ class AgentSet:
 
 
 class AgentSetCache:
-    """The lineups of a team, each made when it first plays."""
+    """The agent sets of a team, each created on its first use."""
 
     def __init__(
         self, record: RecordLayout, rows: list[Row], rewards: memoryview, masks: Masks
@@ -99,17 +99,17 @@ class AgentSetCache:
         self._actions = np.zeros(record.action_dtype.itemsize, np.uint8)
         fields = record.fields(self._actions, record.action_dtype)
         self._read_actions = [rows.reader() for rows in record.action_rows(fields)]
-        self._scalars: dict[int, Any] = {}  # of small actions
+        self._scalars: dict[int, Any] = {}  # NumPy scalars of Discrete actions
         self._action_order = [place for group in team.groups for place in group.places]
         self._cache: dict[tuple[Any, ...], AgentSet] = {}
 
     def of(self, agents: Iterable[Any]) -> AgentSet:
-        """The agent_set of some agents."""
+        """Return the agent set of these agents."""
         try:
             key = tuple(agents)
         except TypeError:
             raise BadValueError(
-                f"expected agents to be a list of those that live, got {describe(agents)}"
+                f"expected agents to be a list of the active agents, got {describe(agents)}"
             ) from None
         agent_set = self._cache.get(key)
         return self._create(key) if agent_set is None else agent_set
@@ -122,7 +122,7 @@ class AgentSetCache:
                     f"{list(self._team.agents)}"
                 )
         if len(set(key)) != len(key):
-            raise BadValueError(f"expected each agent once in agents, got {list(key)}")
+            raise BadValueError(f"expected each agent at most once in agents, got {list(key)}")
         places = [self._place[agent] for agent in key]
         if len(self._cache) >= _MAX_AGENT_SETS:
             self._cache.clear()
@@ -145,18 +145,18 @@ class AgentSetCache:
     def _make_action_reader(
         self, agents: Sequence[Any], places: list[int]
     ) -> Callable[[NDArray[np.uint8]], dict[Any, Any]]:
-        """What gives the actions of the agents at some places, in that order, from a record."""
+        """Create a function that reads the agents' actions from a record."""
         own, readers, order = self._actions, self._read_actions, self._action_order
         space = self._team.groups[0].action_space
         if len(readers) == 1 and isinstance(space, spaces.Discrete):
             dtype = np.dtype(space.dtype)
             code = _STRUCT_CODES[dtype.str[1:]]
             unpack = _struct_of(code, dtype.itemsize, places, len(order)).unpack_from
-            kind, known = dtype.type, self._scalars
-            if not known:  # NumPy's scalars take a while to make
+            scalar_type, scalars = dtype.type, self._scalars
+            if not scalars:  # creating NumPy scalars is slow
                 last = int(space.start) + min(int(space.n), _MAX_CACHED_ACTIONS)
-                known.update((i, kind(i)) for i in range(int(space.start), last))
-            return make_dict_builder(agents, places, unpack, known, kind)
+                scalars.update((i, scalar_type(i)) for i in range(int(space.start), last))
+            return make_dict_builder(agents, places, unpack, scalars, scalar_type)
         at = [order.index(place) for place in places]
 
         def read(record: NDArray[np.uint8]) -> dict[Any, Any]:
@@ -168,6 +168,6 @@ class AgentSetCache:
 
 
 def _struct_of(code: str, size: int, places: Sequence[int], count: int) -> Struct:
-    """Of so many numbers in a row, those at some places; the others are skipped."""
+    """Create a struct that reads ``places`` among ``count`` numbers and skips the others."""
     taken = set(places)
     return Struct("".join([code if i in taken else f"{size}x" for i in range(count)]))

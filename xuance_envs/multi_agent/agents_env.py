@@ -1,4 +1,4 @@
-"""An environment with many agents as one that steps records: what lives where it is stepped."""
+"""Adapter of PettingZoo environments that packs the agents' data into records."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["AgentsEnv"]
 
 
 class AgentsEnv:
-    """An environment of PettingZoo's parallel form whose observations and actions are records.
+    """Adapter of a PettingZoo parallel environment, with records as observations and actions.
 
-    What it does not have is looked for in the environment, as in any that is wrapped: passing it on
-    from here would take time with whatever is had here, in every step.
+    Missing attributes are found on ``env``, as through any wrapper. There is no ``__getattr__``,
+    which would slow down every step.
     """
 
     infos_by_agent = True
@@ -57,33 +57,32 @@ class AgentsEnv:
         self._record = EnvRecord(self.team, *record_state)
 
     def __env_state__(self) -> Any:
-        """What its state is besides that of the environment."""
+        """Return the adapter's own state, without that of the environment."""
         record = self._record
         agents, alive = list(record.agent_set.agents), record.fields["alive"].tolist()
         return record.masks.any_received, agents, alive, self._first_seed
 
     def __set_env_state__(self, state: Any) -> None:
-        """Puts it in."""
+        """Restore the adapter's own state."""
         record = self._record
         record.masks.any_received, agents, alive, self._first_seed = state
         record.set_agents(agents)
         record.fields["alive"][...] = alive
 
-    # -- what is known before a step --------------------------------------------------
+    # -- construction -----------------------------------------------------------------
 
     def _checked(self, env: Any) -> Any:
         if not callable(getattr(env, "observation_space", None)):
             raise BadValueError(
-                "expected an environment with many agents: PettingZoo's, whose observation_space "
-                "is a function of the agent, or XuanCe's, whose is a dict by agent; got "
-                f"{describe(env)}"
+                "expected a multi-agent environment, with an observation_space method (PettingZoo) "
+                f"or an observation_space dict by agent (XuanCe), got {describe(env)}"
             )
         if callable(getattr(env, "last", None)) and callable(getattr(env, "observe", None)):
             env = _as_parallel(env)
         if getattr(env, "possible_agents", None) is None:
             raise BadValueError(
-                f"expected an environment that says which agents there can be, got {describe(env)} "
-                "without possible_agents"
+                f"expected an environment with possible_agents, got {describe(env)} without "
+                "possible_agents"
             )
         return env
 
@@ -112,19 +111,19 @@ class AgentsEnv:
                 raise BadValueError(f"{name}: expected True, False or 'auto', got {value!r}")
         space = getattr(self.env, "state_space", None) if state else None
         if state is True and space is None:
-            raise BadValueError("state=True: expected an environment with a state_space, got none")
+            raise BadValueError("state=True: expected an environment with a state_space, got None")
         team = build_team(
             agents, observation_spaces, action_spaces, space, groups, masks, self.infos_by_agent
         )
         if masks is True and all(group.mask is None for group in team.groups):
             raise BadValueError(
-                "action_mask=True: expected actions that can be masked, which Discrete and "
-                f"MultiDiscrete are, got { {str(g.action_space) for g in team.groups} }"
+                "action_mask=True: expected Discrete or MultiDiscrete action spaces, got "
+                f"{ {str(g.action_space) for g in team.groups} }"
             )
         return team
 
     def xuance_infos(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What XuanCe's environments say of themselves, and of their groups of agents."""
+        """Return the environment's and its groups' properties in XuanCe's format."""
         team = self.team
         observation_space = dict(zip(team.agents, team.observation_spaces, strict=True))
         action_space = dict(zip(team.agents, team.action_spaces, strict=True))
@@ -149,7 +148,7 @@ class AgentsEnv:
     # -- stepping ---------------------------------------------------------------------
 
     def reset(self, **given: Any) -> tuple[NDArray[np.uint8], dict[Any, Any]]:
-        """Resets the environment."""
+        """Reset the environment and return its record and info."""
         if self._first_seed is not None:
             given.setdefault("seed", self._first_seed)
             self._first_seed = None
@@ -161,7 +160,7 @@ class AgentsEnv:
         observations, infos = result
         agents = self._live_agents()
         if not agents:
-            raise BadValueError("reset: expected at least one agent in agents, got none")
+            raise BadValueError("reset: expected at least one agent in agents, got an empty list")
         record = self._record
         record.start(agents, observations)
         info = self._merge_infos(infos)
@@ -169,13 +168,13 @@ class AgentsEnv:
             record.put_state(self._state())
         if self._options[2] is True and not record.masks.any_received:
             raise BadValueError(
-                "action_mask=True: expected a mask of actions in an observation or an info of "
-                f"reset, under {MASK!r}, got none of {record.agent_set.agents}"
+                f"action_mask=True: expected an action mask under {MASK!r} in an observation or "
+                f"info of reset, got none for {record.agent_set.agents}"
             )
         return record.flat, info
 
     def step(self, action: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], float, bool, bool, Any]:
-        """Steps the environment with the actions of the agents that live."""
+        """Step the environment with the active agents' actions."""
         record, env = self._record, self.env
         agent_set = record.agent_set
         if agent_set is not record.prepared_for:
@@ -190,14 +189,14 @@ class AgentsEnv:
             ) from None
         record.put(observations, rewards, terminated, truncated)
         info = record.merge_infos(infos)
-        living = env.agents
-        if record.has_flags and living:
-            record.check_ends(living)
-        if living != agent_set.agents:
-            record.change_agents(living, observations)
+        remaining = env.agents
+        if record.has_flags and remaining:
+            record.check_ends(remaining)
+        if remaining != agent_set.agents:
+            record.change_agents(remaining, observations)
         if record.has_state:
             record.put_state(self._state())
-        return record.flat, 0.0, not living, False, info
+        return record.flat, 0.0, not remaining, False, info
 
     def _live_agents(self) -> Any:
         return self.env.agents
@@ -207,16 +206,16 @@ class AgentsEnv:
         return state() if callable(state) else state
 
     def _merge_infos(self, infos: Any) -> dict[Any, Any]:
-        """The infos as one dict; masks are taken out."""
+        """Merge the agents' infos into one dict, without the action masks."""
         return self._record.merge_infos(infos)
 
 
 def _as_parallel(env: Any) -> Any:
-    """An environment of PettingZoo's turn-based form as a parallel one."""
+    """Convert an environment from PettingZoo's turn-based API to its parallel API."""
     if not (getattr(env, "metadata", None) or {}).get("is_parallelizable", False):
         raise BadValueError(
-            f"{describe(env)} is turn-based (AEC), and its metadata do not say is_parallelizable: "
-            "its agents cannot act at the same time, as vectorized ones do"
+            f"{describe(env)} is turn-based (AEC) without is_parallelizable in its metadata: "
+            "expected an environment whose agents can act simultaneously"
         )
     conversions = importlib.import_module("pettingzoo.utils.conversions")
     return conversions.aec_to_parallel(env)

@@ -1,4 +1,4 @@
-"""The record of one environment with many agents, and how what they have gets into it."""
+"""The record of one multi-agent environment, and how agents' data is stored in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STEPPED = ("observations", "rewards", "terminations", "truncations")
 
 
 class EnvRecord:
-    """The record of one environment, and how what its agents have gets into it."""
+    """Record of one environment, with writers for its agents' data."""
 
     def __init__(self, team: Team, masks_received: bool, playing: Iterable[Any]) -> None:
         record = RecordLayout(team)
@@ -54,15 +54,15 @@ class EnvRecord:
         self.has_flags = False
         self.set_agents(playing)
 
-    # -- who plays --------------------------------------------------------------------
+    # -- active agents ----------------------------------------------------------------
 
     def set_agents(self, agents: Iterable[Any]) -> None:
-        """Takes note of who plays; what they have is yet to come."""
+        """Set the active agents, before their data is stored."""
         self.agent_set = self._agent_sets.of(agents)
         self.prepared_for: AgentSet | None = None
 
     def prepare(self, agent_set: AgentSet) -> None:
-        """Readies the record for what these agents do: all else in it is that of nobody."""
+        """Clear the record and mark these agents as active."""
         self.flat[:] = 0
         fields = self.fields
         fields["acted"][...] = fields["alive"][...] = agent_set.active
@@ -71,7 +71,7 @@ class EnvRecord:
         self.prepared_for = agent_set
 
     def start(self, agents: Iterable[Any], observations: Any) -> None:
-        """Stores what an episode starts from."""
+        """Store the first observations of an episode."""
         self.set_agents(agents)
         agent_set = self.agent_set
         self.prepare(agent_set)
@@ -80,17 +80,17 @@ class EnvRecord:
         for k, agent in enumerate(agent_set.agents):
             if agent not in observations:
                 raise BadValueError(
-                    f"agent {agent!r}: expected it in the observations that reset returned, for "
-                    f"it is in agents, got {list(observations)}"
+                    f"agent {agent!r}: expected an observation from reset, because it is in "
+                    f"agents, got observations of {list(observations)}"
                 )
             self._put_observation(agent_set, k, observations[agent])
         for agent, row in agent_set.masked:
             self.masks.put(agent, row, observations[agent][MASK])
 
-    def change_agents(self, living: Iterable[Any], observations: Any) -> None:
-        """Takes note that agents have ended, or have come."""
+    def change_agents(self, remaining: Iterable[Any], observations: Any) -> None:
+        """Update the active agents after some have ended or joined."""
         agent_set = self.agent_set
-        following = self._agent_sets.of(living)
+        following = self._agent_sets.of(remaining)
         if following is agent_set:
             return
         self.fields["alive"][...] = following.active
@@ -100,7 +100,7 @@ class EnvRecord:
         self.prepared_for = None
 
     def _store_new_agents(self, agent_set: AgentSet, before: AgentSet, observations: Any) -> None:
-        """Stores the observations that agents have who were not there before."""
+        """Store the observations of agents that have joined."""
         for k, agent in enumerate(agent_set.agents):
             if agent not in before.no_flags and agent in observations:
                 self._put_observation(agent_set, k, observations[agent])
@@ -108,19 +108,19 @@ class EnvRecord:
             if agent not in before.no_flags and agent in observations:
                 self.masks.put(agent, row, observations[agent][MASK])
 
-    def check_ends(self, living: Iterable[Any]) -> None:
-        """Raises where all that are to play on were ended by the last step."""
+    def check_ends(self, remaining: Iterable[Any]) -> None:
+        """Raise if all remaining agents were terminated or truncated by the last step."""
         terminated, truncated = self._flags["terminated"], self._flags["truncated"]
-        if all(terminated[i] or truncated[i] for i in self._agent_sets.of(living).places):
+        if all(terminated[i] or truncated[i] for i in self._agent_sets.of(remaining).places):
             raise BadValueError(
-                "step: expected agents to be empty where all are terminated or truncated, for that "
-                f"is an episode's end, got {list(living)}"
+                "step: expected agents to be empty after all agents were terminated or truncated, "
+                f"which ends the episode, got {list(remaining)}"
             )
 
-    # -- what they have ---------------------------------------------------------------
+    # -- agents' data -----------------------------------------------------------------
 
     def put(self, observations: Any, rewards: Any, terminated: Any, truncated: Any) -> None:
-        """Stores what came of a step of the agents that play."""
+        """Store the results of a step of the active agents."""
         agent_set = self.agent_set
         try:
             agent_set.put(observations, rewards)
@@ -133,13 +133,13 @@ class EnvRecord:
             self.masks.put(agent, mask_row, observations[agent][MASK])
 
     def merge_infos(self, infos: Any) -> dict[Any, Any]:
-        """The infos of the agents that play as one dict, until the next step; masks are taken out."""
+        """Merge the agents' infos into one dict, valid until the next step; masks are removed."""
         if self.masks.any_received or type(infos) is not dict or any(infos.values()):
             return self._infos.merge_infos(self.agent_set, infos)
         return {}
 
     def _store_flags(self, agent_set: AgentSet, terminated: Any, truncated: Any) -> None:
-        has_flags, self.has_flags = False, True  # what an error leaves is overwritten
+        has_flags, self.has_flags = False, True  # so that an error leaves no stale flags
         for name, flags in (("terminated", terminated), ("truncated", truncated)):
             stored = self._flags[name]
             for agent, place in zip(agent_set.agents, agent_set.places, strict=True):
@@ -151,15 +151,15 @@ class EnvRecord:
         self.has_flags = has_flags
 
     def _put_each(self, agent_set: AgentSet, *stepped: Any) -> None:
-        """Stores what the quick way did not take, agent by agent."""
+        """Store results that the fast path rejected, agent by agent."""
         for name, values in zip(_STEPPED, stepped, strict=True):
             if not isinstance(values, Mapping):
                 raise BadValueError(f"step: expected {name} by agent, got {describe(values)}")
             for agent in agent_set.agents:
                 if agent not in values:
                     raise BadValueError(
-                        f"agent {agent!r}: expected it in the {name} that step returned, for it "
-                        f"was alive before, got {list(values)}"
+                        f"agent {agent!r}: expected it in the {name} that step returned, because "
+                        f"it was active, got {list(values)}"
                     )
         observations, rewards, terminated, truncated = stepped
         for k, agent in enumerate(agent_set.agents):
@@ -168,7 +168,7 @@ class EnvRecord:
         self._store_flags(agent_set, terminated, truncated)
 
     def _put_observation(self, agent_set: AgentSet, k: int, observation: Any) -> None:
-        """Stores the observation of an agent, in the quick way if that takes it."""
+        """Store an agent's observation, by the fast path if possible."""
         place = agent_set.places[k]
         try:
             self._rows[place][:] = observation
@@ -186,7 +186,7 @@ class EnvRecord:
         agent_set.replace_row(agent_set.agents[k], row)
 
     def put_state(self, state: Any) -> None:
-        """Stores the environment's state."""
+        """Store the environment's state."""
         try:
             self._state_row[_ALL] = state
             return

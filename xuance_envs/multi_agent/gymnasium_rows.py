@@ -1,4 +1,4 @@
-"""Rows of agents as a vector environment of Gymnasium's."""
+"""Rows of agents as a Gymnasium vector environment."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["GymnasiumRows"]
 
 
 class GymnasiumRows(VectorEnv[Any, Any, Any]):
-    """Rows of agents in Gymnasium's form; see
-    :func:`~xuance_envs.multi_agent.rows.per_agent_rows`.
+    """Rows of agents as a Gymnasium vector environment.
 
-    Infos have ``acted``, and ``action_mask`` where environments give masks. Where a row ended,
-    ``final_obs`` has its last observation, and ``final_info`` its ``acted`` once more.
+    :func:`~xuance_envs.multi_agent.rows.per_agent_rows` creates it. Infos have ``acted``, and
+    ``action_mask`` if environments provide masks. For rows that ended, ``final_obs`` is the last
+    observation, and ``final_info`` has ``acted``.
     """
 
     def __init__(self, rows: AgentRows) -> None:
@@ -35,14 +35,14 @@ class GymnasiumRows(VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: Any = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Starts a new episode in every environment."""
+        """Start a new episode in every environment."""
         self._rows.reset(seed, options)
         return self._rows.obs, self._infos()
 
     def step(
         self, actions: Any
     ) -> tuple[Any, NDArray[Any], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Steps every environment once, with an action for each row."""
+        """Step every environment once, with one action per row."""
         rows = self._rows
         rows.step_async(actions)
         rows.step_wait()
@@ -58,11 +58,11 @@ class GymnasiumRows(VectorEnv[Any, Any, Any]):
         return rows.obs, rows.rewards.astype(np.float64), rows.terminated, rows.truncated, infos
 
     def render(self) -> tuple[Any, ...]:
-        """A picture of each environment."""
+        """Render each environment."""
         return tuple(self._rows.envs.render())
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Closes the environments."""
+        """Close the environments."""
         self._rows.envs.close()
 
     def _infos(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class GymnasiumRows(VectorEnv[Any, Any, Any]):
 
 
 def row_of(batch: Any, i: int) -> Any:
-    """A row of a batch, in memory of its own."""
+    """Copy one row of a batch."""
     if isinstance(batch, dict):
         return {key: row_of(part, i) for key, part in batch.items()}
     if isinstance(batch, tuple):

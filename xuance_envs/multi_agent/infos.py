@@ -1,4 +1,4 @@
-"""The infos of many agents: one dict where they live, and dicts by agent again for the caller."""
+"""Infos of multi-agent environments: merged into one dict in workers, split by agent on access."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ __all__ = [
 _RESET_KEYS = ("reset_obs", "reset_info")
 _ALL = slice(None)
 _MAX_KEYS = 1000
-"""How many keys of an agent's info are known."""
+"""Maximum number of cached info keys per agent."""
 
 
 class MultiAgentInfos(LazyInfos):
-    """The infos of one step: a dict for each environment, built when it is first looked at.
+    """Infos of one step: one dict per environment, built on first access.
 
-    ``infos[i]`` is ``{agent: {...}}`` with an entry for each agent that acted, after a reset for
-    each that is alive, and beside these, under keys of their own, what an environment says that is
-    no agent's. Masks of actions are not in it: they are the step's ``action_mask``. Looked at
-    again, a dict is the same object; ``infos[i] = {...}`` replaces one.
+    ``infos[i]`` is ``{agent: {...}}``, with an entry for each agent that acted, or after a reset
+    for each active agent. Entries that belong to no agent are next to these, under their own keys.
+    Action masks are not included; they are in the step's ``action_mask``. Repeated access returns
+    the same dict, and ``infos[i] = {...}`` replaces it.
     """
 
     def __init__(
@@ -49,17 +49,17 @@ class MultiAgentInfos(LazyInfos):
 
     @property
     def are_empty(self) -> bool:
-        """Whether no environment says anything."""
+        """True if no environment returned any info."""
         batch, _ = self._infos.parts
         return not batch.rest and not any(layout.keys for layout in batch.layouts)
 
     def column(self, *path: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """One value of every environment's info, without building any dict."""
+        """Return ``(values, mask)`` of ``agent, key``, or of a shared ``key``, in all infos."""
         if len(path) == 1 and isinstance(path[0], tuple):
             (path,) = path
         if len(path) == 1:
             values, mask = self._infos.column(f":{path[0]}")
-            # What the engine itself adds, as of a worker that was restarted, has no colon.
+            # Keys that the engine adds, such as "worker_restarted", have no colon.
             return (values, mask) if mask.any() else self._infos.column(path[0])
         agent, key = path
         if agent not in self._team.agents:
@@ -67,13 +67,13 @@ class MultiAgentInfos(LazyInfos):
         return self._infos.column(f"{self._team.agents.index(agent)}:{key}")
 
     def columns(self, key: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """One key of every agent's info."""
+        """Return ``(values, mask)``, each ``(k, A)``, of one key of all agents' infos."""
         found = [self.column(agent, key) for agent in self._team.agents]
         values, masks = zip(*found, strict=True)
         return np.stack(values, axis=1), np.stack(masks, axis=1)
 
     def replaced(self, rows: NDArray[np.intp], others: MultiAgentInfos) -> MultiAgentInfos:
-        """The same infos, but for some environments others."""
+        """Return a copy with ``others`` as the infos at positions ``rows``."""
         infos = MultiAgentInfos(self._infos, self._team, self._acted, self._alive)
         infos._built.update(zip(rows.tolist(), others, strict=True))
         return infos
@@ -82,7 +82,7 @@ class MultiAgentInfos(LazyInfos):
         return len(self._infos)
 
     def __iter__(self) -> Iterator[dict[Any, Any]]:
-        list(self._infos)  # built together, which is quicker
+        list(self._infos)  # building them together is faster
         return (self[i] for i in range(len(self)))
 
     def _build(self, position: int) -> dict[Any, Any]:
@@ -93,7 +93,7 @@ class MultiAgentInfos(LazyInfos):
 def infos_by_agent(
     info: Mapping[Any, Any], team: Team, present: NDArray[np.bool_]
 ) -> dict[Any, Any]:
-    """An environment's infos as it gave them, of the one dict that records travel with."""
+    """Split a merged info by agent, as the environment returned it."""
     by_agent: dict[Any, Any] = {}
     if team.infos_by_agent:
         for place in np.flatnonzero(present).tolist():
@@ -108,32 +108,32 @@ def infos_by_agent(
 
 
 class InfoMerger:
-    """Makes one dict of the infos of all agents, whose keys tell the agents; masks are taken out."""
+    """Merging of the agents' infos into one dict, with the agent in each key and without masks."""
 
     def __init__(self, team: Team, masks: Masks) -> None:
         self._masks = masks
         self._place = {agent: i for i, agent in enumerate(team.agents)}
-        # By agent, what the keys of its info become in the dict of all; its mask's is MASK.
+        # By agent: merged key of each info key; MASK for its action mask.
         self._names: dict[Any, dict[Any, Any]] = {agent: {} for agent in team.agents}
 
     def merge_infos(self, agent_set: AgentSet, infos: Any) -> dict[Any, Any]:
-        """The infos of a step or a reset as one dict, which is good until the next one."""
-        had_masks, store, merge_infos = agent_set.info_template
+        """Merge the infos of a step or reset; the result is valid until the next one."""
+        had_masks, store, merged = agent_set.info_template
         if had_masks is self._masks.any_received:
             try:
                 if store(infos):
-                    return merge_infos  # type: ignore[no-any-return]
+                    return merged  # type: ignore[no-any-return]
             except STORE_ERRORS:
-                pass  # not of the form that they had
+                pass  # the keys or types have changed
         return self._merge_new_form(agent_set, infos)
 
     def _merge_new_form(self, agent_set: AgentSet, infos: Any) -> dict[Any, Any]:
-        """Takes infos of another form than the last ones of these agents had."""
+        """Merge infos whose keys differ from the last ones of these agents."""
         if not isinstance(infos, Mapping):
-            raise BadValueError(f"expected infos by agent, got {describe(infos)}")
-        merge_infos: dict[Any, Any] = {}
+            raise BadValueError(f"expected a dict of infos by agent, got {describe(infos)}")
+        merged: dict[Any, Any] = {}
         for agent, info in infos.items():
-            self._merge_agent_info(agent, info, merge_infos)
+            self._merge_agent_info(agent, info, merged)
         if self._masks.any_received:
             for agent, place in zip(agent_set.agents, agent_set.places, strict=True):
                 if MASK not in (infos.get(agent) or ()):
@@ -141,14 +141,14 @@ class InfoMerger:
         agent_set.info_template_misses += 1
         if (
             agent_set.info_template_misses & (agent_set.info_template_misses - 1) == 0
-        ):  # ever rarer: all may be new ones
-            agent_set.info_template = self._make_template(agent_set, infos, merge_infos)
-        return merge_infos
+        ):  # less and less often, in case the keys keep changing
+            agent_set.info_template = self._make_template(agent_set, infos, merged)
+        return merged
 
     def _make_template(
-        self, agent_set: AgentSet, infos: Mapping[Any, Any], merge_infos: dict[Any, Any]
+        self, agent_set: AgentSet, infos: Mapping[Any, Any], merged: dict[Any, Any]
     ) -> tuple[bool | None, Any, Any]:
-        """Where what comes in infos of the same form goes, if nothing else has to be done then."""
+        """Create a fast path for infos with the same keys, if it needs no further processing."""
         masks = self._masks
         if infos.keys() != agent_set.no_flags.keys() or None in infos.values():
             return NO_INFO_TEMPLATE
@@ -163,23 +163,21 @@ class InfoMerger:
                 if name is MASK:
                     cells.append((key, masks.rows[place].buffer_for(value), _ALL))
                 else:
-                    cells.append((key, merge_infos, name))
+                    cells.append((key, merged, name))
         store = make_nested_reader(cells_of)
-        return NO_INFO_TEMPLATE if store is None else (masks.any_received, store, merge_infos)
+        return NO_INFO_TEMPLATE if store is None else (masks.any_received, store, merged)
 
-    def _merge_agent_info(self, agent: Any, info: Any, merge_infos: dict[Any, Any]) -> None:
+    def _merge_agent_info(self, agent: Any, info: Any, merged: dict[Any, Any]) -> None:
         place = self._place.get(agent)
         if place is None:
-            merge_infos[shared_info_key(agent)] = info
+            merged[shared_info_key(agent)] = info
             return
-        if info is None:  # as some environments have it in place of an empty one
+        if info is None:  # some environments return None instead of an empty dict
             return
         if not isinstance(info, Mapping):
-            raise BadValueError(
-                f"agent {agent!r}: expected an info that is a dict, got {describe(info)}"
-            )
+            raise BadValueError(f"agent {agent!r}: expected a dict as info, got {describe(info)}")
         names = self._names[agent]
-        if len(names) > _MAX_KEYS:  # keys that are ever new
+        if len(names) > _MAX_KEYS:  # the keys keep changing
             names.clear()
         row = self._masks.rows.get(place)
         for key, value in info.items():
@@ -191,21 +189,21 @@ class InfoMerger:
                 assert row is not None
                 self._masks.put(agent, row, value)
             else:
-                merge_infos[names[key]] = value
+                merged[names[key]] = value
 
 
 def shared_info_key(key: Any) -> Any:
-    """What a key that is no agent's becomes in the dict of all."""
+    """Return the merged key of an entry that belongs to no agent."""
     return f":{key}" if isinstance(key, str) else (-1, key)
 
 
 def original_info_key(name: Any) -> Any:
-    """The key that an environment gave, of one in the dict that records travel with."""
+    """Return the key in the environment's info for a key of the merged info."""
     return _split_key(name)[1]
 
 
 def _split_key(name: Any) -> tuple[int | None, Any]:
-    """The place of the agent that a key is of, None if of none, and the key."""
+    """Split a merged key into the agent's place and the original key; -1 or None for no agent."""
     if isinstance(name, tuple):
         place, key = name
         return place, key

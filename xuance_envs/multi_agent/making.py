@@ -1,4 +1,4 @@
-"""Many environments with many agents by their name."""
+"""Vectorized multi-agent environments by name."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ def make_multi_agent_vec(
     vector_kwargs: Mapping[str, Any] | None = None,
     **env_kwargs: Any,
 ) -> MultiAgentVecEnv:
-    """Makes many environments with many agents.
+    """Create a vectorized multi-agent environment.
 
     Args:
-        env: a function that makes one, or the module of one, as ``"package:name"``: of
-            ``"mpe2:simple_spread_v3"`` it is ``mpe2.simple_spread_v3.parallel_env``. A module
-            without ``parallel_env`` has ``env``, which makes a turn-based one.
-        num_envs: how many.
+        env: function that creates one environment, or a module as ``"package:name"``:
+            ``"mpe2:simple_spread_v3"`` calls ``mpe2.simple_spread_v3.parallel_env``. Modules
+            without ``parallel_env`` need ``env``, which creates a turn-based environment.
+        num_envs: number of environments.
         backend: as for :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv`.
-        seed: the first reset of environment i equals ``reset(seed=seed + i)``.
+        seed: makes the first reset of environment i equal to ``reset(seed=seed + i)``.
         groups: as for the class.
         state: as for the class.
         action_mask: as for the class.
         vector_kwargs: further arguments for the class; not with ``backend="auto"``.
-        **env_kwargs: for the function.
+        **env_kwargs: arguments for the environment function.
 
     Raises:
-        ValueError: the name is none, ``num_envs`` is below 1, or an argument is out of its range.
+        ValueError: the name is invalid, ``num_envs`` is below 1, or an argument is out of range.
         ImportError: there is no such module.
-        EnvError: an environment could not be made.
+        EnvError: an environment could not be created.
 
     Example:
         >>> from xuance_envs import make_multi_agent_vec
@@ -85,20 +85,20 @@ def make_agents_env(
     action_mask: bool | str = "auto",
     **env_kwargs: Any,
 ) -> AgentsEnv:
-    """Makes one environment with many agents that steps records: what a server's catalogue takes.
+    """Create one multi-agent environment with records, for an environment server.
 
     Args:
-        name: the module of one, as :func:`make_multi_agent_vec` takes it.
-        env_seed: the first reset equals ``reset(seed=env_seed)``.
+        name: module of the environment, as for :func:`make_multi_agent_vec`.
+        env_seed: makes the first reset equal to ``reset(seed=env_seed)``.
         groups: as for the class.
         state: as for the class.
         action_mask: as for the class.
-        **env_kwargs: for the module's function.
+        **env_kwargs: arguments for the module's function.
 
     Raises:
-        ValueError: the name is none.
+        ValueError: the name is invalid.
         ImportError: there is no such module.
-        BadValueError: it is no such environment, or cannot be carried.
+        BadValueError: the environment is not a multi-agent one, or has unsupported spaces.
     """
     make_env: Callable[[], Any] = partial(_env_constructor(name), **env_kwargs)
     if env_seed is not None:
@@ -107,19 +107,21 @@ def make_agents_env(
 
 
 def _env_constructor(name: str) -> Callable[..., Any]:
-    package, colon, world = name.partition(":")
-    if not (package and colon and world):
+    package, colon, module_name = name.partition(":")
+    if not (package and colon and module_name):
         registered = f": partial(pettingzoo.make, 'parallel', {name!r})" if "/" in name else ""
         raise ValueError(
             "env: expected a function, or the module of an environment as 'package:name', such as "
-            f"'mpe2:simple_spread_v3', got {name!r}; ids of PettingZoo's registry are for a "
+            f"'mpe2:simple_spread_v3', got {name!r}; for an id of PettingZoo's registry, pass a "
             f"function{registered}"
         )
-    module = importlib.import_module(f"{package}.{world}")
+    module = importlib.import_module(f"{package}.{module_name}")
     for function in ("parallel_env", "env"):
         if callable(getattr(module, function, None)):
             return partial(_construct, module.__name__, function)
-    raise ValueError(f"env: expected a module with parallel_env or env, got {module.__name__}")
+    raise ValueError(
+        f"env: expected a module with parallel_env or env, got {module.__name__} with neither"
+    )
 
 
 def _construct(module: str, function: str, **kwargs: Any) -> Any:

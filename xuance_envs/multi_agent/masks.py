@@ -1,4 +1,4 @@
-"""Where the masks of agents' actions go."""
+"""Action masks of agents in a record."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _ALL = slice(None)
 STORE_ERRORS = (
     *(TypeError, ValueError, NotImplementedError, LookupError, DeprecationWarning, struct.error),
 )
-"""What tells that a quick way of storing does not take a value, or that an agent has none."""
+"""Errors of the fast paths for values that they do not support, or that are missing."""
 
 
 class MaskRow:
-    """The place of one mask."""
+    """Storage of one agent's mask."""
 
     __slots__ = ("_array", "_view")
 
     def __init__(self, array: NDArray[np.bool_]) -> None:
         self._array = array
-        # Takes an array of as many bools, and nothing else.
+        # Accepts only bool arrays of the same length.
         self._view = memoryview(array)  # type: ignore[arg-type]  # NumPy's stubs lack Buffer
 
     def buffer_for(self, mask: Any) -> Row:
-        """What most quickly takes masks like one, and refuses what it does not take."""
+        """Return the fastest target for masks of the same type; it raises for all others."""
         if type(mask) is np.ndarray and mask.dtype == np.bool_:
             return self._view
         return self
@@ -44,17 +44,17 @@ class MaskRow:
         self.put(mask)
 
     def allow_all(self) -> None:
-        """Allows every action."""
+        """Allow every action."""
         self._array[...] = True
 
     def put(self, mask: Any) -> None:
-        """Stores a mask: what is not 0 is allowed. None allows every action."""
+        """Store a mask, in which nonzero means allowed. None allows every action."""
         if type(mask) is np.ndarray and mask.dtype == np.bool_:
             try:
                 self._view[_ALL] = mask  # type: ignore[call-overload]  # as above
                 return
             except (TypeError, ValueError):
-                pass  # for the reason below
+                pass  # reported below
         elif mask is None:
             self.allow_all()
             return
@@ -66,19 +66,19 @@ class MaskRow:
             given = np.empty((), object)
         if given.shape != self._array.shape or given.dtype.kind not in "biuf":
             raise BadValueError(
-                f"expected {len(self._array)} bools, one for each action, got {describe(mask)}"
+                f"expected {len(self._array)} bools, one per action, got {describe(mask)}"
             )
         np.not_equal(given, 0, out=self._array)
 
 
 class Masks:
-    """The masks of all agents, in one record."""
+    """Action masks of all agents in one record."""
 
     def __init__(self, team: Team, fields: Mapping[str, NDArray[Any]], any_received: bool) -> None:
         self.rows: dict[int, MaskRow] = {}
         self.in_observations: set[int] = set()
         self.any_received = any_received
-        self._told = fields["gives_masks"]
+        self._gives_masks = fields["gives_masks"]
         self._of_groups: list[NDArray[np.bool_]] = []
         for group in team.groups:
             if group.mask is None:
@@ -93,25 +93,25 @@ class Masks:
                     self.in_observations.add(place)
 
     def begin(self) -> None:
-        """Allows every action, in a record of zeros."""
-        self._told[...] = self.any_received
+        """Allow every action, in a record of zeros."""
+        self._gives_masks[...] = self.any_received
         for masks in self._of_groups:
             masks[...] = True
 
     def put(self, agent: Any, row: MaskRow, mask: Any) -> None:
-        """Stores the mask of an agent."""
+        """Store an agent's mask."""
         try:
             row.put(mask)
         except BadValueError as error:
             raise BadValueError(f"agent {agent!r}: its {MASK}: {error}") from None
         if not self.any_received:
-            self._told[...] = self.any_received = True
+            self._gives_masks[...] = self.any_received = True
 
     def is_in_info(self, place: int) -> bool:
-        """Whether the mask of an agent, if it has one, is in its info."""
+        """Return whether the agent's mask, if it has one, is in its info."""
         return place in self.rows and place not in self.in_observations
 
     def allow_all(self, place: int) -> None:
-        """Allows every action to an agent whose info has no mask, if that is where it has it."""
+        """Allow every action of an agent that has its mask in its info."""
         if self.is_in_info(place):
             self.rows[place].allow_all()

@@ -1,4 +1,4 @@
-"""Many environments with many agents each, stepped as one."""
+"""Vectorized multi-agent environments: ``MultiAgentVecEnv``."""
 
 from __future__ import annotations
 
@@ -28,57 +28,59 @@ BACKENDS = ("auto", "dummy", "subproc", "ray")
 
 
 class MultiAgentVecEnv(VecEnvDelegate):
-    """Many environments with many agents each.
+    """Vectorized multi-agent environment.
 
-    The environments are PettingZoo's parallel ones, its turn-based ones where their agents can act
-    at the same time, or those of XuanCe's ``RawMultiAgentEnv``. Nothing of these libraries is
-    imported: an environment needs their attributes and methods only.
+    It supports PettingZoo's parallel environments, parallelizable turn-based ones, and XuanCe's
+    ``RawMultiAgentEnv``. These libraries are not imported; an environment only needs their
+    attributes and methods.
 
-    A step steps every environment once, with the actions of the agents that live. An episode ends
-    when no agent is left; for XuanCe's environments, when all are terminated or the episode is
-    truncated. Such an environment is reset in the same step, and ``first`` of what the step returns
-    has the first observations of its next episode.
+    Each step steps every environment once with the actions of its active agents. A PettingZoo
+    episode ends when no agent is left. A XuanCe episode ends when all agents are terminated or the
+    episode is truncated. The environment is then reset in the same step, and the first observations
+    of the next episode are in the step's ``first``.
 
     Args:
-        env_fns: callables that make one environment each, where it will live.
+        env_fns: callables that create one environment each, in its worker.
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
-        backend: ``"dummy"`` steps them in this process, ``"subproc"`` in worker processes,
-            ``"ray"`` on a Ray cluster; ``"auto"`` measures for about a second which of the first
-            two is faster, and keeps what it found in ``autotuned``. It draws actions for that
-            without regard to masks; if an environment refuses one, processes are taken unmeasured.
-        groups: by name, which agents are together in one array. None puts those with equal spaces
-            together, under what their names begin with; if these are all, there are no groups in
-            what is given and returned.
-        state: whether the environments' ``state()`` is carried: True, False, or ``"auto"`` for
-            those that have a ``state_space``.
-        action_mask: whether masks of actions are carried, which environments give as
-            ``"action_mask"`` in an agent's observation or info, or as XuanCe's ``avail_actions``:
-            True, False, or ``"auto"`` for those that have given one when they are first reset.
-        check_actions: whether the action of every agent that lives is checked to be in its space.
-        **backend_kwargs: for the backend's class:
+        backend: ``"dummy"`` steps the environments in this process, ``"subproc"`` in worker
+            processes, ``"ray"`` on a Ray cluster. ``"auto"`` measures the first two for about a
+            second, takes the faster one and reports the result in ``autotuned``. The measurement
+            samples actions without masks. If an environment rejects one, worker processes are used
+            without a measurement.
+        groups: agents of each group by its name; a group shares its arrays. By default, agents with
+            equal spaces form a group, named after its first agent without the number. If all agents
+            have equal spaces, there are no groups, and actions and results are plain arrays.
+        state: whether to return the environments' ``state()``: True, False, or ``"auto"`` for
+            environments that have a ``state_space``.
+        action_mask: whether to return action masks, which environments provide as ``"action_mask"``
+            in an agent's observation or info, or by XuanCe's ``avail_actions``: True, False, or
+            ``"auto"`` for environments that provide one at the first reset.
+        check_actions: True to check that the action of every active agent is in its space.
+        **backend_kwargs: arguments for the backend's class:
             :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv`,
             :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` or
-            :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`.
+            :class:`~xuance_envs.vector_envs.ray_vec_env.RayVecEnv_Gym`. Not with ``"auto"``.
 
     Attributes:
-        agents (tuple): the agents' ids, as ``possible_agents`` has them.
-        num_agents (int): how many there are.
-        groups (dict[str, tuple]): the agents of each group.
+        agents (tuple): ids of the agents, in the order of ``possible_agents``.
+        num_agents (int): number of agents, including inactive ones.
+        groups (dict[str, tuple]): agents of each group.
         num_envs (int): number of environments.
-        observation_space (dict): of each agent.
-        action_space (dict): of each agent.
-        state_space (gymnasium.Space | None): of an environment's state; None where none is carried.
-        vec_env (VecEnv): what steps the environments; its observations and actions are records.
-        record (Record): how these are laid out.
-        autotuned (Autotuned | None): what ``backend="auto"`` found out.
-        max_episode_steps (int): the first environment's limit, 1000 where it states none.
-        render_mode (str | None): the first environment's.
-        metadata (dict): the first environment's.
+        observation_space (dict): observation space of each agent.
+        action_space (dict): action space of each agent.
+        state_space (gymnasium.Space | None): space of an environment's state; None without states.
+        vec_env (VecEnv): the underlying vectorized environment of records.
+        record (RecordLayout): memory layout of the records.
+        autotuned (Autotuned | None): measurements of ``backend="auto"``.
+        max_episode_steps (int): step limit of the first environment; 1000 if it has none.
+        render_mode (str | None): render mode of the first environment.
+        metadata (dict): metadata of the first environment.
 
     Raises:
-        EnvError: a callable raised, or what it returned is no environment with many agents, or has
-            spaces that cannot be carried: its ``__cause__`` says which agent.
-        ValueError: there is no such backend, no callable, or two of them returned the same object.
+        EnvError: a callable raised, did not return a multi-agent environment, or returned one with
+            unsupported spaces. Its ``__cause__`` names the agent.
+        ValueError: there is no such backend, ``env_fns`` is empty, two callables returned the same
+            object, or backend options are combined with ``"auto"``.
         RuntimeError: the environments' agents or spaces differ.
 
     Example:
@@ -110,8 +112,8 @@ class MultiAgentVecEnv(VecEnvDelegate):
         if backend not in BACKENDS:
             expected = ", ".join(map(repr, BACKENDS))
             raise ValueError(
-                f"backend: expected one of {expected}, got {backend!r}; environments on a server "
-                "have their functions there: MultiAgentVecEnv.of(RemoteVecEnv(...))"
+                f"backend: expected one of {expected}, got {backend!r}; for environments on a "
+                "server, use MultiAgentVecEnv.of(RemoteVecEnv(...))"
             )
         recipe = checked_recipe(env_fns, env_seed)
         if groups is not None:
@@ -121,8 +123,8 @@ class MultiAgentVecEnv(VecEnvDelegate):
         if backend == "auto":
             if backend_kwargs:
                 raise ValueError(
-                    "expected no options with backend='auto', which finds them out itself, got "
-                    f"{backend_kwargs}"
+                    "backend options cannot be combined with backend='auto', which chooses them "
+                    f"by measurement: got {backend_kwargs}; name a backend instead"
                 )
             tuned = backend_for(partial(makers[0], **recipe.keywords[0]), len(makers))
             backend, backend_kwargs = tuned.choice.backend, dict(tuned.choice.options)
@@ -134,18 +136,17 @@ class MultiAgentVecEnv(VecEnvDelegate):
     def of(
         cls, vec_env: VecEnv, *, action_mask: bool | str = "auto", check_actions: bool = False
     ) -> MultiAgentVecEnv:
-        """Many agents in a vector environment of records, wherever it has its environments.
+        """Wrap an existing vectorized environment of records, in any backend.
 
         Args:
-            vec_env: a vector environment of
-                :func:`~xuance_envs.multi_agent.adapters.agents_env`, or a
-                :class:`~xuance_envs.remote.remote_vec_env.RemoteVecEnv` of what a server has with
-                ``--multi-agent``; closed with this one.
-            action_mask: as above.
-            check_actions: as above.
+            vec_env: vectorized environment of :func:`~xuance_envs.multi_agent.adapters.agents_env`,
+                or a :class:`~xuance_envs.remote.remote_vec_env.RemoteVecEnv` of a server that was
+                started with ``--multi-agent``. It is closed with the wrapper.
+            action_mask: as for the class.
+            check_actions: as for the class.
 
         Raises:
-            TypeError: its observations are no records.
+            TypeError: the observations of ``vec_env`` are not records.
         """
         envs = cls.__new__(cls)
         envs._attach(vec_env, action_mask, check_actions)
@@ -155,8 +156,8 @@ class MultiAgentVecEnv(VecEnvDelegate):
         space = vec_env.observation_space
         if not isinstance(space, ObservationRecord):
             raise TypeError(
-                "expected a vector environment whose observations are records of agents, got one "
-                f"of {space}"
+                "vec_env: expected a vectorized environment of multi-agent records, got "
+                f"observations in {space}"
             )
         self.vec_env = vec_env
         self._team: Team = space.team
@@ -182,35 +183,36 @@ class MultiAgentVecEnv(VecEnvDelegate):
 
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
-        """The last step's rewards as the environments gave them, ``(num_envs, A)`` float64."""
+        """Unrounded rewards of the last step, ``(num_envs, A)`` float64."""
         return self._reader.rewards.copy()
 
     @property
     def is_one(self) -> bool:
-        """Whether arrays are of all agents, and not by group."""
+        """True if arrays contain all agents, False if there are dicts by group."""
         return self._team.is_one
 
     @property
     def is_parallel(self) -> bool:
-        """Whether the environments are PettingZoo's, not XuanCe's."""
+        """True for PettingZoo environments, False for XuanCe environments."""
         return self._team.infos_by_agent
 
     @property
     def agent_mask(self) -> NDArray[np.bool_]:
-        """Who was alive in the last step, ``(num_envs, A)`` bool, as XuanCe's infos have it.
+        """Active agents of the last step, ``(num_envs, A)`` bool, as in XuanCe's infos.
 
-        For XuanCe's environments it is what they said after the step, also at an episode's end; for
-        PettingZoo's who acted in the step, or is alive after a reset.
+        XuanCe environments report them after the step, also at the end of an episode. For
+        PettingZoo environments these are the agents that acted in the step, or after a reset the
+        active ones.
         """
         return self._reader.agent_mask.copy()
 
     @property
     def environments(self) -> list[Any]:
-        """The environments, where they are in this process; none elsewhere, or once closed."""
+        """The environments, if they are in this process and open; otherwise an empty list."""
         vec_env = self.vec_env
         return [env.source_env for env in vec_env.envs] if isinstance(vec_env, DummyVecEnv) else []
 
-    # -- all at a time ----------------------------------------------------------------
+    # -- synchronous stepping ---------------------------------------------------------
 
     def reset(
         self,
@@ -219,20 +221,20 @@ class MultiAgentVecEnv(VecEnvDelegate):
         options: dict[str, Any] | None = None,
         env_ids: Sequence[int] | None = None,
     ) -> MultiAgentStep:
-        """Starts a new episode in every environment, or in some of them.
+        """Start a new episode in all environments, or in some.
 
         Args:
-            seed: an int gives environment i the seed ``seed + i``; a sequence gives each
-                environment its own; None lets each go on with its random stream.
-            options: passed to each environment's ``reset`` if given.
-            env_ids: the environments to reset; None for all.
+            seed: an int gives environment i the seed ``seed + i``; a sequence gives one seed per
+                environment; None continues the random streams.
+            options: passed to each environment's ``reset``, if given.
+            env_ids: indices of the environments to reset; None for all.
 
         Returns:
-            What they start from: rewards are 0, no agent has acted, and no flag is set.
+            The first observations. Rewards are 0, and ``acted`` and all flags are False.
 
         Raises:
-            VecEnvError: as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset` raises them.
-            ValueError: a wrong number of seeds, or an environment that does not exist.
+            VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset`.
+            ValueError: the number of seeds or an environment index is invalid.
         """
         records, infos = self.vec_env.reset(seed=seed, options=options, env_ids=env_ids)
         envs = None
@@ -241,28 +243,31 @@ class MultiAgentVecEnv(VecEnvDelegate):
         return self._reader.start(records, infos, envs)
 
     def step(self, actions: Any) -> MultiAgentStep:
-        """Steps every environment once.
+        """Step every environment once.
 
         Args:
-            actions: an array ``(num_envs, A, *action_shape)`` of the agents in order; a dict of
-                such arrays by group, where there are groups; or a list with a dict ``{agent:
-                action}`` for each environment. Those of agents that do not live are ignored, and
-                may be missing in dicts.
+            actions: an array ``(num_envs, A, *action_shape)`` with the agents in order; with
+                groups, a dict of such arrays by group; or a list with one dict ``{agent: action}``
+                per environment. Actions of inactive agents are ignored, and may be missing in
+                dicts.
+
+        Returns:
+            The results of all environments.
 
         Raises:
-            ValueError: the actions do not fit, or one is missing; nothing has happened then.
-            VecEnvError: as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step` raises them.
+            ValueError: an action is invalid or missing; no environment has been stepped.
+            VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step`.
         """
         self.step_async(actions)
         return self.step_wait()
 
     def step_async(self, actions: Any) -> None:
-        """Starts a step. See :meth:`step` for the actions and the errors."""
+        """Start a step without waiting for it; see :meth:`step` for the actions and errors."""
         self._actions.put(actions, self._reader.alive)
         self.vec_env.step_async(self._actions.records)
 
     def step_wait(self) -> MultiAgentStep:
-        """Waits for the step that was started.
+        """Wait for the pending step.
 
         Raises:
             NotSteppingError: no step is pending.
@@ -270,32 +275,33 @@ class MultiAgentVecEnv(VecEnvDelegate):
         records, _, terminated, truncated, infos = self.vec_env.step_wait()
         return self._reader.step(records, terminated, truncated, infos)
 
-    # -- some at a time ---------------------------------------------------------------
+    # -- asynchronous stepping --------------------------------------------------------
 
     def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
-        """Gives some environments their actions; :meth:`recv` brings what comes of them.
+        """Send actions to some environments; :meth:`recv` returns their results.
 
         Args:
-            actions: as :meth:`step` takes them, for the environments of ``env_ids`` in that order.
-            env_ids: the environments.
+            actions: actions for the environments in ``env_ids``, in that order and in any form that
+                :meth:`step` accepts.
+            env_ids: indices of the environments.
 
         Raises:
-            ValueError: the actions do not fit, or an environment does not exist.
-            AlreadySteppingError: one of them has been sent and not received since.
+            ValueError: the actions or an environment index are invalid.
+            AlreadySteppingError: an environment's previous result has not been received.
         """
         envs = env_indices(env_ids, self.num_envs)
         self._actions.put(actions, self._reader.alive, envs)
         self.vec_env.send(self._actions.records[envs], envs)
 
     def recv(self, min_envs: int | None = None, timeout: float | None = None) -> MultiAgentStep:
-        """Receives the environments that have answered: those of ``env_ids``, in that order.
+        """Receive the results of the environments that are ready; ``env_ids`` has their indices.
 
         Args:
-            min_envs: how many to wait for; None for any.
-            timeout: seconds to wait; None for as long as it takes.
+            min_envs: number of environments to wait for; None for any.
+            timeout: seconds to wait; None for no limit.
 
         Raises:
-            VecEnvError: as :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.recv` raises them.
+            VecEnvError: as for :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.recv`.
         """
         batch = self.vec_env.recv(min_envs, timeout)
         return self._reader.step(
@@ -305,11 +311,11 @@ class MultiAgentVecEnv(VecEnvDelegate):
     # -- states -----------------------------------------------------------------------
 
     def load_state(self, state: EnvStates, env_ids: Sequence[int] | None = None) -> MultiAgentStep:
-        """As :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state`.
+        """Restore saved states; see :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state`.
 
         Returns:
-            What was last seen of the environments when they were saved, in the order of
-            ``env_ids``: who is ``alive`` in it acts next.
+            The last results before the states were saved, in the order of ``env_ids``. The agents
+            in ``alive`` act next.
         """
         envs = np.array(checked_env_ids(env_ids, self.num_envs), np.intp)
         return self._reader.start(*self.vec_env.load_state(state, env_ids), envs)
@@ -321,18 +327,16 @@ class MultiAgentVecEnv(VecEnvDelegate):
         *,
         fork_rng: bool = False,
     ) -> MultiAgentStep:
-        """As :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state`.
+        """Copy states; see :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.clone_state`.
 
         Returns:
-            What was last seen of the environments, in the order of ``dst_ids``.
+            The last results of the source environments, in the order of ``dst_ids``.
         """
-        seen = self.vec_env.clone_state(src_ids, dst_ids, fork_rng=fork_rng)
-        return self._reader.start(*seen, np.atleast_1d(np.asarray(dst_ids, np.intp)))
-
-    # -- the end ----------------------------------------------------------------------
+        results = self.vec_env.clone_state(src_ids, dst_ids, fork_rng=fork_rng)
+        return self._reader.start(*results, np.atleast_1d(np.asarray(dst_ids, np.intp)))
 
     def close(self) -> None:
-        """Closes every environment; again, it does nothing."""
+        """Close all environments and release all resources; further calls do nothing."""
         self.vec_env.close()
 
     def __enter__(self) -> MultiAgentVecEnv:

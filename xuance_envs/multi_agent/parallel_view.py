@@ -1,4 +1,4 @@
-"""One of many environments as one of PettingZoo's."""
+"""PettingZoo view of a single environment of a vectorized one."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["as_parallel_env"]
 
 
 def as_parallel_env(envs: MultiAgentVecEnv, index: int = 0) -> Any:
-    """One of many environments as a parallel environment of PettingZoo's.
+    """Return a PettingZoo parallel environment that controls a single environment of ``envs``.
 
-    It steps that environment alone, wherever it lives, and resets it only when it is told to. It is
-    for tests and evaluation. The vector environment does not know of its steps: reset the
-    environment there before you step it there again.
+    It steps only this environment, in its worker, and never resets it automatically. Use it for
+    tests and evaluation. ``envs`` does not track these steps: reset the environment in ``envs``
+    before you step it there again.
 
     Args:
-        envs: the environments, which stay open when the view is closed.
-        index: which of them.
+        envs: the vectorized environment; closing the view does not close it.
+        index: index of the environment.
 
     Raises:
         ImportError: PettingZoo is not installed.
@@ -43,20 +43,15 @@ def as_parallel_env(envs: MultiAgentVecEnv, index: int = 0) -> Any:
     try:
         from pettingzoo import ParallelEnv
     except ImportError as error:
-        raise ImportError("as_parallel_env needs PettingZoo: pip install pettingzoo") from error
+        raise ImportError("as_parallel_env requires PettingZoo: pip install pettingzoo") from error
     if not 0 <= index < envs.num_envs:
-        raise ValueError(f"index: expected one from 0 to {envs.num_envs - 1}, got {index}")
+        raise ValueError(f"index: expected an int from 0 to {envs.num_envs - 1}, got {index}")
     kind = type("ParallelView", (_ParallelView, ParallelEnv), {})
     return kind(envs, index)
 
 
 class _ParallelView:
-    """What the view does.
-
-    Args:
-        envs: the environments.
-        index: which of them.
-    """
+    """Implementation of the view, without PettingZoo's base class."""
 
     def __init__(self, envs: MultiAgentVecEnv, index: int) -> None:
         self._envs = envs
@@ -71,17 +66,17 @@ class _ParallelView:
         self._state: Any = None
 
     def observation_space(self, agent: Any) -> Space[Any]:
-        """The space of an agent's observations."""
+        """Return the space of an agent's observations."""
         return self._envs.observation_space[agent]
 
     def action_space(self, agent: Any) -> Space[Any]:
-        """The space of an agent's actions."""
+        """Return the space of an agent's actions."""
         return self._envs.action_space[agent]
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Starts an episode."""
+        """Start an episode."""
         given = {"seed": seed, "options": options}
         ((flat, info),) = self._envs.call(
             "reset", env_ids=self._at, **{k: v for k, v in given.items() if v is not None}
@@ -90,14 +85,14 @@ class _ParallelView:
         return self._observations(batch), self._infos(batch, info)
 
     def step(self, actions: dict[Any, Any]) -> tuple[dict[Any, Any], ...]:
-        """Steps the environment with the actions of the agents that live."""
+        """Step the environment with the actions of its active agents."""
         self._actions.put([actions], self._alive)
         ((flat, _, _, _, info),) = self._envs.call(
             "step", self._actions.records[0], env_ids=self._at
         )
         batch = self._take(flat)
         (acted,) = batch["acted"]
-        of_those = [
+        results = [
             {
                 a: value
                 for a, value, did in zip(self.possible_agents, row, acted, strict=True)
@@ -105,29 +100,31 @@ class _ParallelView:
             }
             for row in (batch[name][0].tolist() for name in ("rewards", "terminated", "truncated"))
         ]
-        return self._observations(batch), *of_those, self._infos(batch, info)
+        return self._observations(batch), *results, self._infos(batch, info)
 
     def state(self) -> Any:
-        """The environment's state."""
+        """Return the environment's state."""
         if self.state_space is None:
-            raise NotImplementedError("the environment has no state, or it is not carried")
+            raise NotImplementedError(
+                "the environment has no state, or was created with state=False"
+            )
         return self._state
 
     def render(self) -> Any:
-        """A picture."""
+        """Render the environment."""
         return self._envs.render(env_ids=self._at)[0]
 
     def close(self) -> None:
-        """Does nothing: the environments are closed all together."""
+        """Do nothing: closing the vectorized environment closes all its environments."""
 
     @property
     def unwrapped(self) -> Any:
-        """Itself: the environment is elsewhere."""
+        """The view itself, because the environment may be in another process."""
         return self
 
     @property
     def num_agents(self) -> int:
-        """How many agents play."""
+        """Number of active agents."""
         return len(self.agents)
 
     def _take(self, flat: NDArray[np.uint8]) -> NDArray[Any]:
@@ -145,15 +142,17 @@ class _ParallelView:
 
     def _observations(self, batch: NDArray[Any]) -> dict[Any, Any]:
         present, record = self._present(batch), self._envs.record
-        found: dict[Any, Any] = {}
+        observations: dict[Any, Any] = {}
         for fields in record.groups:
             parts = [batch[name][0] for name in fields.observation_names]
             for i, (agent, place) in enumerate(
                 zip(fields.group.agents, fields.group.places, strict=True)
             ):
                 if present[place]:
-                    found[agent] = fields.observations.unflatten([part[i] for part in parts])
-        return {agent: found[agent] for agent in self.possible_agents if agent in found}
+                    observations[agent] = fields.observations.unflatten([part[i] for part in parts])
+        return {
+            agent: observations[agent] for agent in self.possible_agents if agent in observations
+        }
 
     def _infos(self, batch: NDArray[Any], info: dict[Any, Any]) -> dict[Any, Any]:
         team = self._envs.record.team

@@ -1,4 +1,4 @@
-"""XuanCe's names for one environment with many agents."""
+"""XuanCe's classes for single multi-agent environments."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["MPE_Env", "MultiAgentEnv", "RawMultiAgentEnv", "XuanCeMultiAgentEnvW
 
 
 class RawMultiAgentEnv(ABC):
-    """What an environment with many agents of XuanCe's derives from.
+    """Base class of multi-agent environments in XuanCe.
 
     Set the attributes in ``__init__``, and define ``reset`` and ``step``.
 
     Attributes:
-        agents (list[str]): the agents' ids.
-        num_agents (int): how many there are.
-        observation_space (dict): of each agent.
-        action_space (dict): of each agent.
-        state_space (gymnasium.Space | None): of the state.
-        agent_groups (list[list[str]]): the agents of each group.
-        max_episode_steps (int): the limit of an episode.
+        agents (list[str]): ids of the agents.
+        num_agents (int): number of agents.
+        observation_space (dict): observation space of each agent.
+        action_space (dict): action space of each agent.
+        state_space (gymnasium.Space | None): space of the global state; None without one.
+        agent_groups (list[list[str]]): agents of each group.
+        max_episode_steps (int): step limit of an episode.
 
     Example:
         >>> import numpy as np
@@ -45,8 +45,8 @@ class RawMultiAgentEnv(ABC):
         ...     def step(self, actions):
         ...         self.time += 1
         ...         rewards = {agent: float(action) for agent, action in actions.items()}
-        ...         ends = {agent: False for agent in self.agents}
-        ...         return self.observe(), rewards, ends, self.time == 10, {}
+        ...         terminated = {agent: False for agent in self.agents}
+        ...         return self.observe(), rewards, terminated, self.time == 10, {}
         >>> with DummyVecMultiAgentEnv([Pair] * 2) as envs:
         ...     obs, infos = envs.reset()
         ...     obs, rewards, *_ = envs.step([{"red": 1, "blue": 0}] * 2)
@@ -68,7 +68,7 @@ class RawMultiAgentEnv(ABC):
         self.agent_groups: list[list[Any]] = []
 
     def get_env_info(self) -> dict[str, Any]:
-        """The environment's spaces, agents and limit."""
+        """Return the environment's spaces, agents and step limit."""
         return {
             "state_space": self.state_space,
             "observation_space": self.observation_space,
@@ -79,7 +79,7 @@ class RawMultiAgentEnv(ABC):
         }
 
     def get_groups_info(self) -> dict[str, Any]:
-        """The groups of agents, and their spaces."""
+        """Return the groups of agents and their spaces."""
         groups = self.agent_groups
         return {
             "num_groups": len(groups),
@@ -94,29 +94,39 @@ class RawMultiAgentEnv(ABC):
         }
 
     def agent_mask(self) -> dict[Any, bool]:
-        """Which agents are alive."""
+        """Return which agents are active."""
         return dict.fromkeys(self.agents, True)
 
     def avail_actions(self) -> dict[Any, Any] | None:
-        """Which actions each agent may take; None where all may always be taken."""
+        """Return the action mask of each agent; None if all actions are always allowed."""
         sizes = {agent: getattr(self.action_space[agent], "n", None) for agent in self.agents}
         if any(size is None for size in sizes.values()):
             return None
         return {agent: np.ones(size, np.bool_) for agent, size in sizes.items()}
 
     def state(self) -> Any:
-        """The environment's state."""
+        """Return the global state."""
         raise NotImplementedError(f"{type(self).__name__} has no state")
 
     @abstractmethod
     def reset(self, **kwargs: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Starts an episode; returns the observations by agent, and an info."""
+        """Start an episode.
+
+        Args:
+            **kwargs: ``seed`` and ``options``, if given.
+
+        Returns:
+            The observations by agent, and an info.
+        """
 
     @abstractmethod
     def step(
         self, actions: dict[Any, Any]
     ) -> tuple[dict[Any, Any], dict[Any, float], dict[Any, bool], bool, dict[Any, Any]]:
-        """Takes the actions of all agents.
+        """Step the environment with the actions of all agents.
+
+        Args:
+            actions: the actions by agent.
 
         Returns:
             Observations, rewards and ``terminated`` by agent, whether the episode is truncated, and
@@ -124,22 +134,22 @@ class RawMultiAgentEnv(ABC):
         """
 
     def render(self, *args: Any) -> Any:
-        """A picture."""
+        """Render the environment."""
         raise NotImplementedError(f"{type(self).__name__} does not render")
 
-    def close(self) -> None:  # noqa: B027  # most have nothing to close
-        """Closes the environment."""
+    def close(self) -> None:  # noqa: B027  # optional for subclasses
+        """Close the environment."""
 
 
 class XuanCeMultiAgentEnvWrapper:
-    """An environment whose infos have the score, the masks and the state, as XuanCe wraps it.
+    """Wrapper that adds scores, masks and the state to infos, as XuanCe does.
 
-    What it does not have is that of the environment. A vector environment takes one with or without
-    the wrapper, and gives the same.
+    Attributes that it lacks are looked up in the environment. Vectorized environments accept
+    wrapped and unwrapped environments with the same results.
 
     Args:
         env: the environment.
-        **kwargs: not used.
+        **kwargs: ignored.
 
     Example:
         >>> from xuance_envs import MPE_Env, XuanCeMultiAgentEnvWrapper
@@ -157,41 +167,49 @@ class XuanCeMultiAgentEnvWrapper:
         self._episode_score: dict[Any, float] = {}
 
     def __getattr__(self, name: str) -> Any:
-        if name == "env":  # while it is being unpickled
+        if name == "env":  # during unpickling
             raise AttributeError(name)
         return getattr(self.env, name)
 
     @property
     def unwrapped(self) -> Any:
-        """The environment."""
+        """The wrapped environment."""
         return self.env
 
     @property
     def state(self) -> Any:
-        """The environment's state."""
+        """The global state."""
         return self.env.state()
 
     @property
     def agent_mask(self) -> dict[Any, bool]:
-        """Which agents are alive."""
+        """Active agents: a bool by agent."""
         mask: dict[Any, bool] = self.env.agent_mask()
         return mask
 
     @property
     def avail_actions(self) -> dict[Any, Any] | None:
-        """Which actions each agent may take."""
+        """Action masks by agent; None if all actions are always allowed."""
         masks: dict[Any, Any] | None = self.env.avail_actions()
         return masks
 
     def reset(self, **kwargs: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Starts an episode."""
+        """Start an episode.
+
+        Args:
+            **kwargs: arguments for the environment's ``reset``.
+        """
         observations, info = self.env.reset(**kwargs)
         self._episode_step = 0
         self._episode_score = dict.fromkeys(self.env.agents, 0.0)
         return observations, self._with_episode_info(info)
 
     def step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, Any, dict[Any, Any]]:
-        """Takes the actions of all agents."""
+        """Step the environment with the actions of all agents.
+
+        Args:
+            actions: the actions by agent.
+        """
         observations, rewards, terminated, truncated, info = self.env.step(actions)
         self._episode_step += 1
         for agent, reward in rewards.items():
@@ -213,18 +231,18 @@ MultiAgentEnv = XuanCeMultiAgentEnvWrapper
 
 
 class MPE_Env(RawMultiAgentEnv):
-    """A particle world of ``mpe2``, which PettingZoo's became.
+    """Multi-agent particle environment of ``mpe2``, formerly in PettingZoo.
 
     Args:
-        config: the id of the world, or what XuanCe gives: an object with ``env_id``,
+        config: id of the environment, or a XuanCe configuration: an object with ``env_id``,
             ``env_seed``, ``render_mode`` and ``continuous_action``.
-        env_seed: of the first episode; later ones go on with its random stream.
-        render_mode: as the world takes it.
-        continuous_action: whether actions are vectors; they are clipped to their space.
-        **options: for the world.
+        env_seed: seed of the first episode; later ones continue its random stream.
+        render_mode: render mode of the environment.
+        continuous_action: True for continuous actions, which are clipped to their space.
+        **options: further arguments for the environment.
 
     Raises:
-        ImportError: neither ``mpe2`` nor PettingZoo's worlds are installed.
+        ImportError: neither ``mpe2`` nor ``pettingzoo.mpe`` has this environment.
 
     Example:
         >>> from xuance_envs import MPE_Env
@@ -247,10 +265,10 @@ class MPE_Env(RawMultiAgentEnv):
         if not isinstance(config, str):
             env_id, env_seed = config.env_id, config.env_seed
             render_mode, continuous_action = config.render_mode, config.continuous_action
-        world = _world(env_id)
+        module = _module_of(env_id)
         self.continuous_actions = continuous_action
         self.render_mode = render_mode
-        self.env = world.parallel_env(
+        self.env = module.parallel_env(
             continuous_actions=continuous_action, render_mode=render_mode, **options
         )
         self.env.reset(seed=env_seed)
@@ -269,18 +287,22 @@ class MPE_Env(RawMultiAgentEnv):
         self._episode_step = 0
 
     def reset(self, seed: int | None = None, **kwargs: Any) -> tuple[Any, dict[Any, Any]]:
-        """Starts an episode.
+        """Start an episode.
 
         Args:
-            seed: as the world takes it.
-            **kwargs: ``options``, as the world takes them.
+            seed: seed of the environment; None continues the random stream.
+            **kwargs: ``options`` for the environment.
         """
         observations, _ = self.env.reset(seed=seed, **kwargs)
         self._episode_step = 0
         return observations, {}
 
     def step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, bool, dict[Any, Any]]:
-        """Takes the actions of all agents, which stay as they are."""
+        """Step the environment with the actions of all agents.
+
+        Args:
+            actions: the actions by agent; they are not modified.
+        """
         if self.continuous_actions:
             actions = {agent: self._clipped(agent, action) for agent, action in actions.items()}
         observations, rewards, terminated, _, _ = self.env.step(actions)
@@ -294,24 +316,25 @@ class MPE_Env(RawMultiAgentEnv):
         return np.clip(action, space.low, space.high)
 
     def state(self) -> Any:
-        """The world's state."""
+        """Return the global state."""
         return self.env.state()
 
     def render(self, *args: Any) -> Any:
-        """A picture."""
+        """Render the environment."""
         return self.env.render()
 
     def close(self) -> None:
-        """Closes the world."""
+        """Close the environment."""
         self.env.close()
 
 
-def _world(env_id: str) -> Any:
+def _module_of(env_id: str) -> Any:
     for package in ("mpe2", "pettingzoo.mpe"):
         try:
             return importlib.import_module(f"{package}.{env_id}")
         except ImportError:
             continue
     raise ImportError(
-        f"the particle world {env_id!r} needs the package mpe2, which has it: pip install mpe2"
+        f"environment {env_id!r} was found neither in mpe2 nor in pettingzoo.mpe: check the id, or "
+        "install mpe2 with pip install mpe2"
     )

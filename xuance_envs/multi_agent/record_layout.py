@@ -1,6 +1,6 @@
-"""The records in which everything that an environment's agents have travels: one per environment.
+"""Memory layout of the records that hold the data of all agents of an environment.
 
-To the vector environment below, an observation is a row of bytes, and so is an action.
+To the vectorized environment underneath, observations and actions are plain rows of bytes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from xuance_envs.vector_envs.action_writer import all_in_space
 
 __all__ = ["ActionRecord", "GroupFields", "ObservationRecord", "RecordLayout"]
 
-_ALIGNMENT = 64  # a cache line, which vector instructions like
+_ALIGNMENT = 64  # a cache line, which also suits vector instructions
 
 _Field = tuple[str, DTypeLike, tuple[int, ...]]
 
 
 class GroupFields:
-    """Where the parts of a group's observations and actions are."""
+    """Fields of a group's observations, masks and actions."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -37,23 +37,23 @@ class GroupFields:
         self._mask = f"{group.name}.mask"
 
     def fields(self) -> Iterator[_Field]:
-        """The fields of its observations and masks."""
+        """Yield the fields of observations and masks."""
         yield from _of_leaves(self.observation_names, self.observations, len(self.group.agents))
         if self.group.mask is not None:
             yield self._mask, np.bool_, (len(self.group.agents), self.group.mask)
 
     def action_fields(self) -> Iterator[_Field]:
-        """The fields of its actions."""
+        """Yield the fields of actions."""
         yield from _of_leaves(self.action_names, self.actions, len(self.group.agents))
 
     def read(self, records: NDArray[Any]) -> Any:
-        """Its observations in structured records."""
+        """Read the group's observations from structured records."""
         if self.observations.flat:
             return records[self.observation_names[0]]
         return self.observations.unflatten([records[name] for name in self.observation_names])
 
     def read_masks(self, records: NDArray[Any]) -> Any:
-        """Its masks in structured records; None without any."""
+        """Read the group's masks from structured records; None without masks."""
         return None if self.group.mask is None else records[self._mask]
 
 
@@ -63,16 +63,16 @@ def _names(stem: str, layout: SpaceLayout) -> list[str]:
 
 def _of_leaves(names: Sequence[str], layout: SpaceLayout, count: int) -> Iterator[_Field]:
     for name, leaf in zip(names, layout.leaves, strict=True):
-        assert leaf.dtype is not None  # the team has no others
+        assert leaf.dtype is not None  # checked by build_team
         yield name, leaf.dtype, (count, *leaf.shape)
 
 
 class RecordLayout:
-    """How a team's records are laid out.
+    """Layout of a team's records.
 
-    The largest fields come first, those of one size in the order of the dtype's names. Fields of 64
-    bytes and more begin at multiples of 64, smaller ones lie close together, at multiples of their
-    numbers' size; and a record's size is a multiple of 64.
+    Fields are sorted by size, largest first; fields of equal size keep the order of the dtype.
+    Fields of 64 bytes and more are aligned to 64 bytes, smaller ones to their item size. The record
+    size is a multiple of 64.
     """
 
     def __init__(self, team: Team) -> None:
@@ -99,39 +99,39 @@ class RecordLayout:
         )
 
     def fields(self, flat: NDArray[np.uint8], dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:
-        """Views of the fields of one record, ``(nbytes,)``."""
+        """Return views of the fields of one record, ``(nbytes,)``."""
         record = flat.view(dtype)
         return {name: record[name][0, ...] for name in dtype.fields or ()}
 
     def structured(self, records: NDArray[np.uint8]) -> NDArray[Any]:
-        """Records as rows of bytes, ``(n, nbytes)``, as a structured array ``(n,)``."""
-        return np.ndarray(len(records), self.dtype, records)  # quicker than a view
+        """View records ``(n, nbytes)`` as a structured array ``(n,)``."""
+        return np.ndarray(len(records), self.dtype, records)  # faster than a view
 
     def structured_actions(self, records: NDArray[np.uint8]) -> NDArray[Any]:
-        """The same for records of actions."""
+        """View action records ``(n, nbytes)`` as a structured array ``(n,)``."""
         return np.ndarray(len(records), self.action_dtype, records)
 
     def observations(self, records: NDArray[Any]) -> Any:
-        """The observations of structured records, by group unless the team is one."""
+        """Read the observations, by group unless the team is one."""
         if self.team.is_one:
             return self.groups[0].read(records)
         return {fields.group.name: fields.read(records) for fields in self.groups}
 
     def masks(self, records: NDArray[Any]) -> Any:
-        """The masks of structured records, by group unless the team is one; None without any."""
+        """Read the masks, by group unless the team is one; None without masks."""
         if self.team.is_one:
             return self.groups[0].read_masks(records)
         masks = {fields.group.name: fields.read_masks(records) for fields in self.groups}
         return {name: mask for name, mask in masks.items() if mask is not None} or None
 
     def states(self, records: NDArray[Any]) -> Any:
-        """The states of structured records; None where none are carried."""
+        """Read the states; None without states."""
         if self.state is None:
             return None
         return self.state.unflatten([records[name] for name in self.state_names])
 
     def action_rows(self, record: Mapping[str, NDArray[Any]]) -> list[SpaceRows]:
-        """By group, a place for the action of each of its agents, among fields of actions."""
+        """Return storage for each agent's action, by group."""
         return [
             SpaceRows(
                 fields.actions,
@@ -142,7 +142,7 @@ class RecordLayout:
         ]
 
     def observation_rows(self, record: Mapping[str, NDArray[Any]]) -> list[SpaceRows]:
-        """By group, a place for the observation of each of its agents, among fields."""
+        """Return storage for each agent's observation, by group."""
         return [
             SpaceRows(
                 fields.observations,
@@ -154,9 +154,9 @@ class RecordLayout:
 
 
 def _record_dtype(fields: Sequence[_Field]) -> np.dtype[Any]:
-    """Big fields first, each from a cache line on; then small ones, close together.
+    """Align large fields to cache lines and pack small ones behind them.
 
-    What a worker has written comes to the caller's core line by line.
+    The main process reads a worker's results one cache line at a time.
     """
     formats = {name: np.dtype((dtype, shape)) for name, dtype, shape in fields}
     offsets: dict[str, int] = {}
@@ -180,7 +180,7 @@ def _round_up(number: int, multiple: int) -> int:
 
 
 class _RecordSpace(spaces.Box):
-    """Rows of bytes that a team's records are."""
+    """Space of a team's records, as rows of bytes."""
 
     def __init__(self, team: Team, nbytes: int) -> None:
         super().__init__(0, 255, (nbytes,), np.uint8)
@@ -189,21 +189,21 @@ class _RecordSpace(spaces.Box):
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and self.team == other.team
 
-    __hash__ = None  # type: ignore[assignment]  # as every space that compares
+    __hash__ = None  # type: ignore[assignment]  # as in all Gymnasium spaces, which define __eq__
 
     def __repr__(self) -> str:
         return repr(self.team)
 
 
 class ObservationRecord(_RecordSpace):
-    """The space of a team's records of observations."""
+    """Space of a team's observation records."""
 
     def __init__(self, team: Team) -> None:
         super().__init__(team, RecordLayout(team).dtype.itemsize)
 
 
 class ActionRecord(_RecordSpace):
-    """The space of a team's records of actions."""
+    """Space of a team's action records."""
 
     def __init__(self, team: Team) -> None:
         self._record = RecordLayout(team)
@@ -211,7 +211,7 @@ class ActionRecord(_RecordSpace):
         self._sample_spaces: list[spaces.Space[Any]] = []
 
     def contains(self, x: Any) -> bool:
-        """Whether it is a record in which each agent's action is in its space."""
+        """Return whether every agent's action in the record is in its space."""
         if type(x) is not np.ndarray or x.dtype != np.uint8 or x.shape != self.shape:
             return False
         fields = self._record.fields(np.ascontiguousarray(x), self._record.action_dtype)
@@ -224,12 +224,12 @@ class ActionRecord(_RecordSpace):
         return True
 
     def seed(self, seed: Any = None) -> Any:
-        """Seeds what :meth:`sample` draws from."""
+        """Seed the generator of :meth:`sample`."""
         self._sample_spaces = []
         return super().seed(seed)
 
     def sample(self, mask: Any = None, probability: Any = None) -> NDArray[Any]:
-        """A record of an action of each agent, drawn from its space."""
+        """Sample a record with one action per agent."""
         if not self._sample_spaces:
             generator = self.np_random
             drawn_from = [copy.deepcopy(group.action_space) for group in self.team.groups]

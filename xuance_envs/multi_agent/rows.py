@@ -1,4 +1,4 @@
-"""Each agent as a row of a vector environment with one agent each: for parameter sharing."""
+"""Single-agent views of multi-agent environments, with one row per agent, for parameter sharing."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ LIBRARIES = ("gymnasium", "sb3")
 def per_agent_rows(
     envs: MultiAgentVecEnv, library: str = "gymnasium", *, on_death: str = "pad"
 ) -> Any:
-    """Each agent of each environment as a row, for libraries with one agent per environment.
+    """Return a single-agent vector environment with one row per agent, for parameter sharing.
 
-    All agents share one policy then. Row ``i * A + k`` is agent k of environment i. Where an agent
-    ends before its episode is over, or has not come yet, its row is padded: zeros, reward 0, no
-    flags. The padding ends in the step before the agent plays (again), as ``terminated``, so that
-    returns on either side do not mix. ``acted`` in the infos is False for padding, whose rows are
-    no transitions to learn from.
+    All agents then share one policy. Row ``i * A + k`` is agent k of environment i. While an agent
+    is inactive in a running episode, its row is padding: zeros, reward 0 and no flags. Padding ends
+    with ``terminated`` in the step before the agent becomes active, so that returns do not cross
+    the gap. ``acted`` in the infos is False for padding; do not learn from these rows.
 
-    As Gymnasium's it becomes a ``VecEnv``, too, by
-    :func:`~xuance_envs.compat.native.from_gymnasium`: for transforms, which then see each agent as
-    an environment, and for :class:`~xuance_envs.rollout.collector.RolloutCollector`.
+    To use the Gymnasium form as a ``VecEnv``, pass it to
+    :func:`~xuance_envs.compat.native.from_gymnasium`. Transforms and
+    :class:`~xuance_envs.rollout.collector.RolloutCollector` then handle each agent as an
+    environment.
 
     Args:
-        envs: the environments, whose agents have equal spaces; closed with the view.
-        library: whose vector environment it is: ``"gymnasium"`` for a
-            :class:`gymnasium.vector.VectorEnv` that resets in the same step, ``"sb3"`` for
-            Stable-Baselines3's, with ``action_masks`` for those that mask.
-        on_death: ``"pad"``, or ``"raise"`` for an error as soon as there is padding.
+        envs: environments whose agents have equal spaces. They are closed with the result.
+        library: ``"gymnasium"`` for a :class:`gymnasium.vector.VectorEnv` in same-step autoreset
+            mode; ``"sb3"`` for a Stable-Baselines3 ``VecEnv``, with ``action_masks`` for algorithms
+            with action masks.
+        on_death: ``"pad"`` to pad the rows of inactive agents, ``"raise"`` to raise an error
+            instead.
 
     Raises:
-        ValueError: agents have different spaces or are in groups, or an argument is out of its
+        ValueError: the agents have different spaces or are in groups, or an argument is out of
             range.
         ImportError: the library is not installed.
 

@@ -1,4 +1,4 @@
-"""Rows of agents as a vector environment of Stable-Baselines3's."""
+"""Rows of agents as a Stable-Baselines3 vectorized environment."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["SB3Rows"]
 
 
 class SB3Rows(VecEnv):
-    """Rows of agents in Stable-Baselines3's form; see
-    :func:`~xuance_envs.multi_agent.rows.per_agent_rows`.
+    """Rows of agents as a Stable-Baselines3 vectorized environment.
 
-    Infos have ``acted``, and where a row ended ``terminal_observation``, ``TimeLimit.truncated``
-    and ``episode`` with its return and length; padding has no ``episode``.
+    :func:`~xuance_envs.multi_agent.rows.per_agent_rows` creates it. Infos have ``acted``. For rows
+    that ended, they also have ``terminal_observation`` and ``TimeLimit.truncated``, and except for
+    padding ``episode`` with return and length.
     """
 
     def __init__(self, rows: AgentRows) -> None:
@@ -30,7 +30,7 @@ class SB3Rows(VecEnv):
         self._lengths = np.zeros(self.num_envs, np.int64)
 
     def reset(self) -> Any:
-        """Starts a new episode in every environment."""
+        """Start a new episode in every environment."""
         seeds = self._seeds[:: self._rows.envs.num_agents]
         self._rows.reset(None if None in seeds else seeds, None)
         self._reset_seeds()
@@ -39,11 +39,11 @@ class SB3Rows(VecEnv):
         return self._rows.obs
 
     def step_async(self, actions: Any) -> None:
-        """Starts a step with an action for each row."""
+        """Start a step with one action per row."""
         self._rows.step_async(actions)
 
     def step_wait(self) -> tuple[Any, Any, Any, list[dict[str, Any]]]:
-        """Waits for the step."""
+        """Wait for the pending step."""
         rows = self._rows
         rows.step_wait()
         self._returns += rows.rewards
@@ -60,36 +60,36 @@ class SB3Rows(VecEnv):
         return rows.obs, rows.rewards, dones, infos
 
     def close(self) -> None:
-        """Closes the environments."""
+        """Close the environments."""
         self._rows.envs.close()
 
     def get_images(self) -> Sequence[Any]:
-        """A picture of each environment, once for each of its rows."""
+        """Render each environment, and repeat its image for each of its rows."""
         frames = self._rows.envs.render()
         return [frame for frame in frames for _ in range(self._rows.envs.num_agents)]
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether environments have an attribute; ``action_masks`` where they give masks."""
+        """Return whether environments have the attribute, or masks for ``action_masks``."""
         if attr_name == "action_masks":
             return self._rows.masks is not None
         has: bool = super().has_attr(attr_name)
         return has
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """An attribute of the environments of some rows."""
+        """Read an attribute of the environments of some rows."""
         envs = self._envs_of(indices)
         unique = sorted(set(envs))
         values = dict(zip(unique, self._rows.envs.get_attr(attr_name, unique), strict=True))
         return [values[env] for env in envs]
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Sets an attribute of the environments of some rows."""
+        """Set an attribute of the environments of some rows."""
         self._rows.envs.set_attr(attr_name, value, sorted(set(self._envs_of(indices))))
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Calls a method of the environments of some rows; ``action_masks`` gives rows' masks."""
+        """Call a method of some rows' environments; ``action_masks`` returns the rows' masks."""
         if method_name == "action_masks" and self._rows.masks is not None:
             return [self._rows.masks[i] for i in self._get_indices(indices)]
         envs = self._envs_of(indices)
@@ -99,7 +99,7 @@ class SB3Rows(VecEnv):
         return [of_env[env] for env in envs]
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        """Whether environments are wrapped, in which no row is."""
+        """Return False for each row, because rows have no wrappers."""
         return [False for _ in self._get_indices(indices)]
 
     def _envs_of(self, indices: Any) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a step of many agents returns, and how it is read out of records."""
+"""Results of multi-agent steps, and how they are read from records."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ __all__ = ["MultiAgentStart", "MultiAgentStep", "StepReader"]
 
 
 class MultiAgentStart(NamedTuple):
-    """What agents act on in k environments.
+    """Inputs for the next actions in k environments with A agents each.
 
     Attributes:
-        env_ids: ``(k,)`` int: which environments they are.
-        obs: ``(k, A, *shape)``, or a dict of such arrays by group; of agents that do not live
-            zeros, or the last one of an agent that has just ended.
-        alive: ``(k, A)`` bool: who plays.
-        state: ``(k, *state_shape)``; None where none is carried.
-        action_mask: ``(k, A, n)`` bool, by group where observations are; None where environments
-            give none.
-        infos: a sequence of k dicts by agent.
+        env_ids: ``(k,)`` int: indices of the environments.
+        obs: ``(k, A, *shape)``, or a dict of such arrays by group. Rows of inactive agents are
+            zeros, or the last observation of an agent that has just ended.
+        alive: ``(k, A)`` bool: agents that act next.
+        state: ``(k, *state_shape)``; None without states.
+        action_mask: ``(k, A, n)`` bool, or a dict by group; None without masks.
+        infos: sequence of k dicts by agent.
 
     Example:
         >>> from xuance_envs import make_multi_agent_vec
@@ -47,31 +46,29 @@ class MultiAgentStart(NamedTuple):
 
 
 class MultiAgentStep(NamedTuple):
-    """What came of a step of k environments with A agents each.
+    """Results of a step of k environments with A agents each.
 
-    In the step in which an agent ends, its row has its last observation, its last reward and its
-    flags; afterwards its rows are zeros with no flags. Where an episode ended, what is here is of
-    the episode that ended, and the environment has been reset: ``first`` has the first
-    observations of the next one.
+    In the step in which an agent ends, its row has its last observation, last reward and flags.
+    Afterwards, its rows are zeros without flags. If an episode ended, all fields describe that
+    episode. The environment has then been reset, and ``first`` has the first observations of the
+    next episode.
 
     Attributes:
-        obs: ``(k, A, *shape)`` in the space's own dtype, of the agents in the order of
-            ``possible_agents``. A dict of such arrays by group, ``{group: (k, A_group, *shape)}``,
-            where agents have different spaces or groups were told. For Dict and Tuple spaces dicts
-            and tuples of arrays.
+        obs: ``(k, A, *shape)`` in the space's dtype, with agents in the order of
+            ``possible_agents``. A dict ``{group: (k, A_group, *shape)}`` if agents have different
+            spaces or ``groups`` was given. Dicts and tuples of arrays for Dict and Tuple spaces.
         rewards: ``(k, A)`` float32.
-        terminated: ``(k, A)`` bool: whose part ended in this step.
-        truncated: ``(k, A)`` bool: whose part was cut off in this step.
-        acted: ``(k, A)`` bool: who lived before the step. Its row is a transition to learn from.
-        alive: ``(k, A)`` bool: who plays on.
-        episode_over: ``(k,)`` bool: where the episode ended for all.
-        state: ``(k, *state_shape)``, the environments' states; None where none is carried.
-        action_mask: ``(k, A, n)`` bool, which actions may be taken next, by group where
-            observations are; all of them for an agent without a mask. None where environments give
-            none.
-        infos: a sequence of k dicts by agent, each built when it is looked at.
-        first: what the next episodes start from, where one ended; None where none did.
-        env_ids: ``(k,)`` int, ascending: which environments they are.
+        terminated: ``(k, A)`` bool: agents that were terminated in this step.
+        truncated: ``(k, A)`` bool: agents that were truncated in this step.
+        acted: ``(k, A)`` bool: agents that were active in this step. Learn only from their rows.
+        alive: ``(k, A)`` bool: agents that act in the next step of the episode.
+        episode_over: ``(k,)`` bool: whether the episode ended for all agents.
+        state: ``(k, *state_shape)``: states of the environments; None without states.
+        action_mask: ``(k, A, n)`` bool, or a dict by group: actions allowed next; all True for
+            agents without a mask. None if environments provide no masks.
+        infos: sequence of k dicts by agent, each built on first access.
+        first: start of the next episodes, for environments whose episode ended; None if none ended.
+        env_ids: ``(k,)`` int, ascending: indices of the environments.
 
     Example:
         >>> from xuance_envs import make_multi_agent_vec
@@ -96,26 +93,26 @@ class MultiAgentStep(NamedTuple):
     env_ids: NDArray[np.intp]
 
     def next(self) -> MultiAgentStart:
-        """What the agents of these environments act on next.
+        """Return the inputs for the next actions in all k environments.
 
-        It is what the step has, and where an episode ended what ``first`` has.
+        These are the step's own values, or those of ``first`` for environments whose episode ended.
         """
-        here = MultiAgentStart(
+        current = MultiAgentStart(
             self.env_ids, self.obs, self.alive, self.state, self.action_mask, self.infos
         )
         first = self.first
         if first is None:
-            return here
+            return current
         rows = self.env_ids.searchsorted(first.env_ids)
         infos = self.infos.replaced(rows, first.infos)
         obs, alive, state, mask = [
-            _replaced(mine, rows, its) for mine, its in zip(here[1:5], first[1:5], strict=True)
+            _replaced(old, rows, new) for old, new in zip(current[1:5], first[1:5], strict=True)
         ]
         return MultiAgentStart(self.env_ids, obs, alive, state, mask, infos)
 
 
 def _replaced(whole: Any, rows: NDArray[np.intp], part: Any) -> Any:
-    """A copy of a batch, with some of its rows replaced."""
+    """Copy a batch with some of its rows replaced."""
     if whole is None:
         return None
     if isinstance(whole, dict):
@@ -128,18 +125,7 @@ def _replaced(whole: Any, rows: NDArray[np.intp], part: Any) -> Any:
 
 
 class StepReader:
-    """Reads what comes of commands out of records.
-
-    Args:
-        record: how these are laid out.
-        num_envs: how many environments there are.
-        action_mask: whether masks are shown: True, False, or ``"auto"`` for those of environments
-            that have given one when they are first reset.
-
-    Attributes:
-        every: the environments.
-        alive: ``(num_envs, A)`` bool: whose actions come next.
-    """
+    """Reader of results from records."""
 
     def __init__(self, record: RecordLayout, num_envs: int, action_mask: bool | str) -> None:
         self._record = record
@@ -148,17 +134,19 @@ class StepReader:
         shape = num_envs, len(record.team.agents)
         self.every = np.arange(num_envs)
         self.alive = np.zeros(shape, np.bool_)
-        self._last: NDArray[Any] = np.zeros(num_envs, record.dtype)  # what all showed together
+        self._last: NDArray[Any] = np.zeros(
+            num_envs, record.dtype
+        )  # last step or reset of all environments
 
     @property
     def rewards(self) -> NDArray[np.float64]:
-        """``(num_envs, A)`` float64, of the last step of all."""
+        """Rewards of the last step of all environments, ``(num_envs, A)`` float64."""
         rewards: NDArray[np.float64] = self._last["rewards"]
         return rewards
 
     @property
     def agent_mask(self) -> NDArray[np.bool_]:
-        """``(num_envs, A)`` bool: who was alive in it, as XuanCe's infos have it."""
+        """Active agents of the last step, ``(num_envs, A)`` bool, as in XuanCe's infos."""
         mask: NDArray[np.bool_]
         if not self._team.infos_by_agent:
             mask = self._last["agent_mask"]
@@ -170,7 +158,7 @@ class StepReader:
     def start(
         self, records: NDArray[np.uint8], infos: StepInfos, envs: NDArray[np.intp] | None
     ) -> MultiAgentStep:
-        """What some environments show that have not been stepped; None stands for all."""
+        """Read the records of environments that have not been stepped since; None for all."""
         return self._read(records, np.zeros(len(records), np.bool_), infos, None, envs)
 
     def step(
@@ -181,15 +169,7 @@ class StepReader:
         infos: StepInfos,
         envs: NDArray[np.intp] | None = None,
     ) -> MultiAgentStep:
-        """What came of a step.
-
-        Args:
-            records: of the environments.
-            terminated: where an episode ended.
-            truncated: where a worker was lost.
-            infos: of the environments.
-            envs: which they are; None for all.
-        """
+        """Read the results of a step; ``truncated`` marks environments whose worker failed."""
         over = terminated
         _, ends = infos.parts
         if ends is not None and truncated.any():
@@ -216,7 +196,7 @@ class StepReader:
             self.alive[envs] = alive
         if self._shows_masks is None:
             self._shows_masks = bool(batch["gives_masks"].any())
-        # Looked at after later steps, infos still show their own.
+        # Infos are built lazily, after later steps may have overwritten the records.
         shown = (acted, alive) if records.flags.writeable else (acted.copy(), alive.copy())
         return MultiAgentStep(
             record.observations(batch),
@@ -247,15 +227,15 @@ class StepReader:
         )
 
     def _truncate_failed_envs(
-        self, records: NDArray[np.uint8], lost: NDArray[np.bool_]
+        self, records: NDArray[np.uint8], failed: NDArray[np.bool_]
     ) -> NDArray[np.uint8]:
-        """A copy in which the agents of environments that lost their worker are cut off.
+        """Truncate the agents of environments whose worker failed, in a copy of the records.
 
-        What is there is what these acted on.
+        Their records still hold the data that the failed step started from.
         """
         records = records.copy()
         batch = self._record.structured(records)
-        batch["truncated"][lost] = batch["alive"][lost]
+        batch["truncated"][failed] = batch["alive"][failed]
         for name in ("rewards", "terminated", "acted", "alive"):
-            batch[name][lost] = 0
+            batch[name][failed] = 0
         return records

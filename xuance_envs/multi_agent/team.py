@@ -1,4 +1,4 @@
-"""What is known of an environment's agents before anything has been stepped."""
+"""The agents of an environment, with their spaces and groups."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout
 __all__ = ["MASK", "Group", "Groups", "Team", "build_team", "mask_size"]
 
 MASK = "action_mask"
-"""The key under which environments have the mask of an agent's actions."""
+"""Key of an agent's action mask in observations and infos."""
 
 Groups = Mapping[str, Sequence[Any]]
-"""The agents of each group, by its name."""
+"""Agents of each group, by the group's name."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def build_team(
     masks: bool | str,
     infos_by_agent: bool,
 ) -> Team:
-    """Describes agents."""
+    """Validate the agents' spaces and assign the agents to groups."""
     if not agents:
         raise BadValueError("expected at least one agent in possible_agents, got none")
     if len(set(agents)) != len(agents):
@@ -99,7 +99,7 @@ def build_team(
 
 
 def mask_size(space: Space[Any]) -> int | None:
-    """How many actions a mask of the space is about; None where actions cannot be masked."""
+    """Return the length of the space's action masks; None for spaces without masks."""
     if isinstance(space, spaces.Discrete):
         return int(space.n)
     if isinstance(space, spaces.MultiDiscrete):
@@ -113,9 +113,8 @@ def _check(what: str, space: Any) -> None:
     for leaf in SpaceLayout(space).leaves:
         if leaf.dtype is None:
             raise BadValueError(
-                f"{what}: expected arrays of a fixed shape, which Box, Discrete, MultiDiscrete and "
-                f"MultiBinary have and Dict and Tuple of them, got {leaf.space}"
-                + (f" at {leaf.path}" if leaf.path else "")
+                f"{what}: expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple "
+                f"of these, got {leaf.space}" + (f" at {leaf.path}" if leaf.path else "")
             )
 
 
@@ -124,16 +123,16 @@ def _by_spaces(
     observation_spaces: Mapping[Any, Space[Any]],
     action_spaces: Mapping[Any, Space[Any]],
 ) -> dict[str, list[Any]]:
-    together: list[list[Any]] = []
+    groups: list[list[Any]] = []
     for agent in agents:
-        for others in together:
-            if _is_alike(agent, others[0], observation_spaces, action_spaces):
-                others.append(agent)
+        for group in groups:
+            if _is_alike(agent, group[0], observation_spaces, action_spaces):
+                group.append(agent)
                 break
         else:
-            together.append([agent])
+            groups.append([agent])
     named: dict[str, list[Any]] = {}
-    for members in together:
+    for members in groups:
         stem = str(members[0]).rstrip("0123456789").rstrip("_-") or str(members[0])
         name = stem if stem not in named else str(members[0])
         named[name] = members
@@ -153,16 +152,16 @@ def _by_given_groups(
         or not all(groups.values())
     ):
         raise BadValueError(
-            f"groups: expected each of the agents {list(agents)} in one group, and no group "
-            f"without any, got { {name: list(members) for name, members in groups.items()} }"
+            f"groups: expected each of the agents {list(agents)} in exactly one group, and no "
+            f"empty group, got { {name: list(members) for name, members in groups.items()} }"
         )
     named = {name: sorted(members, key=agents.index) for name, members in groups.items()}
     for name, members in named.items():
         for agent in members:
             if not _is_alike(agent, members[0], observation_spaces, action_spaces):
                 raise BadValueError(
-                    f"groups: expected agents with equal spaces in group {name!r}, but "
-                    f"{members[0]!r} and {agent!r} have other ones"
+                    f"groups: expected agents with equal spaces in group {name!r}, but those of "
+                    f"{members[0]!r} and {agent!r} differ"
                 )
     return named
 

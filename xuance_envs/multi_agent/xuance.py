@@ -1,4 +1,4 @@
-"""XuanCe's names for environments with many agents: many of them, in lists and dicts."""
+"""XuanCe's classes for vectorized multi-agent environments, with lists of dicts."""
 
 from __future__ import annotations
 
@@ -27,32 +27,31 @@ _Dicts = list[dict[Any, Any]]
 
 
 class XuanCeVecMultiAgentEnv:
-    """Many environments with many agents, in XuanCe's form.
+    """Vectorized multi-agent environment with XuanCe's interface.
 
-    All that comes of a step is lists with an entry for each environment, mostly dicts by agent.
-    They are new ones at each step, and yours to write into. Where an episode ended, the info has
-    ``reset_obs``, ``reset_avail_actions`` and ``reset_state``, and what is returned is the last
-    of the episode that ended.
+    Results are lists with one entry per environment, mostly dicts by agent. Each step returns new
+    objects, which you may modify. If an episode ended, the step returns its last results, and the
+    info has ``reset_obs``, ``reset_avail_actions`` and ``reset_state`` of the next episode.
 
-    An agent of PettingZoo's that has ended counts as terminated until the episode is over.
+    A PettingZoo agent that has ended is reported as terminated until the end of the episode.
 
     Args:
-        envs: the environments.
+        envs: the vectorized multi-agent environment to wrap.
 
     Attributes:
-        envs_of_agents (MultiAgentVecEnv): the environments, with arrays in place of lists.
+        envs_of_agents (MultiAgentVecEnv): the wrapped environment, with arrays instead of lists.
         num_envs (int): number of environments.
-        agents (list): the agents' ids.
-        num_agents (int): how many there are.
-        observation_space (dict): of each agent.
-        action_space (dict): of each agent.
-        state_space (gymnasium.Space | None): of an environment's state.
-        env_info (dict): what the first environment says of itself.
-        groups_info (dict): what it says of its agents' groups.
-        max_episode_steps (int): the first environment's limit.
+        agents (list): ids of the agents.
+        num_agents (int): number of agents.
+        observation_space (dict): observation space of each agent.
+        action_space (dict): action space of each agent.
+        state_space (gymnasium.Space | None): space of an environment's state.
+        env_info (dict): properties of the first environment, from its ``get_env_info()``.
+        groups_info (dict): its groups of agents, from its ``get_groups_info()``.
+        max_episode_steps (int): step limit of the first environment.
         buf_obs (list[dict]): the last observations.
         buf_state (list): the last states.
-        buf_avail_actions (list): the last masks of actions.
+        buf_avail_actions (list): the last action masks.
         buf_info (list[dict]): the last infos.
     """
 
@@ -77,21 +76,21 @@ class XuanCeVecMultiAgentEnv:
 
     @property
     def closed(self) -> bool:
-        """Whether it has been closed."""
+        """True once the vectorized environment is closed."""
         return self.envs_of_agents.closed
 
     @property
     def waiting(self) -> bool:
-        """Whether a step is pending."""
+        """True while a step is pending."""
         return self.envs_of_agents.waiting
 
     def reset(self, **given: Any) -> tuple[_Dicts, _Dicts]:
-        """Starts a new episode in every environment.
+        """Start a new episode in every environment.
 
         Args:
-            **given: ``seed`` and ``options``, as
-                :meth:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv.reset` takes
-                them, for environments whose ``reset`` does.
+            **given: ``seed`` and ``options``, as for
+                :meth:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv.reset`, if the
+                environments' ``reset`` accepts them.
 
         Returns:
             The observations and the infos.
@@ -102,15 +101,15 @@ class XuanCeVecMultiAgentEnv:
         return list(self.buf_obs), list(self.buf_info)
 
     def step(self, actions: Any) -> tuple[_Dicts, _Dicts, _Dicts, list[bool], _Dicts]:
-        """Steps every environment once: :meth:`step_async`, then :meth:`step_wait`."""
+        """Step every environment once: :meth:`step_async` followed by :meth:`step_wait`."""
         self.step_async(actions)
         return self.step_wait()
 
     def step_async(self, actions: Any) -> None:
-        """Starts a step.
+        """Start a step without waiting for it.
 
         Args:
-            actions: a list with a dict by agent for each environment; with one environment also
+            actions: list with one dict by agent per environment; with a single environment, also
                 its dict.
         """
         if self.num_envs == 1 and isinstance(actions, Mapping):
@@ -118,11 +117,11 @@ class XuanCeVecMultiAgentEnv:
         self.envs_of_agents.step_async(list(actions))
 
     def step_wait(self) -> tuple[_Dicts, _Dicts, _Dicts, list[bool], _Dicts]:
-        """Waits for the step that was started.
+        """Wait for the pending step.
 
         Returns:
-            ``(obs, rewards, terminated, truncated, infos)``: lists with an entry for each
-            environment; all but ``truncated`` have dicts.
+            ``(obs, rewards, terminated, truncated, infos)``: lists with one entry per environment.
+            The entries of ``truncated`` are bools, all others are dicts.
         """
         envs = self.envs_of_agents
         step = envs.step_wait()
@@ -147,7 +146,7 @@ class XuanCeVecMultiAgentEnv:
         )
 
     def _take(self, step: MultiAgentStep, agent_mask: NDArray[np.bool_]) -> None:
-        """Makes the last lists of what came of a step."""
+        """Convert the results of a step to lists of dicts in ``buf_*``."""
         self.buf_obs = self._by_agent(step.obs)
         self.buf_state = [None] * self.num_envs if step.state is None else list(step.state)
         self.buf_avail_actions = self._masks(step)
@@ -157,7 +156,7 @@ class XuanCeVecMultiAgentEnv:
             infos = [{} for _ in range(self.num_envs)]
         else:
             infos = list(step.infos)
-        rows = zip(  # noqa: B905  # as many, and it costs
+        rows = zip(  # noqa: B905  # equal lengths, and strict=True is slower
             infos, self._steps.tolist(), scores, masks, self.buf_avail_actions, self.buf_state
         )
         for info, count, score, mask, actions, state in rows:
@@ -169,7 +168,7 @@ class XuanCeVecMultiAgentEnv:
         self.buf_info = infos
 
     def _add_reset_infos(self, first: MultiAgentStart) -> None:
-        """Adds what the next episodes start from to the infos of those that ended."""
+        """Add the start of the next episodes to the infos."""
         observations = self._by_agent(first.obs)
         masks = self._masks(first)
         for k, env in enumerate(first.env_ids.tolist()):
@@ -187,10 +186,10 @@ class XuanCeVecMultiAgentEnv:
 
     def _dicts(self, rows: Iterable[Iterable[Any]]) -> _Dicts:
         agents = self.agents
-        return [dict(zip(agents, row)) for row in rows]  # noqa: B905  # as many, and it costs
+        return [dict(zip(agents, row)) for row in rows]  # noqa: B905  # as above
 
     def _by_agent(self, batch: Any) -> _Dicts:
-        """A batch as a dict by agent for each environment."""
+        """Convert a batch to one dict by agent per environment."""
         groups = self.envs_of_agents.groups
         if self.envs_of_agents.is_one:
             return self._dicts(_rows(batch))
@@ -204,15 +203,15 @@ class XuanCeVecMultiAgentEnv:
         return [{agent: dicts[agent] for agent in order} for dicts in found]
 
     def render(self, mode: str | None = None) -> list[Any]:
-        """Renders every environment.
+        """Render every environment.
 
         Args:
-            mode: passed to those environments whose ``render`` takes a mode.
+            mode: passed to environments whose ``render`` has a mode argument.
         """
         return self.envs_of_agents.render(mode)
 
     def close(self) -> None:
-        """Closes every environment; again, it does nothing."""
+        """Close all environments and release all resources; further calls do nothing."""
         self.envs_of_agents.close()
 
     close_extras = close
@@ -225,7 +224,7 @@ class XuanCeVecMultiAgentEnv:
 
 
 def _rows(batch: Any) -> Iterable[Any]:
-    """The agents' values of each environment."""
+    """Return the agents' values of each environment."""
     if isinstance(batch, dict):
         parts = [_rows(part) for part in batch.values()]
         return [
@@ -239,12 +238,13 @@ def _rows(batch: Any) -> Iterable[Any]:
 
 
 class DummyVecMultiAgentEnv(XuanCeVecMultiAgentEnv):
-    """Many environments with many agents in this process, as XuanCe calls it.
+    """XuanCe's vectorized multi-agent environment that runs in this process.
 
     Args:
-        env_fns: callables that make one environment each.
+        env_fns: callables that create one environment each.
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
-        **options: for :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv`.
+        **options: arguments for
+            :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv`.
 
     Example:
         >>> from xuance_envs import DummyVecMultiAgentEnv, MPE_Env
@@ -263,27 +263,28 @@ class DummyVecMultiAgentEnv(XuanCeVecMultiAgentEnv):
 
     @property
     def envs(self) -> list[Any]:
-        """The environments, in a list of their own; empty once closed."""
+        """List of the environments, as a copy; empty once closed."""
         (*environments,) = self.envs_of_agents.environments
         return environments
 
 
 class SubprocVecMultiAgentEnv(XuanCeVecMultiAgentEnv):
-    """Many environments with many agents in worker processes, as XuanCe calls it.
+    """XuanCe's vectorized multi-agent environment that runs in worker processes.
 
     Args:
-        env_fns: callables that make one environment each, in the process where it will live.
+        env_fns: callables that create one environment each, in its worker.
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
-        context: how workers start: ``"spawn"``, ``"forkserver"`` or ``"fork"``.
-        in_series: environments per worker; ``"auto"`` makes one worker per CPU.
-        **options: for :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv` and
+        context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``.
+        in_series: environments per worker; ``"auto"`` starts one worker per CPU.
+        **options: arguments for
+            :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv` and
             :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv`.
 
     Example:
         >>> from xuance_envs import MPE_Env, SubprocVecMultiAgentEnv
         >>> with SubprocVecMultiAgentEnv([lambda: MPE_Env("simple_tag_v3")] * 2) as envs:
         ...     obs, infos = envs.reset()
-        >>> [shape.shape for shape in obs[1].values()], infos[1]["state"].shape
+        >>> [agent_obs.shape for agent_obs in obs[1].values()], infos[1]["state"].shape
         ([(16,), (16,), (16,), (14,)], (62,))
     """
 
@@ -308,7 +309,7 @@ class SubprocVecMultiAgentEnv(XuanCeVecMultiAgentEnv):
 
 
 class _Battles(XuanCeVecMultiAgentEnv):
-    """What environments in which teams fight have besides: how many battles were won."""
+    """Counters of battles for environments in which teams fight."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -322,19 +323,19 @@ class _Battles(XuanCeVecMultiAgentEnv):
             self._count(env, self.buf_info[env])
 
     def _count(self, env: int, info: Mapping[str, Any]) -> None:
-        """Counts what came of a battle; one that was lost with its worker has no info of it."""
+        """Update the counters after a battle; its info is empty if its worker failed."""
         raise NotImplementedError
 
 
 class _StarCraft2(_Battles):
-    """The battles of StarCraft II.
+    """Battle statistics of StarCraft II environments.
 
     Attributes:
-        num_enemies (int): how many there are.
-        battles_game (numpy.ndarray): by environment, how many episodes have ended.
-        battles_won (numpy.ndarray): how many of them were won.
-        dead_allies_count (numpy.ndarray): how many of one's own died in them.
-        dead_enemies_count (numpy.ndarray): how many of the others.
+        num_enemies (int): number of enemies.
+        battles_game (numpy.ndarray): finished episodes by environment.
+        battles_won (numpy.ndarray): won episodes by environment.
+        dead_allies_count (numpy.ndarray): allies killed, by environment.
+        dead_enemies_count (numpy.ndarray): enemies killed, by environment.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -350,12 +351,12 @@ class _StarCraft2(_Battles):
 
 
 class _Football(_Battles):
-    """The matches of football.
+    """Match statistics of football environments.
 
     Attributes:
-        num_adversaries (int): how many there are.
-        battles_game (numpy.ndarray): by environment, how many episodes have ended.
-        battles_won (numpy.ndarray): how many of them ended with a goal.
+        num_adversaries (int): number of adversaries.
+        battles_game (numpy.ndarray): finished episodes by environment.
+        battles_won (numpy.ndarray): episodes by environment that ended with a goal scored.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -367,7 +368,7 @@ class _Football(_Battles):
 
 
 class DummyVecEnv_StarCraft2(_StarCraft2, DummyVecMultiAgentEnv):
-    """``DummyVecMultiAgentEnv`` with the counts of StarCraft II's battles.
+    """``DummyVecMultiAgentEnv`` with battle statistics of StarCraft II.
 
     Example:
         >>> from xuance_envs import MPE_Env, DummyVecEnv_StarCraft2
@@ -387,7 +388,7 @@ class DummyVecEnv_StarCraft2(_StarCraft2, DummyVecMultiAgentEnv):
 
 
 class SubprocVecEnv_StarCraft2(_StarCraft2, SubprocVecMultiAgentEnv):
-    """``SubprocVecMultiAgentEnv`` with the counts of StarCraft II's battles.
+    """``SubprocVecMultiAgentEnv`` with battle statistics of StarCraft II.
 
     Example:
         >>> from xuance_envs import MPE_Env, SubprocVecEnv_StarCraft2
@@ -407,7 +408,7 @@ class SubprocVecEnv_StarCraft2(_StarCraft2, SubprocVecMultiAgentEnv):
 
 
 class DummyVecEnv_Football(_Football, DummyVecMultiAgentEnv):
-    """``DummyVecMultiAgentEnv`` with the counts of football's matches.
+    """``DummyVecMultiAgentEnv`` with match statistics of football.
 
     Example:
         >>> from xuance_envs import MPE_Env, DummyVecEnv_Football
@@ -427,7 +428,7 @@ class DummyVecEnv_Football(_Football, DummyVecMultiAgentEnv):
 
 
 class SubprocVecEnv_Football(_Football, SubprocVecMultiAgentEnv):
-    """``SubprocVecMultiAgentEnv`` with the counts of football's matches.
+    """``SubprocVecMultiAgentEnv`` with match statistics of football.
 
     Example:
         >>> from xuance_envs import MPE_Env, SubprocVecEnv_Football

@@ -1,4 +1,4 @@
-"""One of XuanCe's environments with many agents as one that steps records."""
+"""Adapter of XuanCe's multi-agent environments."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ __all__ = ["XuanCeAgentsEnv"]
 _BOOL = np.dtype(np.bool_)
 
 WRAPPER_INFO_KEYS = ("agent_mask", "avail_actions", "state", "episode_step", "episode_score")
-"""What XuanCe's wrapper adds to infos, and whoever has many of them knows by itself."""
+"""Info keys that XuanCe's wrapper adds, and that vectorized environments compute themselves."""
 
 
 class XuanCeAgentsEnv(AgentsEnv):
-    """An environment of XuanCe's ``RawMultiAgentEnv``, wrapped or not.
+    """Adapter of XuanCe's ``RawMultiAgentEnv``, wrapped or not.
 
-    All agents act in every step, those that are dead, too: an environment has an action for them.
-    ``agent_mask`` says who is alive. An episode is over where all agents are terminated, or it is
-    truncated.
+    All agents act in every step, also inactive ones; ``agent_mask`` marks the active ones. An
+    episode ends when all agents are terminated or the episode is truncated.
     """
 
     infos_by_agent = False
 
     def _checked(self, env: Any) -> Any:
         if not getattr(env, "agents", None):
-            raise BadValueError(f"expected at least one agent in agents, got none of {env!r}")
+            raise BadValueError(f"expected at least one agent in agents of {env!r}, got none")
         return env
 
     def _team(self, groups: Groups | None, state: bool | str, masks: bool | str) -> Team:
@@ -73,14 +72,14 @@ class XuanCeAgentsEnv(AgentsEnv):
             truncated = bool(to_scalar("truncated", truncated, _BOOL))
         every = dict.fromkeys(agent_set.agents, truncated)
         record.put(observations, rewards, terminated, every)
-        joined = self._merge_infos(info)
+        merged = self._merge_infos(info)
         over = truncated or bool(fields["terminated"].all())
         fields["acted"][...] = acted
         fields["agent_mask"][...] = self._agent_mask()
         fields["alive"][...] = False if over else fields["agent_mask"]
         if record.has_state:
             record.put_state(self._state())
-        return record.flat, 0.0, over, False, joined
+        return record.flat, 0.0, over, False, merged
 
     @override
     def xuance_infos(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -92,19 +91,19 @@ class XuanCeAgentsEnv(AgentsEnv):
         return infos[0], infos[1]
 
     def _agent_mask(self) -> Any:
-        """Which agents are alive."""
+        """Return which agents are active."""
         alive = _method_or_attribute(self.env, "agent_mask")
         return True if alive is None else [bool(alive[agent]) for agent in self.team.agents]
 
     def _merge_infos(self, infos: Any) -> dict[Any, Any]:
         if not isinstance(infos, Mapping):
-            raise BadValueError(f"expected an info that is a dict, got {describe(infos)}")
+            raise BadValueError(f"expected a dict as info, got {describe(infos)}")
         masks = self._record.masks
-        given = _method_or_attribute(self.env, "avail_actions") if masks.rows else None
-        if given is not None:
+        env_masks = _method_or_attribute(self.env, "avail_actions") if masks.rows else None
+        if env_masks is not None:
             for place, row in masks.rows.items():
                 agent = self.team.agents[place]
-                masks.put(agent, row, given[agent])
+                masks.put(agent, row, env_masks[agent])
         return {
             shared_info_key(key): value
             for key, value in infos.items()
@@ -113,6 +112,6 @@ class XuanCeAgentsEnv(AgentsEnv):
 
 
 def _method_or_attribute(env: Any, name: str) -> Any:
-    """What an environment says, which is a method of XuanCe's environments and not of wrappers."""
+    """Return a value that XuanCe's environments have as a method, its wrappers as an attribute."""
     value = getattr(env, name, None)
     return value() if callable(value) else value

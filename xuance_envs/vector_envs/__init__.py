@@ -1,1 +1,1 @@
-"""Many environments as one, as the caller sees them."""
+"""Vectorized environments in this process, in worker processes and on Ray clusters."""

@@ -1,4 +1,4 @@
-"""What the caller of a vector environment gives as actions, taken in."""
+"""Validation of actions and their transfer into the groups' buffers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from xuance_envs.engine.driver import Driver
 __all__ = ["ActionWriter", "all_in_space", "check_in_space"]
 
 SMALL_BATCH = 32
-"""Numbers up to which Python finds the largest one before NumPy has begun to."""
+"""Batch size up to which Python's ``min`` and ``max`` are faster than NumPy's reductions."""
 
 _NONE: Mapping[int, Any] = {}
 
 
 class ActionWriter:
-    """Puts actions where the groups find them."""
+    """Writer of actions into the arrays that groups read."""
 
     def __init__(
         self, rows: SpaceRows, drivers: Sequence[Driver] = (), masks: ActionMasks | None = None
@@ -39,7 +39,7 @@ class ActionWriter:
         envs: NDArray[np.intp] | None = None,
         groups: Iterable[int] | None = None,
     ) -> Mapping[int, Any]:
-        """Stores the actions of some environments, or of all."""
+        """Store the actions of ``envs``, or of all; return the packed parts by group."""
         flat = self._flat
         if (
             flat is not None
@@ -54,7 +54,7 @@ class ActionWriter:
         return self.packed(groups)
 
     def _are_allowed(self, actions: NDArray[Any]) -> bool:
-        """Whether actions are known to be in their space, and nothing else is asked of them."""
+        """Return whether no further checks are needed: actions in their space, no masks in use."""
         assert self._masks is not None
         return not self._masks.wanted and all_in_space(self._rows.layout.space, actions)
 
@@ -71,7 +71,7 @@ class ActionWriter:
                 self._masks.check(envs)
 
     def packed(self, groups: Iterable[int] | None = None) -> Mapping[int, Any]:
-        """By group, or by all, what of its actions does not travel in arrays, if anything does not."""
+        """Pack the action parts that have no array form, by group."""
         if not self._rows.objects:
             return _NONE
         every = range(len(self._drivers)) if groups is None else groups
@@ -83,15 +83,15 @@ class ActionWriter:
             return driver.pack_actions([values[driver.lo : driver.hi] for values in lists])
         except Exception as error:
             raise ValueError(
-                f"the actions for environments {driver.lo} to {driver.hi - 1} cannot be sent to "
-                f"their process, because they cannot be pickled: {error}"
+                f"the actions for environments {driver.lo} to {driver.hi - 1} cannot be pickled "
+                f"for their worker: {error}"
             ) from error
 
 
 def check_in_space(
     rows: SpaceRows, envs: Sequence[int], positions: Sequence[int] | None = None
 ) -> None:
-    """Raises unless actions are in their space."""
+    """Raise a ValueError unless the actions at ``positions``, or all, are in their space."""
     space = rows.layout.space
     if positions is None and all_in_space(space, rows.flat):
         return
@@ -105,7 +105,7 @@ def check_in_space(
 
 
 def all_in_space(space: Space[Any], batch: NDArray[Any] | None) -> bool:
-    """Whether a batch is known to be in its space, for the spaces that most environments have."""
+    """Return whether a batch is in its space; False also means unknown, as for unusual spaces."""
     if batch is None:
         return False
     if type(space) is spaces.Discrete:

@@ -1,4 +1,4 @@
-"""Checks of what the caller of a vector environment gives it."""
+"""Validation of the arguments of vectorized environments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
     "split_envs",
 ]
 
-_BOOLS = frozenset({bool, np.bool_})  # neither has classes derived from it
+_BOOLS = frozenset({bool, np.bool_})  # neither can be subclassed
 
 
 def checked_recipe(
@@ -36,19 +36,19 @@ def checked_recipe(
     env_seed: int | None,
     autoreset: Autoreset = Autoreset.SAME_STEP,
 ) -> Recipe:
-    """What environments are made from."""
+    """Validate ``env_fns`` and ``env_seed``."""
     try:
         functions = list(env_fns)
     except TypeError:
         raise TypeError(
-            f"env_fns: expected a list of functions, one for each environment, got {env_fns!r}"
+            f"env_fns: expected a list of functions, one per environment, got {env_fns!r}"
         ) from None
     if not functions:
         raise ValueError("env_fns: expected at least one function, got none")
     for i, function in enumerate(functions):
         if not callable(function):
             raise TypeError(
-                f"env_fns[{i}]: expected a callable that makes an environment, got {function!r}"
+                f"env_fns[{i}]: expected a callable that returns an environment, got {function!r}"
             )
     if env_seed is None:
         keywords: list[Mapping[str, Any]] = [{}] * len(functions)
@@ -61,11 +61,11 @@ def checked_recipe(
 def checked_env_ids(
     env_ids: Sequence[int] | NDArray[np.integer[Any]] | None, num_envs: int
 ) -> list[int]:
-    """The environments asked for, all for None."""
+    """Validate environment indices; None selects all."""
     if env_ids is None:
         return list(range(num_envs))
     try:
-        # First: NumPy 1 takes bools of its own for indices.
+        # Check bools first: NumPy 1 accepts its own as indices.
         if not _BOOLS.isdisjoint(map(type, env_ids)):
             raise TypeError
         ids = list(map(operator.index, env_ids))
@@ -73,7 +73,7 @@ def checked_env_ids(
         raise ValueError(f"env_ids: expected a sequence of ints, got {env_ids!r}") from None
     if ids and not (min(ids) >= 0 and max(ids) < num_envs):
         env = next(env for env in ids if not 0 <= env < num_envs)
-        raise ValueError(f"env_ids: expected environments from 0 to {num_envs - 1}, got {env}")
+        raise ValueError(f"env_ids: expected indices from 0 to {num_envs - 1}, got {env}")
     if len(set(ids)) != len(ids):
         raise ValueError(f"env_ids: expected each environment at most once, got {ids}")
     return ids
@@ -82,17 +82,17 @@ def checked_env_ids(
 def env_indices(
     env_ids: Sequence[int] | NDArray[np.integer[Any]], num_envs: int
 ) -> NDArray[np.intp]:
-    """The environments asked for, as an index of arrays; quick for an array of integers."""
+    """Validate environment indices and return them as an array, with a fast path for int arrays."""
     if type(env_ids) is np.ndarray and env_ids.dtype.kind in "iu" and env_ids.ndim == 1:
         indices: NDArray[np.intp] = env_ids.astype(np.intp)
-        ids = indices.tolist()  # quicker than NumPy's reductions, for as few as there are
+        ids = indices.tolist()  # faster than NumPy's reductions for small batches
         if ids and min(ids) >= 0 and max(ids) < num_envs and len(set(ids)) == len(ids):
             return indices
     return np.array(checked_env_ids(env_ids, num_envs), dtype=np.intp)
 
 
 def seed_per_env(seed: int | Sequence[int | None] | None, ids: Sequence[int]) -> list[int | None]:
-    """The seed of each environment: an int is counted up by the environment's index."""
+    """Return one seed per environment; an int is offset by the environment's index."""
     if seed is None:
         return [None] * len(ids)
     if isinstance(seed, int | str | bytes) or not np.iterable(seed):
@@ -107,15 +107,15 @@ def seed_per_env(seed: int | Sequence[int | None] | None, ids: Sequence[int]) ->
 
 
 def checked_seed(name: str, seed: Any, otherwise: str = "") -> int:
-    """A seed, as environments of Gymnasium take it: an int of any size that is not negative."""
+    """Validate a seed: a non-negative int of any size, as Gymnasium accepts it."""
     with suppress(TypeError):
         if (number := operator.index(seed)) >= 0:
             return number
-    raise ValueError(f"{name}: expected an int from 0 on{otherwise}, got {seed!r}")
+    raise ValueError(f"{name}: expected a non-negative int{otherwise}, got {seed!r}")
 
 
 def split_envs(num_envs: int, in_series: int | str, cpus: int) -> list[tuple[int, int]]:
-    """Splits environments among processes."""
+    """Split the environments into contiguous ranges, one per worker."""
     if in_series == "auto":
         count = min(num_envs, cpus)
         bounds = [num_envs * k // count for k in range(count + 1)]
@@ -129,40 +129,42 @@ def split_envs(num_envs: int, in_series: int | str, cpus: int) -> list[tuple[int
 def checked_restarts(
     on_worker_failure: str, max_restarts: int | None, on_exception: bool, *, resumes: bool = True
 ) -> RestartPolicy | None:
-    """How workers that fail are replaced; None if they are not."""
+    """Validate the restart options; None means that worker failures raise."""
     if on_worker_failure not in ("raise", "restart", *["resume"] * resumes):
-        ways = "'raise', 'restart' or 'resume'" if resumes else "'raise' or 'restart'"
-        raise ValueError(f"on_worker_failure: expected {ways}, got {on_worker_failure!r}")
+        modes = "'raise', 'restart' or 'resume'" if resumes else "'raise' or 'restart'"
+        raise ValueError(f"on_worker_failure: expected {modes}, got {on_worker_failure!r}")
     if max_restarts is not None and max_restarts < 0:
-        raise ValueError(f"max_restarts: expected at least 0, or None, got {max_restarts!r}")
+        raise ValueError(f"max_restarts: expected at least 0 or None, got {max_restarts!r}")
     if on_worker_failure != "raise":
         return RestartPolicy(max_restarts, on_exception, on_worker_failure == "resume")
     if on_exception:
-        raise ValueError("restart_on_exception=True needs on_worker_failure='restart', or 'resume'")
+        raise ValueError(
+            "restart_on_exception=True needs on_worker_failure='restart' or 'resume', got 'raise'"
+        )
     return None
 
 
 def checked_states(state: Any, count: int | None = None) -> EnvStates:
-    """States, if they are some, of so many environments."""
+    """Validate a saved state and its number of environments."""
     if not isinstance(state, EnvStates):
         raise TypeError(f"state: expected an EnvStates, got {type(state).__name__}")
     if count is not None and len(state) != count:
-        raise ValueError(f"state: expected those of {count} environments, got {len(state)}")
+        raise ValueError(f"state: expected states of {count} environments, got {len(state)}")
     return state
 
 
 def checked_info_bytes(info_bytes: int) -> int:
-    """How much room there is for the arrays in each environment's info."""
-    room = -1
+    """Validate ``info_bytes``."""
+    size = -1
     with suppress(TypeError):
-        room = operator.index(info_bytes)
-    if room < 0 or isinstance(info_bytes, bool):
-        raise ValueError(f"info_bytes: expected an int from 0 on, got {info_bytes!r}")
-    return room
+        size = operator.index(info_bytes)
+    if size < 0 or isinstance(info_bytes, bool):
+        raise ValueError(f"info_bytes: expected a non-negative int, got {info_bytes!r}")
+    return size
 
 
 def checked_positive(**values: float | None) -> None:
-    """Checks numbers that are more than 0, or None."""
+    """Raise a ValueError for values that are neither None nor positive."""
     for name, value in values.items():
         if value is not None and not value > 0:
-            raise ValueError(f"{name}: expected more than 0, or None, got {value!r}")
+            raise ValueError(f"{name}: expected a positive number or None, got {value!r}")

@@ -1,4 +1,4 @@
-"""Environments stepped one after the other in this process."""
+"""Vectorized environments stepped in the main process."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ __all__ = ["DummyVecEnv"]
 
 
 class DummyVecEnv(GroupedVecEnv):
-    """Many environments in this process, stepped one after the other.
+    """Vectorized environment that steps its environments one after another in this process.
 
-    It does everything :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` does,
-    without a process: the one to debug with, and the faster one for a few cheap environments.
+    It has all features of :class:`~xuance_envs.vector_envs.subproc_vec_env.SubprocVecEnv` without
+    worker processes. Use it for debugging and for a few cheap environments, where it is faster.
 
     Args:
-        env_fns: callables that make one environment each.
-        env_seed: if given, callable i is called with ``env_seed=env_seed + i``, and without
-            arguments otherwise.
-        copy: whether the arrays returned belong to the caller; otherwise they are read-only
-            views that the next step overwrites.
-        check_actions: whether every action is checked to be in its space.
-        info_bytes: room for the arrays in each environment's info, in bytes; what does not find
-            any is copied by itself, at every step.
-        record_failures: a folder. An exception in a step, or a NaN in an observation or reward,
-            then leaves a file in it, which ``python -m xuance_envs replay FILE`` makes happen
-            again.
-
-    Raises:
-        EnvError: a callable raised, or what it returned is no environment.
-        ValueError: there is no callable, two of them returned the same object, or an argument is
-            out of its range.
-        RuntimeError: the environments' spaces differ.
+        env_fns: callables that create one environment each.
+        env_seed: if given, callable i is called with ``env_seed=env_seed + i``; otherwise without
+            arguments.
+        copy: True to return new arrays in each step; False to return read-only views that the next
+            step overwrites.
+        check_actions: True to check that every action is in its space.
+        info_bytes: size in bytes of each environment's buffer for arrays in infos. Arrays that do
+            not fit are copied one by one in each step.
+        record_failures: folder for records of failures; None to record none. An exception in a
+            step, or a NaN in an observation or reward, writes a file.
+            ``python -m xuance_envs replay FILE`` reproduces the failure.
 
     Attributes:
         envs (list): the environments.
+
+    Raises:
+        EnvError: a callable raised, or did not return an environment.
+        ValueError: ``env_fns`` is empty, two callables returned the same object, or an argument is
+            out of range.
+        RuntimeError: the environments' spaces differ.
 
     Example:
         >>> import gymnasium
@@ -62,12 +62,12 @@ class DummyVecEnv(GroupedVecEnv):
         info_bytes: int = INFO_BYTES,
         record_failures: str | Path | None = None,
     ) -> None:
-        recipe, room = checked_recipe(env_fns, env_seed), checked_info_bytes(info_bytes)
-        groups = LocalGroups(recipe, info_bytes=room, record_failures=record_failures)
+        recipe, size = checked_recipe(env_fns, env_seed), checked_info_bytes(info_bytes)
+        groups = LocalGroups(recipe, info_bytes=size, record_failures=record_failures)
         self._local = groups
         super().__init__(groups, copy=copy, check_actions=check_actions)
 
     @property
     def envs(self) -> list[Any]:
-        """The environments, in a list of their own; empty once closed."""
+        """List of the environments, as a copy; empty once closed."""
         return self._local.envs

@@ -1,4 +1,4 @@
-"""A vector environment over groups of environments, wherever these live."""
+"""Vectorized environments over groups, in any backend."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class _StateOperations(Protocol):
 
 
 class GroupedVecEnv(VecEnv):
-    """Many environments in groups.
+    """Vectorized environment over groups of environments, in any backend.
 
     Args:
-        groups: the groups.
-        copy: whether the arrays returned belong to the caller; otherwise they are read-only
-            views that the next step overwrites.
-        check_actions: whether every action is checked to be in its space.
+        groups: the groups and their drivers.
+        copy: True to return new arrays in each step; False to return read-only views that the next
+            step overwrites.
+        check_actions: True to check that every action is in its space.
     """
 
     def __init__(self, groups: Groups, *, copy: bool = True, check_actions: bool = False) -> None:
@@ -83,19 +83,19 @@ class GroupedVecEnv(VecEnv):
 
     @property
     def closed(self) -> bool:
-        """Whether it has been closed."""
+        """True once the vectorized environment is closed."""
         return self._groups.closed
 
     @property
     def waiting(self) -> bool:
-        """Whether a step is pending."""
+        """True while a step is pending."""
         return self._ledger.stepping
 
     @property
     def buf_obs(self) -> Any:
-        """The last observations, in an array of their own that may be written to.
+        """The last observations, in a writable array.
 
-        It is a new one after each step, so that one held from before stays as it was.
+        Each step sets a new array, so references to earlier ones keep their values.
         """
         return self._last.get()
 
@@ -105,22 +105,22 @@ class GroupedVecEnv(VecEnv):
 
     @property
     def actions(self) -> Any:
-        """A copy of the last action of each environment, as one batch; zeros where none was given.
+        """Copy of each environment's last action, as one batch; zeros before the first action.
 
-        An action of a space without a fixed shape is None before the first.
+        In spaces without a fixed shape, None represents a missing action.
         """
         return self._arrays.actions.copy()
 
     def batch_of_actions(self, leaves: Sequence[Any]) -> Any:
-        """A batch of actions of its leaves' batches, as a recorded failure has them."""
+        """Assemble a batch of actions from batches of its leaves, as failure records store them."""
         return self._arrays.actions.layout.unflatten(leaves)
 
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
-        """The last step's rewards as the environments gave them, ``(num_envs,)`` float64."""
+        """Unrounded rewards of the last step, ``(num_envs,)`` float64."""
         return self._arrays.rewards.copy()
 
-    # -- all at a time ----------------------------------------------------------------
+    # -- synchronous stepping ---------------------------------------------------------
 
     @override
     def reset(
@@ -185,11 +185,11 @@ class GroupedVecEnv(VecEnv):
         return obs, rewards, terminated, truncated, infos
 
     def _finish_step(self) -> StepInfos:
-        """Waits for the step, whose results are in the arrays then; it stays pending."""
+        """Wait for the step's results in the shared arrays; the step stays pending."""
         ledger = self._ledger
         if not ledger.stepping:
             self._groups.check_open()
-            raise NotSteppingError("step_wait was called without a step_async before it")
+            raise NotSteppingError("step_wait was called without a pending step_async")
         try:
             outcomes = ledger.finish_step()
         except Exception:
@@ -197,7 +197,7 @@ class GroupedVecEnv(VecEnv):
             raise
         return self._groups.info_collector.infos(outcomes)
 
-    # -- some at a time ---------------------------------------------------------------
+    # -- asynchronous stepping --------------------------------------------------------
 
     @override
     def async_reset(
@@ -260,7 +260,7 @@ class GroupedVecEnv(VecEnv):
     def _recall(self) -> None:
         if self._ledger.any_in_flight:
             outcomes = self._ledger.drain()
-            if outcomes:  # not wanted, but for the masks of the states they led to
+            if outcomes:  # discarded, except for their action masks
                 self._groups.info_collector.infos(outcomes.items(), self._ledger.envs_of(outcomes))
 
     @override
@@ -276,7 +276,7 @@ class GroupedVecEnv(VecEnv):
             self._groups.check_open()
         return tuple(map(WorkerStatistics.of, self._groups.drivers))
 
-    # -- single environments ----------------------------------------------------------
+    # -- methods and attributes of environments ---------------------------------------
 
     @override
     def call(
@@ -323,7 +323,7 @@ class GroupedVecEnv(VecEnv):
     # -- states -----------------------------------------------------------------------
 
     _state_operations: _StateOperations = saving
-    """What saves and loads the groups."""
+    """Implementation of saving, loading and cloning over groups."""
 
     @override
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
@@ -332,7 +332,7 @@ class GroupedVecEnv(VecEnv):
         state = self._close_on_error(
             _state_unknown_after, lambda: self._state_operations.save(self._groups, ids)
         )
-        return state.adding(LAST_RESULT_KEY, [tuple(seen) for seen in self._last_results(ids)])
+        return state.adding(LAST_RESULT_KEY, [tuple(result) for result in self._last_results(ids)])
 
     @override
     def load_state(
@@ -340,9 +340,9 @@ class GroupedVecEnv(VecEnv):
     ) -> tuple[Any, StepInfos]:
         self._groups.check_idle("load_state")
         ids = checked_env_ids(env_ids, self.num_envs)
-        seen = checked_last_results(state, len(ids), self._arrays.observations)
+        results = checked_last_results(state, len(ids), self._arrays.observations)
         return self._load_and_restore(
-            ids, seen, lambda: self._state_operations.load(self._groups, state, ids)
+            ids, results, lambda: self._state_operations.load(self._groups, state, ids)
         )
 
     @override
@@ -356,11 +356,11 @@ class GroupedVecEnv(VecEnv):
         self._groups.check_idle("clone_state")
         sources, targets = checked_clones(src_ids, dst_ids, self.num_envs)
         needed = sorted(set(sources))
-        seen_of = dict(zip(needed, self._last_results(needed), strict=True))
-        seen = [seen_of[source] for source in sources]
+        result_of = dict(zip(needed, self._last_results(needed), strict=True))
+        results = [result_of[source] for source in sources]
         return self._load_and_restore(
             targets,
-            seen,
+            results,
             lambda: self._state_operations.clone(self._groups, sources, targets, fork_rng),
         )
 
@@ -379,32 +379,35 @@ class GroupedVecEnv(VecEnv):
         ]
 
     def _load_and_restore(
-        self, ids: Sequence[int], seen: Sequence[LastResult] | None, load: Callable[[], StepInfos]
+        self,
+        ids: Sequence[int],
+        results: Sequence[LastResult] | None,
+        load: Callable[[], StepInfos],
     ) -> tuple[Any, StepInfos]:
-        """Has environments loaded, and takes in what was last seen of them."""
+        """Run ``load``, then restore the buffers of the loaded environments."""
         before, arrays = self._last.get(), self._arrays
         infos = self._close_on_error(_state_unknown_after, load)
         envs = np.array(ids, dtype=np.intp)
         self._last.arrays_are_current = False
         obs = arrays.observations.copy(envs)
-        if seen is None:
+        if results is None:
             self._last.update(before, envs)
             return obs, infos
-        self._last.put(before, ids, [one.observation for one in seen])
-        arrays.rewards[envs] = [one.exact_reward for one in seen]
-        restore_buffers(self, ids, seen)
+        self._last.put(before, ids, [result.observation for result in results])
+        arrays.rewards[envs] = [result.exact_reward for result in results]
+        restore_buffers(self, ids, results)
         return obs, infos
 
-    def _close_on_error(self, ends: Callable[[Exception], bool], do: Callable[[], _T]) -> _T:
-        """Does something; closes after an error that leaves nothing to go on with."""
+    def _close_on_error(
+        self, must_close: Callable[[Exception], bool], action: Callable[[], _T]
+    ) -> _T:
+        """Run ``action``, and close after an error for which ``must_close`` returns True."""
         try:
-            return do()
+            return action()
         except Exception as error:
-            if ends(error):
+            if must_close(error):
                 self.close()
             raise
-
-    # -- the end ----------------------------------------------------------------------
 
     @override
     def close_extras(self) -> None:
@@ -412,5 +415,5 @@ class GroupedVecEnv(VecEnv):
 
 
 def _state_unknown_after(error: Exception) -> bool:
-    """Whether after an error with a state nobody knows what state environments are in."""
+    """Return whether an error in a state operation leaves environments in an unknown state."""
     return is_fatal(error) or (isinstance(error, EnvError) and not isinstance(error, StateError))

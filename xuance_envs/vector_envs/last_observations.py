@@ -1,4 +1,4 @@
-"""The last observations of a vector environment, in arrays of their own: its ``buf_obs``."""
+"""Last observations of a vectorized environment: its ``buf_obs``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["LastObservationBuffer"]
 
 
 class LastObservationBuffer:
-    """Keeps a writable batch, a new one after each step.
+    """Writable batch of the last observations, replaced after each step.
 
-    A big batch is copied only if somebody reads it. Until then it is known by what was returned,
-    and by whether the arrays still hold the same.
+    A large batch is copied on first access only. Until then it is derived from the returned batch,
+    or from the shared arrays while they still hold the same step.
     """
 
     def __init__(self, rows: SpaceRows, copy_results: bool) -> None:
@@ -30,29 +30,29 @@ class LastObservationBuffer:
         self._returned: Any = None
 
     def mark_all_new(self, returned: Any) -> None:
-        """Takes note that all observations are new."""
+        """Set the batch to the results of a step or reset of all environments."""
         if self._copies_lazily:
             self._batch, self._returned, self.arrays_are_current = None, returned, True
         else:
             self._batch = self._copy()
 
     def get(self) -> Any:
-        """The batch."""
+        """Return the batch, copying it if that is still due."""
         if self._batch is None:
             if self.arrays_are_current:
                 self._batch = self._rows.copy_writable()
-            else:  # in the middle of a step
+            else:  # a step is in progress
                 self._batch = self._rows.copy_of_batch(self._returned)
-            self._copies_lazily = False  # who reads it once reads it again
+            self._copies_lazily = False  # later accesses are likely
             self._returned = None
         return self._batch
 
     def set(self, batch: Any) -> None:
-        """Keeps another batch in its place."""
+        """Replace the batch."""
         self._batch = batch
 
     def rows(self, envs: Sequence[int]) -> list[list[Any]]:
-        """Those of some environments, each as a list of its leaves, without keeping the batch."""
+        """Return the observations of ``envs`` as lists of leaves; keep no copied batch."""
         in_arrays = self._batch is None and self.arrays_are_current
         batch = self._returned if self._batch is None else self._batch
         parts = self._rows.parts if in_arrays else self._rows.layout.flatten(batch)
@@ -62,7 +62,7 @@ class LastObservationBuffer:
         ]
 
     def put(self, before: Any, envs: Sequence[int], rows: Sequence[Sequence[Any]]) -> None:
-        """Makes the batch a copy of another one, with these observations of some environments."""
+        """Set the batch to a copy of ``before`` with ``rows`` as the observations of ``envs``."""
         parts = []
         for k, old in enumerate(self._rows.layout.flatten(before)):
             new = list(old) if isinstance(self._rows.parts[k], list) else old.copy()
@@ -72,5 +72,5 @@ class LastObservationBuffer:
         self._batch = self._rows.layout.unflatten(parts)
 
     def update(self, before: Any, envs: NDArray[np.intp]) -> None:
-        """Makes the batch a copy of another one, with the new observations of some environments."""
+        """Set the batch to a copy of ``before`` with the new observations of ``envs``."""
         self._batch = self._rows.copy_updating(before, envs)

@@ -1,4 +1,4 @@
-"""What the caller of a vector environment last saw of each environment, kept with its state."""
+"""Last result of each environment, saved with its state."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = [
 _INTEGERS = int, np.integer
 
 LAST_RESULT_KEY = "seen"
-"""The name under which it is kept."""
+"""Key of the results in :class:`EnvStates`."""
 
 
 class LastResult(NamedTuple):
-    """What was last seen of one environment."""
+    """Last result that one environment returned."""
 
     observation: list[Any]
     exact_reward: float
@@ -40,34 +40,34 @@ class LastResult(NamedTuple):
 
 
 def checked_last_results(state: EnvStates, count: int, rows: SpaceRows) -> list[LastResult] | None:
-    """What is kept with states; None where they are another interface's."""
+    """Validate the results in a state; None if another interface saved it."""
     checked_states(state, count)
     try:
         given = state.extra(LAST_RESULT_KEY)
         if given is None:
             return None
-        seen = [LastResult(*one) for one in given]
-    except (FaultError, TypeError) as fault:
-        raise StateError(-1, "load_state", str(fault)) from None
-    for one in seen:
-        for part, leaf in zip(rows.parts, one.observation, strict=False):
+        results = [LastResult(*one) for one in given]
+    except (FaultError, TypeError) as error:
+        raise StateError(-1, "load_state", str(error)) from None
+    for result in results:
+        for part, leaf in zip(rows.parts, result.observation, strict=False):
             if isinstance(part, np.ndarray) and np.shape(leaf) != part.shape[1:]:
                 shapes = np.shape(leaf), part.shape[1:]
                 raise StateMismatchError(
                     -1,
                     "load_state",
-                    f"expected observations of shape {shapes[1]}, got {shapes[0]}",
+                    f"expected saved observations of shape {shapes[1]}, got {shapes[0]}",
                     "",
                     "observation space",
                     *shapes,
                 )
-    return seen
+    return results
 
 
 def checked_clones(
     src_ids: int | Sequence[int], dst_ids: int | Sequence[int], num_envs: int
 ) -> tuple[list[int], list[int]]:
-    """The source and the target of each clone."""
+    """Validate the arguments of ``clone_state``; return one source per target."""
     targets = checked_env_ids([dst_ids] if _is_index(dst_ids) else dst_ids, num_envs)  # type: ignore[arg-type,list-item]
     try:
         given = [src_ids] if _is_index(src_ids) else list(src_ids)  # type: ignore[arg-type]
@@ -90,12 +90,12 @@ def _is_index(value: Any) -> bool:
     return isinstance(value, _INTEGERS) and not isinstance(value, bool)
 
 
-def restore_buffers(vec_env: VecEnv, ids: Sequence[int], seen: Sequence[LastResult]) -> None:
-    """Makes a vector environment's ``buf_*`` what they were, in arrays of their own."""
+def restore_buffers(vec_env: VecEnv, ids: Sequence[int], results: Sequence[LastResult]) -> None:
+    """Restore the ``buf_*`` arrays of loaded environments, in new arrays."""
     rewards, dones = vec_env.buf_rews.copy(), vec_env.buf_dones.copy()
     truncations, infos = vec_env.buf_truncations.copy(), list(vec_env.buf_infos)
-    for i, one in zip(ids, seen, strict=True):
-        rewards[i], dones[i], truncations[i] = one.reward, one.terminated, one.truncated
-        infos[i] = one.info.copy()
+    for i, result in zip(ids, results, strict=True):
+        rewards[i], dones[i], truncations[i] = result.reward, result.terminated, result.truncated
+        infos[i] = result.info.copy()
     vec_env.buf_rews, vec_env.buf_dones = rewards, dones
     vec_env.buf_truncations, vec_env.buf_infos = truncations, infos

@@ -1,4 +1,4 @@
-"""Environments in the actors of a Ray cluster, each actor with a group of them."""
+"""Vectorized environments on Ray clusters."""
 
 from __future__ import annotations
 
@@ -35,71 +35,64 @@ logger = logging.getLogger("xuance_envs")
 
 
 class RayVecEnv_Gym(GroupedVecEnv):
-    """Many environments on the machines of a Ray cluster.
+    """Vectorized environment on the nodes of a Ray cluster.
 
-    Workers step a group of environments each. A machine's workers are processes of one actor,
-    which share memory with it, or each is an actor of its own. A vector step is one request and
-    one reply per actor, with the actions, observations, rewards, flags and infos as raw arrays,
-    over a connection between this process and the actor.
-    Trajectories are the same, bit for bit, as those of
-    :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv`, for environments that keep to
-    their own random generators.
+    Each worker steps a group of environments. A Ray actor hosts either all workers of a node, as
+    processes that share memory with it, or a single worker. Each vector step sends one request and
+    receives one reply per actor, as raw arrays over a direct connection. Results are bitwise
+    identical to those of :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv` for
+    environments that use only their own random generators.
 
-    A connection to Ray that this process has already is used, and left alone. Otherwise one is
-    made, which ends when the last vector environment that uses it is closed.
+    An existing Ray connection of this process is used and stays open. Otherwise one is opened, and
+    closed with the last vectorized environment that uses it.
 
     Args:
-        env_fns: callables that make one environment each, in the actor where it will live. What
-            is defined in ``__main__`` reaches it by value; modules have to be there.
-        in_series: environments per worker. ``"auto"`` makes as many workers as the cluster has
-            room for, and splits the environments evenly.
-        env_seed: if given, callable i is called with ``env_seed=env_seed + i``, and without
-            arguments otherwise.
-        actors: ``"machine"`` makes one actor for each machine, with as many workers in a row as it
-            has room for, in processes of their own; ``"core"`` an actor for each worker. ``"auto"``
-            takes machines where several workers would share one and Ray is left to choose nodes.
-        num_cpus_per_worker: CPUs a worker takes of the cluster, also a part of one; an actor takes
-            what its workers do.
-        resources: what else a worker takes, by Ray's names for it: ``{"GPU": 0.5}``, or custom
-            resources.
-        runtime_env: the code and variables an actor needs, as Ray describes them. Folders of this
-            machine may be in it where the connection is made here; otherwise they have to be
-            given to :func:`ray.init`.
-        scheduling_strategy: how Ray spreads the actors over the nodes: ``"SPREAD"``,
-            ``"DEFAULT"``, or one of Ray's objects, such as one for a placement group.
-        address: where to connect to, as :func:`ray.init` takes it, if there is no connection.
-        copy: whether the arrays returned belong to the caller; otherwise they are read-only
-            views that the next step overwrites.
-        step_timeout: seconds an actor has to answer anything; None lets it take any time.
-        start_timeout: seconds until the actors have to have made their environments; None for
-            any time. One for which the cluster has no room is not started before there is.
-        on_worker_failure: what happens when an actor is lost, by itself or with its node, or
-            takes too long. ``"raise"`` raises an error and closes; with ``"restart"`` another
-            actor takes its place, on any node with room for it, and the step in which it was lost
-            truncates the episodes of its environments: reward 0, the last known observation,
-            ``infos[i]["worker_restarted"]``.
-        max_restarts: how many restarts there may be in all, before a failure raises; None for
-            any number.
-        restart_on_exception: whether an exception in an environment's ``step`` or ``reset`` is
-            a failure of that kind, too.
-        worker_threads: threads torch and OpenCV may use in each actor; None leaves them alone.
-            Those of BLAS and OpenMP are limited by Ray, to ``num_cpus_per_worker``.
-        check_actions: whether every action is checked to be in its space.
-        info_bytes: room for the arrays in each environment's info, in bytes; what does not find
-            any is pickled, at every step.
+        env_fns: callables that create one environment each, in its actor. Objects defined in
+            ``__main__`` are sent by value; modules must be importable on the node.
+        in_series: environments per worker. ``"auto"`` starts as many workers as the cluster has
+            room for and splits the environments evenly.
+        env_seed: if given, callable i is called with ``env_seed=env_seed + i``; otherwise without
+            arguments.
+        actors: ``"machine"`` starts one actor per node, with as many worker processes as the node
+            has room for. ``"core"`` starts one actor per worker. ``"auto"`` uses ``"machine"`` if
+            several workers would share a node and ``scheduling_strategy`` lets Ray choose nodes.
+        num_cpus_per_worker: CPUs that each worker reserves, possibly a fraction. An actor reserves
+            the sum of its workers.
+        resources: further resources per worker, by Ray's names: ``{"GPU": 0.5}``, or custom ones.
+        runtime_env: Ray runtime environment of the actors. Local folders are allowed only if this
+            vectorized environment opens the connection; otherwise pass them to :func:`ray.init`.
+        scheduling_strategy: how Ray distributes actors over nodes: ``"SPREAD"``, ``"DEFAULT"``, or
+            a Ray scheduling strategy object, for example for a placement group.
+        address: address for :func:`ray.init`, if this process is not connected yet.
+        copy: True to return new arrays in each step; False to return read-only views that the next
+            step overwrites.
+        step_timeout: seconds an actor may take to answer a command; None for no limit.
+        start_timeout: seconds the actors may take to create their environments; None for no limit.
+            It also covers the wait for free resources of the cluster.
+        on_worker_failure: action if an actor or its node fails, or exceeds ``step_timeout``.
+            ``"raise"`` raises an error and closes. ``"restart"`` starts a new actor on any node
+            with room for it. The failed step truncates the episodes of its environments: reward 0,
+            the last known observation, and ``infos[i]["worker_restarted"]``.
+        max_restarts: total number of restarts before a failure raises; None for no limit.
+        restart_on_exception: True to handle exceptions in an environment's ``step`` or ``reset`` as
+            worker failures.
+        worker_threads: threads that torch and OpenCV may use in each actor; None to leave their
+            settings alone. Ray limits BLAS and OpenMP to ``num_cpus_per_worker``.
+        check_actions: True to check that every action is in its space.
+        info_bytes: size in bytes of each environment's buffer for arrays in infos. Arrays that do
+            not fit are pickled in each step.
 
     Raises:
         ImportError: Ray is not installed.
-        ConnectionError: there is no cluster at the address.
-        EnvError: a callable raised, or what it returned is no environment, or an actor cannot
-            import what it needs.
-        ValueError: there is no callable, two of them returned the same object, or an argument
-            is out of its range.
+        ConnectionError: no cluster runs at ``address``.
+        EnvError: a callable raised, did not return an environment, or an actor is missing a module.
+        ValueError: ``env_fns`` is empty, two callables returned the same object, or an argument is
+            out of range.
         TypeError: a callable cannot be pickled.
         RuntimeError: the environments' spaces differ.
-        WorkerDiedError: an actor was lost while it made its environments.
-        WorkerTimeoutError: an actor took longer than ``start_timeout``; if the cluster has no
-            room for it, it says what is needed and what there is.
+        WorkerDiedError: an actor failed while it created its environments.
+        WorkerTimeoutError: an actor exceeded ``start_timeout``. If the cluster lacks resources, the
+            message lists those required and those available.
 
     Example:
         >>> import gymnasium
@@ -153,7 +146,7 @@ class RayVecEnv_Gym(GroupedVecEnv):
         super().__init__(groups, copy=copy, check_actions=check_actions)
 
 
-def start_actors(  # noqa: D417  # the class says what the others are
+def start_actors(  # noqa: D417  # the class documents the others
     recipe: Recipe,
     *,
     in_series: int | str = "auto",
@@ -172,13 +165,13 @@ def start_actors(  # noqa: D417  # the class says what the others are
     info_bytes: int = INFO_BYTES,
     describe: Describe = common_description,
 ) -> WorkerGroups:
-    """Starts actors, which make their environments.
+    """Start actors, which create their environments.
 
-    What is not said here is as for :class:`RayVecEnv_Gym`.
+    The other arguments are those of :class:`RayVecEnv_Gym`.
 
     Args:
-        recipe: what they are made from, and when they are reset.
-        describe: makes one description of the environments'.
+        recipe: how to create the environments, and their autoreset mode.
+        describe: combines the environments' descriptions into one.
     """
     checked_positive(
         worker_threads=worker_threads, step_timeout=step_timeout, start_timeout=start_timeout
@@ -192,18 +185,18 @@ def start_actors(  # noqa: D417  # the class says what the others are
     if actors not in ("auto", "machine", "core"):
         raise ValueError(f"actors: expected 'auto', 'machine' or 'core', got {actors!r}")
     if in_series != "auto":
-        split_envs(len(recipe), in_series, 1)  # a wrong one is told before Ray is started
+        split_envs(len(recipe), in_series, 1)  # validate before Ray is started
     options = ActorOptions(
         num_cpus_per_worker, dict(resources or {}), runtime_env, scheduling_strategy
     )
     cluster = RayCluster(address, runtime_env)
     try:
-        by_core = actors == "core" or (actors == "auto" and not options.spreads)
-        if in_series == "auto" or not by_core:
+        per_worker = actors == "core" or (actors == "auto" and not options.spreads)
+        if in_series == "auto" or not per_worker:
             cluster.wait_until_idle(options)
         free = cluster.free_workers(options) if in_series == "auto" else 1
         split = split_envs(len(recipe), in_series, free)
-        placed = None if by_core else _actor_shares(cluster, options, len(split), actors)
+        placed = None if per_worker else _actor_shares(cluster, options, len(split), actors)
     except BaseException:
         cluster.release()
         raise
@@ -227,10 +220,10 @@ def start_actors(  # noqa: D417  # the class says what the others are
     )
     groups = WorkerGroups(backend, None, describe, restarts)
     places = [actor.place for actor in backend.actors]
-    by_calls = (
+    transport_note = (
         ""
         if cluster.direct_connection_obstacle is None
-        else f", asked by Ray's calls: {cluster.direct_connection_obstacle}"
+        else f", over Ray calls instead of direct connections: {cluster.direct_connection_obstacle}"
     )
     logger.info(
         "%d environments in %d workers of %d Ray actors on %d nodes%s",
@@ -238,7 +231,7 @@ def start_actors(  # noqa: D417  # the class says what the others are
         len(split),
         len(places),
         len({node for _, node in filter(None, places)}),
-        by_calls,
+        transport_note,
     )
     return groups
 
@@ -246,7 +239,7 @@ def start_actors(  # noqa: D417  # the class says what the others are
 def _actor_shares(
     cluster: RayCluster, options: ActorOptions, workers: int, actors: str
 ) -> list[ActorAssignment] | None:
-    """The actors of machines; None where each worker is to be an actor of its own."""
+    """Assign workers to nodes; None for one actor per worker."""
     placed = one_actor_per_node(workers, cluster.capacities(options))
     if actors == "auto" and len(placed) == workers:
         return None

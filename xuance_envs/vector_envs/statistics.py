@@ -1,4 +1,4 @@
-"""What a vector environment tells about the time its steps take."""
+"""Timing statistics of workers."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ __all__ = ["WorkerStatistics"]
 
 @dataclass(frozen=True)
 class WorkerStatistics:
-    """How long the steps of one worker's environments took, since it was started.
+    """Step times of one worker's environments since the worker started.
 
     Attributes:
-        env_ids: the environments that live in it.
-        steps: how often it has stepped all of them.
-        busy_fraction: share of the time, from its first step's begin to its last step's end,
-            that it spent in steps; the rest it waited. NaN before the first step.
-        p50: median time of a step of all its environments with the resets that belong to it, in
-            seconds, of the last 1024; NaN before the first.
-        p99: 99th percentile, likewise.
-        slowest_env: the environment that takes longest; None before the first step.
-        slowest_time: mean time of that environment's step, in seconds, resets included, over
-            every 64th step.
+        env_ids: indices of the worker's environments.
+        steps: number of steps of the whole group.
+        busy_fraction: fraction of the time that the worker spent in steps, measured from the start
+            of its first step to the end of its last one. NaN before the first step.
+        p50: median time in seconds of a step of the group, including resets, over the last 1024
+            steps. NaN before the first step.
+        p99: 99th percentile of the same times.
+        slowest_env: index of the slowest environment; None before the first step.
+        slowest_time: mean step time of the slowest environment in seconds, including resets. Every
+            64th step is measured.
 
     Example:
         >>> from xuance_envs import Gym_Env, SubprocVecEnv_Gym
@@ -48,10 +48,10 @@ class WorkerStatistics:
 
     @classmethod
     def of(cls, driver: Driver) -> WorkerStatistics:
-        """Those of one group.
+        """Create the statistics of one group.
 
         Args:
-            driver: of the group.
+            driver: the group's driver.
         """
         times = driver.times()
         return cls(

@@ -1,4 +1,4 @@
-"""What comes of a step: of all environments, or of those that have answered."""
+"""Results of steps: of all environments, or of those that ``recv`` returns."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ StepResult = tuple[Any, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_
 
 
 class StepBatch(NamedTuple):
-    """The environments that answered, k of them, in the order of ``env_ids``.
+    """Results of k environments, in the order of ``env_ids``.
 
     Attributes:
-        obs: ``(k, *obs_shape)``, as ``step`` returns them.
+        obs: ``(k, *obs_shape)``, in the form that ``step`` returns.
         rewards: ``(k,)`` float32; 0 after ``async_reset``.
         terminated: ``(k,)`` bool.
         truncated: ``(k,)`` bool.
-        infos: a sequence of k dicts.
-        env_ids: ``(k,)`` int, ascending: which environments they are.
+        infos: sequence of k dicts.
+        env_ids: ``(k,)`` int: indices of the environments, ascending.
 
     Example:
         >>> from xuance_envs import DummyVecEnv_Gym, Gym_Env
@@ -43,13 +43,13 @@ class StepBatch(NamedTuple):
 
     @property
     def action_masks(self) -> Any:
-        """The masks of the actions that come next, ``(k, n)``, in a new array each time.
+        """Action masks for the next actions, ``(k, n)`` bool; a new array on each access.
 
-        See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.action_masks`: environments that give
-        masks by their method are asked from its first call on.
+        See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.action_masks`. Masks from an
+        environment's ``action_masks()`` method are available from the first access on.
 
         Raises:
-            AttributeError: an environment has none.
-            EnvError: an environment gave something else.
+            AttributeError: an environment has no action mask.
+            EnvError: an environment returned an invalid mask.
         """
         return self.infos.masks(self.infos)

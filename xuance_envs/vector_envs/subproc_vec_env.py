@@ -1,4 +1,4 @@
-"""Environments in worker processes, each worker with a group of them."""
+"""Vectorized environments in worker processes."""
 
 from __future__ import annotations
 
@@ -37,78 +37,76 @@ __all__ = ["SubprocVecEnv", "fork_hazard", "start_processes"]
 logger = logging.getLogger("xuance_envs")
 
 SPIN = 500e-6
-"""The longest a process spins before it blocks, in seconds.
+"""Longest time in seconds that a process spins before it blocks.
 
-A policy's forward pass takes about 100 µs; a worker that slept through it would be woken late.
+It covers a policy's forward pass (about 100 µs), after which a sleeping worker would wake up late.
 """
 
 MIN_CPUS_TO_SHARE = 4
-"""The fewest of which a caller that spins may share one with a worker."""
+"""Number of CPUs from which a spinning main process may share one with a worker."""
 
 
 class SubprocVecEnv(GroupedVecEnv):
-    """Many environments in worker processes.
+    """Vectorized environment in worker processes.
 
-    Workers step their environments into memory they share with this process; on an ordinary
-    step one byte goes each way. Trajectories are the same, bit for bit, as those of
-    :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv`, for environments that keep to
-    their own random generators.
+    Workers write their results into shared memory; a typical step exchanges one byte with each
+    worker in each direction. Results are bitwise identical to those of
+    :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv` for environments that use only their
+    own random generators.
 
-    Workers do not import the caller's ``__main__``: a script needs no main guard. What is
-    defined in it reaches them by value, so lambdas and local classes work.
+    Workers do not import your script, so it needs no ``if __name__ == "__main__"`` guard. Objects
+    defined in ``__main__`` are sent by value, so lambdas and local classes work.
 
     Args:
-        env_fns: callables that make one environment each, in the process where it will live.
-        env_seed: if given, callable i is called with ``env_seed=env_seed + i``, and without
-            arguments otherwise.
-        in_series: environments per worker. ``"auto"`` makes as many workers as this process
-            may use CPUs, and splits the environments evenly. 1 is for environments that wait
-            (for a network, another simulator) or that share global state.
-        context: how workers start: ``"spawn"``, ``"forkserver"`` or ``"fork"``.
-        copy: whether the arrays returned belong to the caller; otherwise they are read-only
-            views that the next step overwrites.
-        caller_steps: this process keeps one share of the environments, and steps it while the
+        env_fns: callables that create one environment each, in its worker.
+        env_seed: if given, callable i is called with ``env_seed=env_seed + i``; otherwise without
+            arguments.
+        in_series: environments per worker. ``"auto"`` starts one worker per CPU available to this
+            process and splits the environments evenly. Use 1 for environments that wait (for a
+            network or another simulator) or that share global state.
+        context: start method of the workers: ``"spawn"``, ``"forkserver"`` or ``"fork"``.
+        copy: True to return new arrays in each step; False to return read-only views that the next
+            step overwrites.
+        caller_steps: True to step one share of the environments in the main process, while the
             workers step theirs.
-        step_timeout: seconds a worker has to answer anything: a step of its environments with
-            the resets that belong to it, a reset, a call. None lets it take any time.
-        start_timeout: seconds the workers have to make their environments; None for any time.
-        on_worker_failure: what happens when a worker ends by itself or takes too long.
-            ``"raise"`` raises an error and closes; with ``"restart"`` another worker takes its
-            place, and the step in which it was lost truncates the episodes of its environments:
-            reward 0, the last known observation, ``infos[i]["worker_restarted"]``. With
-            ``"resume"`` nothing is lost: the states of environments are saved now and then, and
-            the other worker loads them, repeats the steps since, and does the one that was lost;
-            only where that comes to something else, it is as with ``"restart"``. The caller's own
-            share with ``caller_steps`` lives as long as this process.
-        max_restarts: how many restarts there may be in all, before a failure raises; None for
-            any number.
-        restart_on_exception: whether an exception in an environment's ``step`` or ``reset`` is
-            a failure of that kind, too.
-        worker_threads: threads BLAS, OpenMP, torch and OpenCV may use in each worker; None
-            leaves them alone. A forked worker has BLAS and OpenMP as this process loaded them.
-        check_actions: whether every action is checked to be in its space.
-        pin_workers: workers may be kept on a CPU each, which is done where there is one CPU
-            per process that steps, and only while steps take less than a millisecond.
-        record_failures: a folder. An exception in a step, the end of a worker in one, one that
-            takes longer than ``step_timeout``, or a NaN in an observation or reward then leaves a
-            file in it, which ``python -m xuance_envs replay FILE`` makes happen again. Of the
-            caller's own share with ``caller_steps``, exceptions and NaNs do.
-        info_bytes: room for the arrays in each environment's info, in bytes; what does not find
-            any is pickled, at every step.
+        step_timeout: seconds a worker may take to answer any command, such as a step including
+            resets; None for no limit.
+        start_timeout: seconds the workers may take to create their environments; None for no limit.
+        on_worker_failure: action if a worker crashes or exceeds ``step_timeout``. ``"raise"``
+            raises an error and closes. ``"restart"`` starts a new worker; the failed step truncates
+            the episodes of its environments: reward 0, the last known observation, and
+            ``infos[i]["worker_restarted"]``. ``"resume"`` saves the environments' states
+            periodically. The new worker loads them and replays the steps since then, so that no
+            data is lost; if the replay diverges, it acts as ``"restart"``. The main process's own
+            share (``caller_steps``) is not covered.
+        max_restarts: total number of restarts before a failure raises; None for no limit.
+        restart_on_exception: True to handle exceptions in an environment's ``step`` or ``reset`` as
+            worker failures.
+        worker_threads: threads that BLAS, OpenMP, torch and OpenCV may use in each worker; None to
+            leave their settings alone. Forked workers keep this process's BLAS and OpenMP settings.
+        check_actions: True to check that every action is in its space.
+        pin_workers: True to allow pinning each worker to a CPU. This happens only if there is a CPU
+            for each stepping process, and while steps take less than a millisecond.
+        record_failures: folder for records of failures; None to record none. An exception in a
+            step, a crash or timeout of a worker in a step, or a NaN in an observation or reward
+            writes a file. ``python -m xuance_envs replay FILE`` reproduces the failure. In the main
+            process's share (``caller_steps``), only exceptions and NaNs are recorded.
+        info_bytes: size in bytes of each environment's buffer for arrays in infos. Arrays that do
+            not fit are pickled in each step.
 
     Attributes:
         n_remotes (int): number of workers.
-        in_series (int): environments of the largest share.
+        in_series (int): environments in the largest group.
 
     Raises:
-        EnvError: a callable raised, or what it returned is no environment.
-        ValueError: there is no callable, two of them returned the same object, or an argument
-            is out of its range.
+        EnvError: a callable raised, or did not return an environment.
+        ValueError: ``env_fns`` is empty, two callables returned the same object, or an argument is
+            out of range.
         TypeError: a callable cannot be pickled.
         RuntimeError: the environments' spaces differ.
-        WorkerDiedError: a worker ended while it made its environments.
-        WorkerTimeoutError: a worker took longer than ``start_timeout``.
-        MemoryError: there is too little memory for the shared arrays.
+        WorkerDiedError: a worker crashed while it created its environments.
+        WorkerTimeoutError: a worker exceeded ``start_timeout``.
+        MemoryError: too little memory for the shared arrays.
 
     Example:
         >>> import gymnasium
@@ -162,11 +160,11 @@ class SubprocVecEnv(GroupedVecEnv):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The workers' process ids, in the order of their environments; none once closed."""
+        """Process ids of the workers, in the order of their environments; empty once closed."""
         return tuple(driver.worker.pid for driver in self._backend.workers)
 
 
-def start_processes(  # noqa: D417  # the class says what the others are
+def start_processes(  # noqa: D417  # the class documents the others
     recipe: Recipe,
     *,
     in_series: int | str = "auto",
@@ -188,23 +186,24 @@ def start_processes(  # noqa: D417  # the class says what the others are
     caller_busy: bool = False,
     event_loop_waits: bool = False,
 ) -> WorkerGroups:
-    """Starts worker processes, which make their environments.
+    """Start worker processes, which create their environments.
 
-    What is not said here is as for :class:`SubprocVecEnv`.
+    The other arguments are those of :class:`SubprocVecEnv`.
 
     Args:
-        recipe: what they are made from, and when they are reset.
-        spin: the longest a worker spins before it blocks, in seconds, where there are CPUs for it.
-        describe: makes one description of the environments'.
-        prepared: is given the workers' backend before it starts them.
-        guarded: whether all that the environments start ends with them, where the system can.
-        caller_busy: whether this process is at work while they step, so that it needs a CPU, too.
-        event_loop_waits: whether this process watches their descriptors by itself, and asks for what
-            has come.
+        recipe: how to create the environments, and their autoreset mode.
+        spin: longest time in seconds that a worker spins before it blocks, if there are CPUs for
+            it.
+        describe: combines the environments' descriptions into one.
+        on_backend_created: called with the backend before it starts its workers.
+        guarded: True to end all processes that environments start with them, if the system can.
+        caller_busy: True if the main process needs a CPU while the workers step.
+        event_loop_waits: True if an event loop in the main process watches the workers' descriptors
+            and collects their replies.
     """
     if not hasattr(select, "poll"):
         raise RuntimeError(
-            "worker processes need select.poll, which this system does not have: use DummyVecEnv"
+            "worker processes need select.poll, which this system lacks: use DummyVecEnv instead"
         )
     checked_positive(
         worker_threads=worker_threads, step_timeout=step_timeout, start_timeout=start_timeout
@@ -214,8 +213,8 @@ def start_processes(  # noqa: D417  # the class says what the others are
     _check_context(context)
     if multiprocessing.current_process().daemon:
         raise RuntimeError(
-            "a daemonic process may not start processes: use DummyVecEnv in it, or make it "
-            "with daemon=False"
+            "cannot start workers, because this process is daemonic: use DummyVecEnv, or create "
+            "this process with daemon=False"
         )
     split = split_envs(len(recipe), in_series, available_cpus())
     own = split.pop() if caller_steps else None
@@ -223,7 +222,7 @@ def start_processes(  # noqa: D417  # the class says what the others are
         multiprocessing.get_context(context),
         SharedMemory(reserved=len(split) * REGION_BYTES),
         threads=worker_threads,
-        # More spinning processes than CPUs would keep each other from working.
+        # More spinning processes than CPUs would slow each other down.
         spin=spin if len(split) + (caller_steps or caller_busy) <= available_cpus() else 0.0,
         main_spin=SPIN if _main_process_may_spin(len(split)) and not event_loop_waits else 0.0,
         expect_first_ready=caller_steps or event_loop_waits,
@@ -235,41 +234,41 @@ def start_processes(  # noqa: D417  # the class says what the others are
     if on_backend_created is not None:
         on_backend_created(backend)
     groups = WorkerGroups(backend, own, describe, restarts, record_failures)
-    where = " and in this process" if own else ""
+    here = " and in this process" if own else ""
     pids = [driver.worker.pid for driver in backend.workers]
     logger.info(
         "%d environments in %d workers (%s)%s: pids %s",
         len(recipe),
         len(pids),
         context,
-        where,
+        here,
         pids,
     )
     return groups
 
 
 def _main_process_may_spin(workers: int) -> bool:
-    """Whether this process may spin while it waits for so many workers.
+    """Return whether the main process may spin while it waits for this many workers.
 
-    Without a CPU of its own it takes the time between two yields from one of theirs. Of two that
-    costs more than being woken late; of four it costs less, and of eight it saves a quarter of a
-    quick step. Where time is limited, and not CPUs, it would use up that of all.
+    Without a CPU of its own, it takes CPU time from a worker between two yields. With two CPUs this
+    costs more than waking up late; with four it costs less, and with eight it saves a quarter of a
+    fast step. Under a CPU time limit (quota), spinning would use up the time of all processes.
     """
     cpus = available_cpus()
     return workers < cpus or workers == cpus == affinity_cpus() >= MIN_CPUS_TO_SHARE
 
 
 def fork_hazard() -> str | None:
-    """What may go wrong in a copy of this process, None if nothing is known to."""
+    """Return why forking this process is unsafe; None if no reason is known."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return "CUDA, which is initialised in it, does not work in a forked process"
+        return "CUDA is initialized, and does not work in a forked process"
     if threading.active_count() > 1:
-        return "its other threads may hold locks that a forked process then waits for for ever"
+        return "other threads may hold locks, on which a forked process would wait forever"
     if (threads := count_native_threads()) > 0:
         return (
-            f"threads of native libraries (OpenCV, OpenMP or the like: {threads}) do not come "
-            "along, and a forked process that uses these libraries may wait for them for ever"
+            f"{threads} threads of native libraries (such as OpenCV or OpenMP) are running, and a "
+            "forked process may wait for them forever"
         )
     return None
 
@@ -278,9 +277,9 @@ def _check_context(context: str) -> None:
     available = multiprocessing.get_all_start_methods()
     if context not in available:
         raise ValueError(f"context: expected one of {available}, got {context!r}")
-    if context == "fork" and (danger := fork_hazard()) is not None:
+    if context == "fork" and (hazard := fork_hazard()) is not None:
         warnings.warn(
-            f"context='fork' copies this process, but {danger}; 'spawn' or 'forkserver' are safe",
+            f"context='fork' copies this process, but {hazard}; use 'spawn' or 'forkserver'",
             RuntimeWarning,
             stacklevel=caller_stacklevel(),
         )

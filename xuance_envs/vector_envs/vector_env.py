@@ -1,6 +1,6 @@
-"""The contract of every vector environment.
+"""The interface of all vectorized environments: ``VecEnv``.
 
-What is done over groups of environments is in :mod:`~xuance_envs.vector_envs.grouped`.
+:mod:`~xuance_envs.vector_envs.grouped` implements it for groups of environments.
 """
 
 from __future__ import annotations
@@ -23,58 +23,59 @@ from xuance_envs.vector_envs.step_batch import StepBatch, StepResult
 __all__ = ["AlreadySteppingError", "NotSteppingError", "StepBatch", "StepResult", "VecEnv"]
 
 DEFAULT_MAX_EPISODE_STEPS = 1000
-"""What ``max_episode_steps`` is where the environment states no limit, as in XuanCe."""
+"""Value of ``max_episode_steps`` for environments without a limit, as in XuanCe."""
 
 
 def _alias(name: str) -> property:
-    """Another name for an attribute."""
+    """Create an alias of an attribute."""
     return property(
         attrgetter(name),
         lambda vec_env, value: setattr(vec_env, name, value),
-        doc=f"A name that XuanCe has for ``{name}``.",
+        doc=f"XuanCe's name for ``{name}``.",
     )
 
 
 class VecEnv(ABC):
-    """Many environments stepped as one.
+    """Vectorized environment: several environments that are stepped together.
 
-    ``step`` steps every environment once. An environment whose episode ends is reset at once:
-    the observation returned is the last one of the finished episode, and the first one of the
-    next episode is in that environment's info, as ``reset_obs``. The next action belongs to
-    the new episode.
+    :meth:`step` steps every environment once. An environment whose episode ends is reset in the
+    same step. The returned observation is then the last one of the finished episode, and
+    ``infos[i]["reset_obs"]`` is the first one of the next episode. The next action belongs to the
+    new episode.
 
-    A vector environment is a context manager: leaving it closes it.
+    Used as a context manager, a vectorized environment is closed on exit.
 
-    To derive from it, define ``reset``, ``step_async``, ``step_wait`` and ``close_extras``, and set
-    ``buf_obs`` and its like as they say. What else there is raises a :class:`NotImplementedError`
-    until it is defined, too. Vector environments over groups of environments, in this process or in
-    others, derive from :class:`~xuance_envs.vector_envs.grouped.GroupedVecEnv`.
+    Subclasses define :meth:`reset`, :meth:`step_async`, :meth:`step_wait` and :meth:`close_extras`,
+    and set ``buf_obs`` and the other buffers. All other operations raise a
+    :class:`NotImplementedError` unless overridden.
+    :class:`~xuance_envs.vector_envs.grouped.GroupedVecEnv` is the base class for environments in
+    groups, in this process or in workers.
 
     Args:
         num_envs: number of environments.
-        observation_space: of one environment.
-        action_space: of one environment.
-        max_episode_steps: the environments' limit; None where they state none.
-        render_mode: the environments'.
-        metadata: the environments'.
+        observation_space: observation space of a single environment.
+        action_space: action space of a single environment.
+        max_episode_steps: the environments' step limit; None for the default of 1000.
+        render_mode: the environments' render mode.
+        metadata: the environments' metadata.
 
     Attributes:
         num_envs (int): number of environments.
-        observation_space (gymnasium.Space): of one environment.
-        action_space (gymnasium.Space): of one environment.
-        obs_shape: shape of one observation; for a Dict space a dict of shapes.
-        max_episode_steps (int): the first environment's limit, 1000 where it states none.
-        render_mode (str | None): the first environment's.
-        metadata (dict): the first environment's.
-        buf_obs: the last observations, in a writable array of their own: a new one after each step,
-            so that one held from before stays as it was.
-        buf_rews: the last step's rewards, as returned.
-        buf_dones: the last step's ``terminated``, as returned.
-        buf_truncations: the last step's ``truncated``, as returned.
-        buf_infos: the last step's infos, as returned.
-        checks_actions (bool): whether every action is checked to be in its space.
-        autotuned (Autotuned | None): what :func:`~xuance_envs.making.make_vec` found out before it
-            chose this backend by itself.
+        observation_space (gymnasium.Space): observation space of a single environment.
+        action_space (gymnasium.Space): action space of a single environment.
+        obs_shape: shape of a single observation; a dict of shapes for a Dict space.
+        max_episode_steps (int): step limit of the first environment; 1000 if it has none.
+        render_mode (str | None): render mode of the first environment.
+        metadata (dict): metadata of the first environment.
+        buf_obs: the last observations, in a writable array. Each step sets a new array, so
+            references to earlier ones keep their values.
+        buf_rews: rewards of the last step, as returned.
+        buf_dones: ``terminated`` of the last step, as returned.
+        buf_truncations: ``truncated`` of the last step, as returned.
+        buf_infos: infos of the last step, as returned.
+        checks_actions (bool): True if every action is checked to be in its space.
+        autotuned (Autotuned | None): measurements of :func:`~xuance_envs.making.make_vec`, if it
+            chose this backend automatically.
 
     Example:
         >>> from xuance_envs import Gym_Env, SubprocVecEnv_Gym, VecEnv
@@ -124,17 +125,17 @@ class VecEnv(ABC):
 
     @property
     def closed(self) -> bool:
-        """Whether it has been closed."""
+        """True once the vectorized environment is closed."""
         return self._closed
 
     @property
     def waiting(self) -> bool:
-        """Whether a step is pending."""
+        """True while a step is pending."""
         return False
 
     @property
     def exact_rewards(self) -> NDArray[np.float64]:
-        """The last step's rewards as the environments gave them, ``(num_envs,)`` float64."""
+        """Unrounded rewards of the last step, ``(num_envs,)`` float64."""
         return self.buf_rews.astype(np.float64)
 
     @abstractmethod
@@ -145,64 +146,64 @@ class VecEnv(ABC):
         options: dict[str, Any] | None = None,
         env_ids: Sequence[int] | None = None,
     ) -> tuple[Any, StepInfos]:
-        """Starts a new episode in every environment, or in some of them.
+        """Start a new episode in all environments, or in some.
 
-        A step that is pending is waited for, and its result thrown away.
+        A pending step is completed first, and its result is discarded.
 
         Args:
-            seed: an int gives environment i the seed ``seed + i``; a sequence gives each
-                environment its own; None lets each go on with its random stream.
-            options: passed to each environment's ``reset`` if given.
-            env_ids: the environments to reset; None for all.
+            seed: an int gives environment i the seed ``seed + i``; a sequence gives one seed per
+                environment; None continues the random streams.
+            options: passed to each environment's ``reset``, if given.
+            env_ids: indices of the environments to reset; None for all.
 
         Returns:
-            ``(obs, infos)`` of the environments reset, in the order of ``env_ids``: arrays of
-            shape ``(len(env_ids), *obs_shape)`` in the space's own dtype, and a sequence of
-            dicts.
+            ``(obs, infos)`` of the reset environments, in the order of ``env_ids``: an array
+            ``(len(env_ids), *obs_shape)`` in the space's dtype (nested arrays for Dict and Tuple
+            spaces), and a sequence of dicts.
 
         Raises:
-            EnvError: an environment raised; the vector environment is then closed.
-            WorkerDiedError: a worker ended; the vector environment is then closed.
-            ClosedVecEnvError: it is closed.
-            ValueError: a wrong number of seeds, or an environment that does not exist.
+            EnvError: an environment raised; the vectorized environment is then closed.
+            WorkerDiedError: a worker failed; the vectorized environment is then closed.
+            ClosedVecEnvError: the vectorized environment is closed.
+            ValueError: the number of seeds or an environment index is invalid.
         """
 
     def step(self, actions: Any) -> StepResult:
-        """Steps every environment once: :meth:`step_async`, then :meth:`step_wait`.
+        """Step every environment once: :meth:`step_async` followed by :meth:`step_wait`.
 
         Args:
-            actions: one action per environment: an array whose rows they are, a list of
-                them, a dict of batches for a Dict space or a tuple of batches for a Tuple
-                space. With one environment also that environment's bare action.
+            actions: one action per environment: an array with ``num_envs`` rows, a list of actions,
+                a dict of batches for a Dict space, or a tuple of batches for a Tuple space. With a
+                single environment, also its bare action.
 
         Returns:
             ``(obs, rewards, terminated, truncated, infos)``:
 
-            - ``obs``: ``(num_envs, *obs_shape)`` in the space's own dtype; a dict or tuple of
-              such arrays for Dict and Tuple spaces; a tuple of objects for spaces without a
-              fixed shape. Where an episode ended, its last observation.
+            - ``obs``: ``(num_envs, *obs_shape)`` in the space's dtype; a dict or tuple of such
+              arrays for Dict and Tuple spaces; a tuple of objects for spaces without a fixed shape.
+              If an episode ended, its last observation.
             - ``rewards``: ``(num_envs,)`` float32.
             - ``terminated``, ``truncated``: ``(num_envs,)`` bool.
-            - ``infos``: a sequence of num_envs dicts. Where an episode ended, also
-              ``"reset_obs"``, the first observation of the next, and ``"reset_info"``.
+            - ``infos``: sequence of ``num_envs`` dicts. If an episode ended, also with
+              ``"reset_obs"``, the first observation of the next episode, and ``"reset_info"``.
 
         Raises:
-            ValueError: the actions do not fit; nothing has happened then.
-            EnvError: an environment raised; the vector environment is then closed.
-            WorkerDiedError: a worker ended; the vector environment is then closed.
+            ValueError: the actions are invalid; no environment has been stepped.
+            EnvError: an environment raised; the vectorized environment is then closed.
+            WorkerDiedError: a worker failed; the vectorized environment is then closed.
             AlreadySteppingError: a step is pending.
-            ClosedVecEnvError: it is closed.
+            ClosedVecEnvError: the vectorized environment is closed.
         """
         self.step_async(actions)
         return self.step_wait()
 
     @abstractmethod
     def step_async(self, actions: Any) -> None:
-        """Starts a step. See :meth:`step` for the actions and the errors."""
+        """Start a step without waiting for it; see :meth:`step` for the actions and errors."""
 
     @abstractmethod
     def step_wait(self) -> StepResult:
-        """Waits for the step that was started. See :meth:`step` for what it returns.
+        """Wait for the pending step; see :meth:`step` for the results and errors.
 
         A :class:`KeyboardInterrupt` leaves the step pending.
 
@@ -216,9 +217,10 @@ class VecEnv(ABC):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        """Starts a new episode in every environment, for :meth:`recv` to receive.
+        """Start a new episode in every environment for asynchronous stepping.
 
-        What has been sent and not received is waited for, and its result thrown away.
+        :meth:`recv` then returns the first observations. Results that have not been received yet
+        are discarded.
 
         Args:
             seed: as for :meth:`reset`.
@@ -226,74 +228,74 @@ class VecEnv(ABC):
 
         Raises:
             AlreadySteppingError: a ``step_async`` is pending.
-            ClosedVecEnvError: it is closed.
-            ValueError: a wrong number of seeds.
+            ClosedVecEnvError: the vectorized environment is closed.
+            ValueError: the number of seeds is invalid.
         """
         self._not_supported("async_reset")
 
     def send(self, actions: Any, env_ids: Sequence[int] | NDArray[np.integer[Any]]) -> None:
-        """Gives some environments their actions; :meth:`recv` brings what comes of them.
+        """Send actions to some environments; :meth:`recv` returns their results.
 
-        The environments of a worker are stepped together, once all of them have been sent.
+        A worker steps its environments as soon as all of them have received an action.
 
         Args:
-            actions: one per environment of ``env_ids``, in that order and in any form
-                :meth:`step` takes.
-            env_ids: the environments.
+            actions: one action per environment in ``env_ids``, in that order and in any form that
+                :meth:`step` accepts.
+            env_ids: indices of the environments.
 
         Raises:
-            ValueError: the actions do not fit, or an environment does not exist; nothing has
-                been sent then.
-            AlreadySteppingError: one of them has been sent and not received since, or a
+            ValueError: the actions or an environment index are invalid; nothing has been sent.
+            AlreadySteppingError: an environment's previous result has not been received, or a
                 ``step_async`` is pending.
-            ClosedVecEnvError: it is closed.
+            ClosedVecEnvError: the vectorized environment is closed.
         """
         self._not_supported("send")
 
     def recv(self, min_envs: int | None = None, timeout: float | None = None) -> StepBatch:
-        """Receives the environments that have answered.
+        """Receive the results of the environments that are ready.
 
         Args:
-            min_envs: how many to wait for; None for any.
-            timeout: seconds to wait; then those that have answered are returned, if there are
-                any. None waits for as long as it takes.
+            min_envs: number of environments to wait for; None for any.
+            timeout: seconds to wait. After that, the environments that are ready are returned, if
+                there are any. None for no limit.
 
         Returns:
             ``(obs, rewards, terminated, truncated, infos, env_ids)`` of at least ``min_envs``
-            environments. Arrays are the caller's, also with ``copy=False``; ``buf_obs`` and its
-            like stay as they are.
+            environments, or of fewer after ``timeout``. The arrays are new ones, also with
+            ``copy=False``. ``buf_obs`` and the other buffers do not change.
 
         Raises:
-            WorkerTimeoutError: none has answered in time; ``recv`` may be called again. Or a
-                worker took longer than ``step_timeout``; it is then closed.
-            NotSteppingError: nothing has been sent that could answer.
-            ValueError: fewer than ``min_envs`` environments can answer.
-            EnvError: an environment raised; the vector environment is then closed.
-            WorkerDiedError: a worker ended; the vector environment is then closed.
+            WorkerTimeoutError: no environment was ready within ``timeout``, and ``recv`` may be
+                called again; or a worker exceeded ``step_timeout``, and the vectorized environment
+                is closed.
+            NotSteppingError: no environment is stepping or resetting.
+            ValueError: fewer than ``min_envs`` environments are stepping or resetting.
+            EnvError: an environment raised; the vectorized environment is then closed.
+            WorkerDiedError: a worker failed; the vectorized environment is then closed.
             AlreadySteppingError: a ``step_async`` is pending.
-            ClosedVecEnvError: it is closed.
+            ClosedVecEnvError: the vectorized environment is closed.
         """
         self._not_supported("recv")
 
     def action_masks(self) -> Any:
-        """Which actions are allowed in the states that the next ones are chosen in.
+        """Return the action masks for the next actions.
 
-        Where an episode ended, that is the first state of the next. An environment gives its mask
-        in the info under ``"action_mask"`` or, where there is none, ``"avail_actions"``, or else by
-        its method ``action_masks()``. The method is called where the environment lives, after each
-        step and reset from the first call of this one on.
+        After the end of an episode, the mask is that of the next episode's first state. An
+        environment provides its mask in its info under ``"action_mask"``, or else under
+        ``"avail_actions"``, or else by its method ``action_masks()``. From the first call on, the
+        method runs in the environment's worker after each step and reset.
 
         Returns:
-            A new array of bools each time, ``(num_envs, n)``: for Discrete one for each action, for
-            MultiDiscrete ``sum(nvec)``, part by part, for MultiBinary two for each bit. For a Dict
-            or Tuple of such spaces a dict or tuple of such arrays.
+            A new bool array ``(num_envs, n)``. n is the number of actions for Discrete,
+            ``sum(nvec)`` for MultiDiscrete (part by part), and two per bit for MultiBinary. For
+            Dict and Tuple spaces, a dict or tuple of such arrays.
 
         Raises:
-            AttributeError: an environment has no mask; says what was looked for.
-            EnvError: an environment raised, or its mask has another length. The vector environment
-                stays usable.
+            AttributeError: an environment has no mask; the message lists the places searched.
+            EnvError: an environment raised, or its mask has a wrong length. The vectorized
+                environment stays usable.
             AlreadySteppingError: a step is pending.
-            ClosedVecEnvError: it is closed.
+            ClosedVecEnvError: the vectorized environment is closed.
 
         Example:
             >>> import gymnasium
@@ -307,110 +309,112 @@ class VecEnv(ABC):
         self._not_supported("action_masks")
 
     def statistics(self) -> tuple[WorkerStatistics, ...]:
-        """How long the steps of each worker's environments take; can be asked for at any time.
+        """Return the timing statistics of each worker, at any time, even while a step is pending.
 
         Raises:
-            ClosedVecEnvError: it is closed.
+            ClosedVecEnvError: the vectorized environment is closed.
         """
         return ()
 
     def call(
         self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any
     ) -> tuple[Any, ...]:
-        """Calls a method of every environment, or of some; reaches through wrappers.
+        """Call a method of all environments, or of some, through their wrappers.
 
         Args:
-            name: the method.
-            *args: its arguments.
-            env_ids: the environments; None for all.
-            **kwargs: its keyword arguments.
+            name: name of the method.
+            *args: positional arguments for the method.
+            env_ids: indices of the environments; None for all.
+            **kwargs: keyword arguments for the method.
 
         Returns:
-            What each returned, in the order of ``env_ids``.
+            The results, in the order of ``env_ids``.
 
         Raises:
             AttributeError: an environment has no such method.
-            EnvError: the method raised. The vector environment stays usable.
+            EnvError: the method raised. The vectorized environment stays usable.
             AlreadySteppingError: a step is pending.
-            ClosedVecEnvError: it is closed.
+            ClosedVecEnvError: the vectorized environment is closed.
         """
         self._not_supported("call")
 
     def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
-        """Reads an attribute of every environment, or of some; reaches through wrappers.
+        """Read an attribute of all environments, or of some, through their wrappers.
 
         Args:
-            name: the attribute.
-            env_ids: the environments; None for all.
+            name: name of the attribute.
+            env_ids: indices of the environments; None for all.
 
         Returns:
-            Each one's value, in the order of ``env_ids``.
+            The values, in the order of ``env_ids``.
 
         Raises:
             AttributeError: an environment has no such attribute.
             AlreadySteppingError: a step is pending.
-            ClosedVecEnvError: it is closed.
+            ClosedVecEnvError: the vectorized environment is closed.
         """
         self._not_supported("get_attr")
 
     def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
-        """Sets an attribute of every environment, or of some.
+        """Set an attribute of all environments, or of some.
 
         It is set on the outermost wrapper that has it, or else on the innermost environment.
 
         Args:
-            name: the attribute.
-            values: a list or tuple gives each environment its own; anything else goes to all.
-            env_ids: the environments; None for all.
+            name: name of the attribute.
+            values: a list or tuple of one value per environment, or a single value for all of them.
+            env_ids: indices of the environments; None for all.
 
         Raises:
-            ValueError: a list or tuple of the wrong length.
+            ValueError: the list or tuple has a wrong length.
             AlreadySteppingError: a step is pending.
-            ClosedVecEnvError: it is closed.
+            ClosedVecEnvError: the vectorized environment is closed.
         """
         self._not_supported("set_attr")
 
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
-        """The state of every environment, or of some: all that what comes next depends on.
+        """Save the complete state of all environments, or of some.
 
         Args:
-            env_ids: the environments; None for all.
+            env_ids: indices of the environments; None for all.
 
         Returns:
-            A value that never changes, with one state for each, in the order of ``env_ids``.
+            An immutable value with one state per environment, in the order of ``env_ids``.
 
         Raises:
-            StateError: one cannot be saved; says which, what in it, and what to do.
+            StateError: a state cannot be saved; the message names the environment, the attribute
+                and a remedy.
             AlreadySteppingError: a step is pending.
-            ClosedVecEnvError: it is closed.
+            ClosedVecEnvError: the vectorized environment is closed.
         """
         self._not_supported("save_state")
 
     def load_state(
         self, state: EnvStates, env_ids: Sequence[int] | None = None
     ) -> tuple[Any, StepInfos]:
-        """Makes every environment, or some, be in a state that was saved.
+        """Restore saved states into all environments, or into some.
 
-        From then on the same actions give the same observations, rewards, flags, infos and resets,
-        bit for bit, as they did or would have there. ``buf_obs`` and its like are as they were.
+        Afterwards the same actions lead to bitwise identical observations, rewards, flags, infos
+        and resets as before. ``buf_obs`` and the other buffers are restored as well.
 
         Args:
-            state: of as many environments; of this vector environment or another one, of whatever
-                backend, whose environments are made alike.
-            env_ids: the environments to put them into, in that order; None for all.
+            state: one state per environment, saved by this or another vectorized environment, of
+                any backend, whose environments are created in the same way.
+            env_ids: indices of the environments to restore, in the order of the states; None for
+                all.
 
         Returns:
-            ``(obs, infos)`` as :meth:`reset` does: what their next actions are chosen from, which
-            after the end of an episode is the first observation of the next, and the infos that
-            belong to it.
+            ``(obs, infos)`` in the form of :meth:`reset`: the observations for the next actions and
+            their infos. If the last step before saving ended an episode, these are the first ones
+            of the next episode.
 
         Raises:
-            StateError: a state cannot be read. Nothing has changed then.
-            StateMismatchError: one is of an environment that is not like the one it is for: says
-                in what they differ. Nothing has changed then.
-            ValueError: it has another number of states.
+            StateError: a state cannot be read. Nothing has changed.
+            StateMismatchError: a state belongs to a different environment; the message names the
+                difference. Nothing has changed.
+            ValueError: the number of states is wrong.
             AlreadySteppingError: a step is pending.
-            ClosedVecEnvError: it is closed.
+            ClosedVecEnvError: the vectorized environment is closed.
         """
         self._not_supported("load_state")
 
@@ -421,56 +425,56 @@ class VecEnv(ABC):
         *,
         fork_rng: bool = False,
     ) -> tuple[Any, StepInfos]:
-        """Makes some environments be in the state that others are in.
+        """Copy the states of some environments to others.
 
-        All states are read before any is written, so environments can change places.
+        All states are read before any is written, so environments can swap states.
 
         Args:
-            src_ids: whose state: one environment for all, or one for each of ``dst_ids``.
-            dst_ids: the environments that become like them, none of them twice.
-            fork_rng: whether each goes on with random streams of its own, derived from its source's
-                and from its index; otherwise all draw what their source draws.
+            src_ids: source environments: one for all targets, or one per target.
+            dst_ids: target environments, without duplicates.
+            fork_rng: True to give each target new random streams, derived from its source's streams
+                and from its own index; False to continue the same random streams as the source.
 
         Returns:
-            As :meth:`load_state`, in the order of ``dst_ids``.
+            ``(obs, infos)`` as :meth:`load_state` returns them, in the order of ``dst_ids``.
 
         Raises:
-            StateError: a state cannot be saved. Nothing has changed then.
-            StateMismatchError: two environments are not alike. Nothing has changed then.
+            StateError: a state cannot be saved. Nothing has changed.
+            StateMismatchError: a source and its target differ. Nothing has changed.
             AlreadySteppingError: a step is pending.
-            ClosedVecEnvError: it is closed.
+            ClosedVecEnvError: the vectorized environment is closed.
         """
         self._not_supported("clone_state")
 
     def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
-        """Renders every environment, or some.
+        """Render all environments, or some.
 
         Args:
-            mode: passed to those environments whose ``render`` takes a mode.
-            env_ids: the environments; None for all.
+            mode: passed to environments whose ``render`` has a mode argument.
+            env_ids: indices of the environments; None for all.
 
         Returns:
-            What each one's ``render`` returned, in the order of ``env_ids``.
+            The result of each environment's ``render``, in the order of ``env_ids``.
 
         Raises:
-            EnvError: an environment raised. The vector environment stays usable.
+            EnvError: an environment raised. The vectorized environment stays usable.
             AlreadySteppingError: a step is pending.
-            ClosedVecEnvError: it is closed.
+            ClosedVecEnvError: the vectorized environment is closed.
         """
         self._not_supported("render")
 
     def close(self) -> None:
-        """Closes every environment; again, it does nothing."""
+        """Close all environments and release all resources; further calls do nothing."""
         if not self.closed:
             self._closed = True
             self.close_extras()
 
     @abstractmethod
     def close_extras(self) -> None:
-        """Ends whatever it holds; called once, by :meth:`close`."""
+        """Release the subclass's resources; :meth:`close` calls this method once."""
 
-    def _not_supported(self, what: str) -> NoReturn:
-        raise NotImplementedError(f"{type(self).__name__} has no {what}")
+    def _not_supported(self, name: str) -> NoReturn:
+        raise NotImplementedError(f"{type(self).__name__} does not support {name}")
 
     def __enter__(self) -> VecEnv:
         return self

@@ -1,4 +1,4 @@
-"""A vector environment around another one, which hands on everything."""
+"""Base class for wrappers of vectorized environments."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ __all__ = ["VecEnvDelegate", "VecEnvWrapper", "checked_vec_env"]
 
 
 class VecEnvDelegate:
-    """What is the same of whatever has a vector environment inside: it is handed on as it is.
+    """Forwarding of the operations that are the same in everything that contains a ``VecEnv``.
 
     Attributes:
-        vec_env (VecEnv): the vector environment.
+        vec_env (VecEnv): the wrapped vectorized environment.
     """
 
     vec_env: VecEnv
 
     @property
     def closed(self) -> bool:
-        """Whether it has been closed."""
+        """True once the vectorized environment is closed."""
         return self.vec_env.closed
 
     @property
     def waiting(self) -> bool:
-        """Whether a step is pending."""
+        """True while a step is pending."""
         return self.vec_env.waiting
 
     def async_reset(
@@ -43,60 +43,60 @@ class VecEnvDelegate:
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        """Call the inner environment's ``async_reset``."""
+        """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.async_reset`."""
         self.vec_env.async_reset(seed=seed, options=options)
 
     def statistics(self) -> tuple[WorkerStatistics, ...]:
-        """Return the inner environment's ``statistics``."""
+        """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.statistics`."""
         return self.vec_env.statistics()
 
     def call(
         self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any
     ) -> tuple[Any, ...]:
-        """Call the inner environment's ``call``."""
+        """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.call`."""
         return self.vec_env.call(name, *args, env_ids=env_ids, **kwargs)
 
     def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
-        """Call the inner environment's ``get_attr``."""
+        """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.get_attr`."""
         return self.vec_env.get_attr(name, env_ids)
 
     def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
-        """Call the inner environment's ``set_attr``."""
+        """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.set_attr`."""
         self.vec_env.set_attr(name, values, env_ids)
 
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
-        """Call the inner environment's ``save_state``."""
+        """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.save_state`."""
         return self.vec_env.save_state(env_ids)
 
     def render(self, mode: str | None = None, env_ids: Sequence[int] | None = None) -> list[Any]:
-        """Call the inner environment's ``render``."""
+        """Call ``vec_env``'s :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.render`."""
         return self.vec_env.render(mode, env_ids)
 
 
 class VecEnvWrapper(VecEnvDelegate, VecEnv):
-    """Another vector environment, as it is: to derive from.
+    """Base class for wrappers that forward all operations to another vectorized environment.
 
-    What the contract has is handed on to that one, and what it has besides is found on it. Closing
-    either closes both. To change what is given and returned, derive from
-    :class:`~xuance_envs.transforms.transform.Transform`.
+    Attributes that the wrapper lacks are looked up on the wrapped vectorized environment. Closing
+    either one closes both. To transform actions or results, derive from
+    :class:`~xuance_envs.transforms.transform.Transform` instead.
 
     Args:
-        vec_env: the vector environment.
-        observation_space: of one environment, if another than its.
-        action_space: of one environment, if another than its.
+        vec_env: the vectorized environment to wrap.
+        observation_space: observation space of a single environment, if it differs.
+        action_space: action space of a single environment, if it differs.
 
     Attributes:
-        vec_env (VecEnv): the vector environment.
+        vec_env (VecEnv): the wrapped vectorized environment.
 
     Raises:
-        TypeError: it is not a :class:`~xuance_envs.vector_envs.vector_env.VecEnv`.
+        TypeError: ``vec_env`` is not a :class:`~xuance_envs.vector_envs.vector_env.VecEnv`.
 
     Example:
         >>> from xuance_envs import DummyVecEnv, Gym_Env, VecEnvWrapper
         >>> class Loud(VecEnvWrapper):
-        ...     def reset(self, **how):
+        ...     def reset(self, **kwargs):
         ...         print("reset")
-        ...         return super().reset(**how)
+        ...         return super().reset(**kwargs)
         >>> with Loud(DummyVecEnv([lambda: Gym_Env("CartPole-v1")] * 3)) as envs:
         ...     obs, infos = envs.reset(seed=0)
         ...     len(envs.envs)
@@ -123,7 +123,7 @@ class VecEnvWrapper(VecEnvDelegate, VecEnv):
         self.checks_actions = vec_env.checks_actions
         self.autotuned = vec_env.autotuned
         for buffer in ("buf_rews", "buf_dones", "buf_truncations", "buf_infos"):
-            delattr(self, buffer)  # they are found on the vector environment
+            delattr(self, buffer)  # forwarded by __getattr__
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "vec_env":
@@ -132,7 +132,7 @@ class VecEnvWrapper(VecEnvDelegate, VecEnv):
 
     @property
     def buf_obs(self) -> Any:
-        """The last observations, in an array of their own that may be written to."""
+        """The last observations, in a writable array."""
         return self.vec_env.buf_obs
 
     @buf_obs.setter
@@ -191,7 +191,7 @@ class VecEnvWrapper(VecEnvDelegate, VecEnv):
         return self.vec_env.clone_state(src_ids, dst_ids, fork_rng=fork_rng)
 
     def close_extras(self) -> None:
-        """Closes the vector environment."""
+        """Close the wrapped vectorized environment."""
         self.vec_env.close()
 
     def __repr__(self) -> str:
@@ -199,18 +199,18 @@ class VecEnvWrapper(VecEnvDelegate, VecEnv):
 
 
 def checked_vec_env(name: str, vec_env: VecEnv) -> VecEnv:
-    """The vector environment, if it is one.
+    """Return ``vec_env`` after checking its type.
 
     Args:
-        name: of what it was given to.
-        vec_env: the vector environment.
+        name: name of the class or function, for the error message.
+        vec_env: the vectorized environment.
 
     Raises:
-        TypeError: it is none.
+        TypeError: ``vec_env`` is not a ``VecEnv``.
     """
     if not isinstance(vec_env, VecEnv):
         raise TypeError(
             f"{name}: expected a VecEnv, got {type(vec_env).__name__}; "
-            "xuance_envs.compat.from_gymnasium makes one of a Gymnasium vector environment"
+            "convert a Gymnasium vector environment with xuance_envs.compat.from_gymnasium"
         )
     return vec_env
