@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-for library in ("sphinx", "myst_parser", "furo"):
-    pytest.importorskip(library)
-
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 LISTING = """{about}
@@ -39,6 +36,8 @@ def build(folder: Path) -> str:
 
 
 def test_pages_of_modules_follow_in_a_tree_that_was_built_before(tmp_path: Path) -> None:
+    for library in ("sphinx", "myst_parser", "furo"):
+        pytest.importorskip(library)
     for name in ("conf.py", "make_inventories.py", "_inventories", "_templates"):
         copy = shutil.copytree if (DOCS / name).is_dir() else shutil.copy
         copy(DOCS / name, tmp_path / name)
