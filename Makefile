@@ -58,6 +58,9 @@ IN_PARALLEL := --numprocesses auto --dist loadfile --no-loadscope-reorder
 LONG   := $(RUN) -m pytest -m long --timeout 1800
 WITHIN := tests/transforms/test_contract.py
 
+# Each process of the tests would otherwise compile all modules again.
+test test-long test-libraries test-oldest: export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long test-libraries test-oldest lint format types docs bench bench-peers bench-page clean FORCE
 
