@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import signal
+import time
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
@@ -13,6 +14,9 @@ import hypothesis
 import pytest
 
 from xuance_envs.engine import library_threads
+
+STARTED = time.monotonic()
+BUDGET = "TEST_BUDGET_SECONDS"
 
 # On a machine whose cores are shared, one slow example says nothing about the code.
 hypothesis.settings.register_profile("here", deadline=None)
@@ -85,3 +89,15 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
         gc.collect()
         gc.freeze()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run that exceeds the budget, if the environment sets one."""
+    if BUDGET in os.environ and time.monotonic() - STARTED > float(os.environ[BUDGET]):
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if BUDGET in os.environ or config.option.numprocesses:
+        seconds, budget = time.monotonic() - STARTED, float(os.environ.get(BUDGET, 600))
+        terminalreporter.write_line(f"tests took {seconds:.0f} s of a budget of {budget:.0f} s")
