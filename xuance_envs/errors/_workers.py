@@ -147,7 +147,7 @@ class WorkerTimeoutError(_WorkerError):
 
 
 def name_envs(indices: Sequence[int]) -> str:
-    """Describe environments: ``environment 3``, ``environments 4 to 7`` or ``environments 1, 5``."""
+    """Describe environments: ``environment 3``, ``environments 4 to 7``, ``environments 1, 5``."""
     if len(indices) == 1:
         return f"environment {indices[0]}"
     if len(indices) > 2 and tuple(indices) == tuple(range(indices[0], indices[-1] + 1)):
