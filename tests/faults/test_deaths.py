@@ -98,7 +98,7 @@ def test_a_worker_that_hangs_is_an_error_that_says_where_it_was(place, fault):
 @pytest.mark.parametrize("fault", HANGS)
 def test_a_worker_that_hangs_while_it_starts_is_an_error_too(fault):
     env_fns = [FaultyEnv] * 3 + [partial(FaultyEnv, "construct", fault)]
-    with pytest.raises(WorkerTimeoutError, match=r"'construct' within 1 s; it was running") as caught:
+    with pytest.raises(WorkerTimeoutError, match=r"'construct' within 1 s; it was run") as caught:
         SubprocVecEnv(env_fns, in_series=2, context="forkserver", start_timeout=1.0)
     assert caught.value.env_index == 3
 
