@@ -22,7 +22,7 @@ __all__ = ["RamView", "Screen"]
 
 Image = NDArray[np.uint8]
 
-_COLOURS = 256
+_COLORS = 256
 
 _UNKNOWN = b"\xff"
 """Table entry of unseen color numbers. Colors with this byte cause an extra check."""
@@ -72,24 +72,24 @@ class _Palette:
     """The known part of the mapping from color numbers to grayscale or RGB."""
 
     def __init__(self, channels: tuple[int, ...]) -> None:
-        colour_table = self._colour_table = np.full((_COLOURS, *channels), ord(_UNKNOWN), np.uint8)
-        self._is_known = np.zeros(_COLOURS, np.bool_)
+        color_table = self._color_table = np.full((_COLORS, *channels), ord(_UNKNOWN), np.uint8)
+        self._is_known = np.zeros(_COLORS, np.bool_)
         lut = load_cv2().LUT
         self.paint: Callable[[Image, Image], Any] = lambda numbers, pixels: lut(
-            numbers, colour_table, pixels
+            numbers, color_table, pixels
         )
         if channels:
-            self.paint = lambda numbers, pixels: colour_table.take(
+            self.paint = lambda numbers, pixels: color_table.take(
                 numbers, axis=0, out=pixels, mode="clip"
             )
 
-    def knows_all(self, numbers: Image) -> bool:
+    def all_known(self, numbers: Image) -> bool:
         """Return whether all of the numbers are known."""
         return bool(self._is_known[numbers].all())
 
     def learn(self, numbers: Image, pixels: Image) -> None:
         """Record the pixels of a screen's numbers."""
-        self._colour_table[numbers] = pixels
+        self._color_table[numbers] = pixels
         self._is_known[numbers] = True
 
     def black_out_unknown(self, numbers: Image, pixels: Image) -> None:
@@ -174,7 +174,7 @@ class Screen:
         noted, buffers.first, buffers.noted = buffers.noted, buffers.noted, buffers.first
         self._changed_first = self._differing(noted, buffers)
         self.take_last(alone=False)
-        if not self._palette.knows_all(noted.numbers):
+        if not self._palette.all_known(noted.numbers):
             self._palette.paint(noted.numbers, noted.pixels)
             self._palette.black_out_unknown(noted.numbers, noted.pixels)
             self._convert(self.image)
@@ -205,7 +205,7 @@ class Screen:
             numbers = frame.numbers[begin * rows : end * rows]
             pixels = frame.pixels[begin * rows : end * rows]
             paint(numbers, pixels)
-            if _UNKNOWN in pixels.tobytes() and not self._palette.knows_all(numbers):
+            if _UNKNOWN in pixels.tobytes() and not self._palette.all_known(numbers):
                 self._convert(frame.pixels)
                 self._palette.learn(frame.numbers, frame.pixels)
 

@@ -38,8 +38,8 @@ class Agent(Protocol):
     The device is taken from an attribute ``device``, or from the first parameter of a
     :class:`torch.nn.Module`. If ``get_actions_and_values`` has a parameter ``masks``, it receives
     the action masks, ``(n, m)`` bool, of
-    :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.action_masks`. A parameter with a default
-    receives them only if the environments provide masks.
+    :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.action_masks`. If the parameter has
+    a default, the environments need not provide masks.
     """
 
     def get_actions_and_values(

@@ -14,7 +14,7 @@ from xuance_envs.rollout.agents import Agent, MultiAgent, checked_numbers
 from xuance_envs.rollout.env_adapters import MultiAgentEnvs
 from xuance_envs.rollout.playing import RolloutLoop
 from xuance_envs.rollout.recorder import GifRecorder
-from xuance_envs.rollout.results import RESULTS, checked_ends
+from xuance_envs.rollout.results import RESULTS, check_end_values
 from xuance_envs.rollout.storage import Rollout, SegmentEnds
 from xuance_envs.vector_envs.vector_env import VecEnv
 
@@ -237,7 +237,7 @@ class MultiAgentRolloutCollector(RolloutCollector):
             RuntimeError: there is no rollout yet.
             ValueError: the agent's outputs are invalid.
         """
-        count = self._count_of_ends()
+        count = self._num_segments()
         masks, seen = self.action_masks, {"obs": self.end_obs, "state": self.end_states}
         if masks is not None:
             masks = masks.new_ones(count, *masks.shape[2:])
@@ -251,15 +251,15 @@ class MultiAgentRolloutCollector(RolloutCollector):
             last.transpose(0, 1)[seen_last.t()] = values
             last.masked_fill_(terminated, 0.0)
             # A reward equal to the value gives an advantage of 0 where an agent did not act.
-            worth = self.values.masked_fill(~self.acted & self.values.isnan(), 0.0)
-            rewards = torch.where(self.acted, self.rewards, worth)
+            baseline = self.values.masked_fill(~self.acted & self.values.isnan(), 0.0)
+            rewards = torch.where(self.acted, self.rewards, baseline)
             ended = ended.flatten(1)
             advantages = generalized_advantages(
                 rewards.flatten(1),
-                worth.flatten(1),
+                baseline.flatten(1),
                 terminated.flatten(1),
                 ended,
-                checked_ends(last.flatten(1).t()[ended.t()]),
+                check_end_values(last.flatten(1).t()[ended.t()]),
                 gamma,
                 gae_lambda,
             )

@@ -13,7 +13,7 @@ from PIL.GifImagePlugin import getdata, getheader
 
 __all__ = ["GifWriter"]
 
-COLOURS = 128
+COLORS = 128
 TICK = 10
 """Milliseconds; the time unit of GIF files."""
 
@@ -57,7 +57,7 @@ class GifWriter:
 
     def add(self, image: Image.Image) -> None:
         """Append a frame of the same size as the first."""
-        frame = image.quantize(COLOURS)
+        frame = image.quantize(COLORS)
         seen = frame.convert("RGB")
         if self._last is None:
             header, _ = getheader(frame, info={"loop": 0})

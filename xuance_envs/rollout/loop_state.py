@@ -65,7 +65,8 @@ class LoopState:
             raise ValueError(f"state: expected version {_VERSION}, got {state['version']}")
         if state["num_envs"] != num_envs:
             raise ValueError(
-                f"state: expected a state of {num_envs} environments, got one of {state['num_envs']}"
+                f"state: expected a state of {num_envs} environments, "
+                f"got one of {state['num_envs']}"
             )
         envs = EnvStates.from_bytes(state["envs"], trusted)
         content = _content(state["loop"], shapes)

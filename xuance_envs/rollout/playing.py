@@ -89,7 +89,7 @@ class RolloutLoop(RolloutResults, AgentLoop):
         Raises:
             ValueError: the agent returned a wrong number of outputs, a wrong shape, NaNs, or
                 tensors on another device.
-            TypeError: the agent returned something else than tensors.
+            TypeError: an output of the agent is not a tensor.
             VecEnvError: as in :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step`.
         """
         self._reset_if_interrupted()
@@ -155,9 +155,9 @@ class RolloutLoop(RolloutResults, AgentLoop):
         for t in steps:
             for half, part in turns:
                 while half.outstanding:
-                    came = self._envs.recv(half.outstanding)
+                    batch = self._envs.recv(half.outstanding)
                     for each in halves:
-                        each.add(*came)
+                        each.add(*batch)
                 self._finish_turn(half, part, t, ends)
                 if t + 1 < stop:
                     self._send(half, part, t + 1)

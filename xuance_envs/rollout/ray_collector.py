@@ -82,7 +82,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         halves: double buffering within each collector, likewise.
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
         step_timeout: seconds per step of a worker process, including resets; None for no limit.
-            With a limit, a single process per collector is a worker process, too.
+            With a limit, the environments always run in worker processes.
         resources: additional Ray resources per collector.
         runtime_env: Ray's runtime environment of the collectors.
         scheduling_strategy: Ray's scheduling strategy of the collectors.
@@ -142,7 +142,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         start_timeout: float | None = 120.0,
         max_restarts: int | None = 100,
     ) -> None:
-        recipe = checked_recipe(_functions(env_fns, num_envs), env_seed)
+        recipe = checked_recipe(_env_functions(env_fns, num_envs), env_seed)
         functions, keywords = recipe.env_fns, recipe.keywords
         if not 1 <= num_collectors <= len(functions):
             raise ValueError(
@@ -171,11 +171,11 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
             **{"steps_per_env": steps_per_env, "window": window, "halves": halves},
         }
         packed = dumps_for_worker(on_cpu(agent))
-        asked = ActorOptions(1, dict(resources or {}), runtime_env, scheduling_strategy)
+        actor_options = ActorOptions(1, dict(resources or {}), runtime_env, scheduling_strategy)
         cluster = RayCluster(address, runtime_env)
         try:
             if processes == "auto":
-                processes = max_cpus_per_collector(cluster, asked, num_collectors)
+                processes = max_cpus_per_collector(cluster, actor_options, num_collectors)
             size = min(hi - lo for lo, hi in self._split)
             count = max(1, min(int(processes), size))
             plans = [
@@ -200,9 +200,9 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
             cluster.release()
             raise
         self._actors = CollectorActorPool(
-            cluster, replace(asked, num_cpus=count), plans, start_timeout, max_restarts
+            cluster, replace(actor_options, num_cpus=count), plans, start_timeout, max_restarts
         )
-        self._end = self._actors.register_finalizer(self)
+        self._finalizer = self._actors.register_finalizer(self)
         try:
             built = self._actors.start()
             self.state_space, self.action_space = _common_spaces(built, self._split)
@@ -288,7 +288,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         self._actors.update(packed)
 
     def _check_open(self) -> None:
-        if not self._end.alive:
+        if not self._finalizer.alive:
             raise ClosedVecEnvError(f"{type(self).__name__} is closed; make another one")
 
     def _joined(self, arrays: Iterable[Any], dim: int) -> torch.Tensor:
@@ -300,13 +300,13 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
 
     def _set_results(self, played: Sequence[Mapping[str, Any]], versions: Sequence[int]) -> None:
         """Store a rollout's results; repeating this after an interrupt gives the same."""
-        shown: dict[str, Any] = {
+        results: dict[str, Any] = {
             name: self._joined((found[name] for found in played), 1) for name in STACKED
         }
         states = self._states((found["states"] for found in played), 1)
         for part in self._layout.parts(states):
             part.requires_grad_(part.is_floating_point())
-        shown |= {
+        results |= {
             "states": states,
             "t_states": self._states((found["t_states"] for found in played), 0),
             "end_states": self._states((found["end_states"] for found in played), 0),
@@ -314,19 +314,19 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
             "action_masks": None,
         }
         if all(found["action_masks"] is not None for found in played):
-            shown["action_masks"] = self._joined((found["action_masks"] for found in played), 1)
+            results["action_masks"] = self._joined((found["action_masks"] for found in played), 1)
         rewards = np.concatenate([found["rewards"] for found in played], 1)
-        shown["total_return"] = np.float32(rewards.sum(dtype=np.float64))
+        results["total_return"] = np.float32(rewards.sum(dtype=np.float64))
         lags = [self._actors.version - version for version in versions]
         sizes = torch.tensor([hi - lo for lo, hi in self._split])
         lag = torch.tensor(lags, dtype=torch.int32).repeat_interleave(sizes)
-        shown["policy_lag"] = lag.expand(self.steps_per_env, -1).to(self.device)
+        results["policy_lag"] = lag.expand(self.steps_per_env, -1).to(self.device)
         turns = self._actors.turn + 1
-        shown["global_steps"] = self._steps_before + turns * self.steps_per_env * self.num_envs
+        results["global_steps"] = self._steps_before + turns * self.steps_per_env * self.num_envs
         statistics = merge_statistics([found["statistics"] for found in played])
         best = np.fmax(self.statistics.max_return, statistics["max_return"])
         self.statistics.set_state({**statistics, "max_return": float(best)})
-        self.__dict__.update(shown)
+        self.__dict__.update(results)
 
     # -- states -------------------------------------------------------------------------
 
@@ -418,9 +418,9 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
 
     def close(self) -> None:
         """End the collectors; further calls do nothing."""
-        if self._end.alive:
+        if self._finalizer.alive:
             self._actors.close()
-        self._end()
+        self._finalizer()
 
     def __enter__(self: C) -> C:
         return self
@@ -429,7 +429,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         self.close()
 
 
-def _functions(
+def _env_functions(
     env_fns: Callable[..., Any] | Iterable[Callable[..., Any]], num_envs: int | None
 ) -> Iterable[Callable[..., Any]]:
     if callable(env_fns):

@@ -18,7 +18,7 @@ __all__ = ["GifRecorder", "image_of", "render_folder"]
 
 logger = logging.getLogger("xuance_envs")
 
-TEXT_COLOUR = (0, 204, 102)
+TEXT_COLOR = (0, 204, 102)
 
 
 def render_folder() -> str:
@@ -197,7 +197,7 @@ class GifRecorder:
         ImageDraw.Draw(image).text(
             (size, size),
             f"Total Reward: {self._reward:g}",
-            fill=TEXT_COLOUR,
+            fill=TEXT_COLOR,
             font=ImageFont.load_default(size),
         )
         return image

@@ -10,7 +10,7 @@ import torch
 from xuance_envs.rollout.advantages import generalized_advantages
 from xuance_envs.rollout.agents import ASKED, ActionLayout, Agent, checked_answer
 
-__all__ = ["RESULTS", "RolloutResults", "checked_ends"]
+__all__ = ["RESULTS", "RolloutResults", "check_end_values"]
 
 
 RESULTS = (
@@ -63,7 +63,7 @@ class RolloutResults:
             RuntimeError: there is no rollout yet.
             ValueError: the agent's outputs are invalid.
         """
-        count = self._count_of_ends()
+        count = self._num_segments()
         with torch.no_grad():
             given = {}
             if self.action_masks is not None:  # only values are used: allow all actions
@@ -76,18 +76,18 @@ class RolloutResults:
                 self.values,
                 terminated,
                 terminated | self.trunc_flags.bool(),
-                checked_ends(values).to(self.values.dtype),
+                check_end_values(values).to(self.values.dtype),
                 gamma,
                 gae_lambda,
             )
 
-    def _count_of_ends(self) -> int:
+    def _num_segments(self) -> int:
         if "ep_counts" not in self.__dict__:
             raise RuntimeError("advantages: there is no rollout yet; call rollout first")
         return int(self.ep_counts.sum())
 
 
-def checked_ends(values: torch.Tensor) -> torch.Tensor:
+def check_end_values(values: torch.Tensor) -> torch.Tensor:
     """Return the values of ``end_states``, which must not be NaN."""
     if torch.isnan(values).any():
         raise ValueError(f"{ASKED}: values of end_states: expected numbers, got NaN")
