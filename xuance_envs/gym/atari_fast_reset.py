@@ -122,7 +122,6 @@ def state_after_reset(rom: str, mode: int | None, difficulty: int | None) -> byt
 
 
 def serialized(state: Any) -> bytes:
-    """Return an emulator state as bytes."""
     # Before ale-py 0.12, `serialize` decodes these bytes as text; `__getstate__` does not.
     pickled = state.__getstate__()
     written: bytes = pickled[0] if isinstance(pickled, tuple) else pickled

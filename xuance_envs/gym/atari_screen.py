@@ -35,8 +35,6 @@ _MAX_GAP = 4
 
 
 class _FrameBuffer:
-    """A temporary frame: color numbers, the same memory as words, and pixels."""
-
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.numbers = np.empty(shape[:2], np.uint8)
         self.words = self.numbers.reshape(-1).view(np.uint64)
@@ -58,7 +56,6 @@ class _Scratch(threading.local):
         self._by_shape: dict[tuple[int, ...], _Buffers] = {}
 
     def of(self, shape: tuple[int, ...]) -> _Buffers:
-        """Return the buffers for frames of this shape."""
         try:
             return self._by_shape[shape]
         except KeyError:
@@ -84,16 +81,13 @@ class _Palette:
             )
 
     def all_known(self, numbers: Image) -> bool:
-        """Return whether all of the numbers are known."""
         return bool(self._is_known[numbers].all())
 
     def learn(self, numbers: Image, pixels: Image) -> None:
-        """Record the pixels of a screen's numbers."""
         self._color_table[numbers] = pixels
         self._is_known[numbers] = True
 
     def black_out_unknown(self, numbers: Image, pixels: Image) -> None:
-        """Paint unknown numbers black."""
         pixels[~self._is_known[numbers]] = 0
 
 
@@ -129,7 +123,7 @@ class Screen:
         """Return no state: the next image does not depend on earlier ones."""
 
     def __set_env_state__(self, state: None) -> None:
-        """Mark every row as changed after the emulator's state was replaced."""
+        """Mark every row as changed."""
         self._before[...] = _UNUSED_NUMBER
         self._differed_before = [(0, len(self._before) // self._rows)]
 
@@ -244,11 +238,9 @@ class RamView:
         self.image: Image = self._ram()
 
     def __env_state__(self) -> Image:
-        """Return the last captured memory."""
         return self.image
 
     def __set_env_state__(self, state: Image) -> None:
-        """Restore the last captured memory."""
         self.image = state
 
     def note(self) -> None:
@@ -258,13 +250,10 @@ class RamView:
         """Do nothing: memory is not pooled."""
 
     def take_last(self, *, alone: bool) -> None:
-        """Capture the memory after the last frame of a step."""
         self.image = self._ram()
 
     def take_end(self, *, alone: bool) -> None:
-        """Capture the memory at the end of a game."""
         self.image = self._ram()
 
     def frame(self) -> Image:
-        """Return a copy of the memory, of shape ``(128,)``."""
         return self.image.copy()

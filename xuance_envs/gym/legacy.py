@@ -95,7 +95,6 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start a new episode."""
         arguments: dict[str, Any] = {}
         if options is not None:
             arguments["options"] = options
@@ -112,7 +111,6 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the environment once."""
         result = self.legacy_env.step(action)
         if len(result) == 5:
             observation, reward, terminated, truncated, info = result
@@ -129,13 +127,11 @@ class LegacyEnv(gymnasium.Env[Any, Any]):
         return observation, reward, terminated, truncated, info
 
     def render(self) -> Any:
-        """Render in ``render_mode``."""
         if self._render_takes_mode and self.render_mode is not None:
             return self.legacy_env.render(mode=self.render_mode)
         return self.legacy_env.render()
 
     def close(self) -> None:
-        """Close the legacy environment."""
         self.legacy_env.close()
 
     @property

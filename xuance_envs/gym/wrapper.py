@@ -49,7 +49,7 @@ class EnvWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
             if not self._has_warned:
                 self._has_warned = True
                 warnings.warn(
-                    f"{fault}. Frames are returned instead", stacklevel=caller_stacklevel()
+                    f"{fault}; frames are returned instead", stacklevel=caller_stacklevel()
                 )
         return self.env.render()
 

@@ -40,8 +40,6 @@ STACKED = ("actions", "rewards", "values", "log_probs", "done_flags", "trunc_fla
 
 @dataclass(frozen=True)
 class CollectorPlan:
-    """The arguments of a collector in an actor."""
-
     number: int
     first: int
     num_envs: int

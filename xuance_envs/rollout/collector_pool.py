@@ -32,8 +32,6 @@ START_GRACE = 5.0
 
 
 class _RayCollectorActor(CollectorActor):
-    """A collector in a Ray actor."""
-
     def _location(self) -> str:
         import ray
 
@@ -42,8 +40,6 @@ class _RayCollectorActor(CollectorActor):
 
 
 class CollectorActorPool:
-    """The collectors of a cluster, each in an actor."""
-
     def __init__(
         self,
         cluster: RayCluster,
@@ -132,7 +128,6 @@ class CollectorActorPool:
                 self._pending[number] = self._cluster.call(actor.rollout, self.turn), version
 
     def wait_rollouts(self) -> list[tuple[Mapping[str, Any], int]]:
-        """Wait for this turn's results of all collectors."""
         numbers = range(len(self._actors))
         while missing := [number for number in numbers if number not in self._results]:
             self._await_restarted()
@@ -146,7 +141,6 @@ class CollectorActorPool:
         return [self._results[number] for number in numbers]
 
     def _await_restarted(self) -> None:
-        """Wait until restarted collectors are built."""
         while self._building:
             number = next(iter(self._building))
             try:

@@ -24,8 +24,6 @@ __all__ = ["EpisodeEnd", "LoopStep", "MultiAgentEnvs", "SingleAgentEnvs"]
 
 
 class EpisodeEnd(NamedTuple):
-    """An episode that ended in a step."""
-
     place: int
     first: Any
     info: Mapping[Any, Any]
@@ -65,7 +63,6 @@ class SingleAgentEnvs:
         return observations
 
     def step_wait(self) -> LoopStep:
-        """Wait for the pending step."""
         return _loop_step(*self.vec_env.step_wait())
 
     def recv(self, min_envs: int) -> tuple[NDArray[np.intp], LoopStep]:
@@ -161,17 +158,14 @@ class MultiAgentEnvs:
         self._masks: Any = None
 
     def reset(self, **given: Any) -> Any:
-        """Reset all or some environments and return their observations."""
         start = self.vec_env.reset(**given)
         self._update_acting(start)
         return self._observation_parts(start)
 
     def step_wait(self) -> LoopStep:
-        """Wait for the pending step."""
         return self._loop_step(self.vec_env.step_wait())
 
     def recv(self, min_envs: int) -> tuple[NDArray[np.intp], LoopStep]:
-        """Wait for some environments; return their indices and results."""
         step = self.vec_env.recv(min_envs=min_envs)
         return step.env_ids, self._loop_step(step)
 

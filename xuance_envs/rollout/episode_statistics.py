@@ -80,7 +80,6 @@ class EpisodeStatistics:
         self._episode_began = list(state["begun"])
 
     def clear_finished(self) -> None:
-        """Clear the list of episodes finished in this rollout."""
         self.ends = []
 
     def _append_episode(self, env: int, score: float, length: int) -> None:

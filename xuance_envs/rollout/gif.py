@@ -74,7 +74,6 @@ class GifWriter:
         self.count += 1
 
     def save(self, path: Path) -> None:
-        """Write the GIF to a file and close the writer."""
         self._file.seek(0)
         with path.open("wb") as file:
             shutil.copyfileobj(self._file, file)

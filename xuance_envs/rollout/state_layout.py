@@ -25,8 +25,6 @@ IMAGE_AXES = 3
 
 @dataclass(frozen=True)
 class _StateLeaf:
-    """Conversion of one leaf of the observation space."""
-
     observed_shape: tuple[int, ...]
     observed_dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -35,8 +33,6 @@ class _StateLeaf:
 
 
 class StateLayout:
-    """Conversion of a space's observations to states."""
-
     def __init__(
         self,
         space: Space[Any],
@@ -81,7 +77,6 @@ class StateLayout:
         return self.whole(channels_moved)
 
     def allocate(self, *leading: int) -> list[torch.Tensor]:
-        """Allocate states on the device, with shapes that begin with ``leading``."""
         return [make() for make in self.makers(*leading)]
 
     def makers(self, *leading: int) -> list[Callable[[], torch.Tensor]]:
@@ -106,7 +101,6 @@ class StateLayout:
         ]
 
     def new_row(self, count: int) -> StateSlot:
-        """Allocate a slot for a batch of states."""
         stage = self.stage(count)
         tensors = self.allocate(count)
         targets = self._targets(tensors) if stage is None else stage.arrays
@@ -155,7 +149,6 @@ class StateSlot:
             self._stage.send(self._tensors)
 
     def copy_from(self, states: Sequence[torch.Tensor]) -> None:
-        """Copy states that are already on the device."""
         for tensor, state in zip(self._tensors, states, strict=True):
             tensor.copy_(state)
 
@@ -186,7 +179,6 @@ class _StagingBuffer:
         self._sent: torch.cuda.Event | None = None
 
     def wait(self) -> None:
-        """Wait until the arrays may be written."""
         self._transfer.wait(self._sent)
 
     def send(self, tensors: Sequence[torch.Tensor]) -> None:

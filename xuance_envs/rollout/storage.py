@@ -103,14 +103,12 @@ class Rollout:
     def store_outputs(
         self, t: int, actions: torch.Tensor, log_probs: torch.Tensor, values: torch.Tensor
     ) -> None:
-        """Store an agent's outputs at step t."""
         action_row, log_prob_row, value_row = self._output_rows[t]
         action_row.copy_(actions)
         log_prob_row.copy_(log_probs)
         value_row.copy_(values)
 
     def store_results(self, t: int, results: Sequence[NDArray[Any]]) -> None:
-        """Store the results of step t."""
         for row, result in zip(self._result_rows[t], results, strict=True):
             row[...] = result
 
@@ -124,8 +122,6 @@ class Rollout:
 
 
 class SegmentEnds:
-    """The last observations of a rollout's segments."""
-
     def __init__(self, layout: StateLayout, num_envs: int) -> None:
         self._layout = layout
         self._num_envs = num_envs

@@ -23,8 +23,6 @@ _MAX_BUFFERS = 2
 
 
 class Transfer:
-    """Copies of tensors between host memory and a device."""
-
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.direct = device.type == "cpu"
@@ -58,7 +56,6 @@ class Transfer:
         return event
 
     def wait(self, mark: torch.cuda.Event | None) -> None:
-        """Wait for the copies sent before the event."""
         if mark is not None:
             mark.synchronize()
 
