@@ -265,7 +265,7 @@ class TestLosses:
             assert "worker_restarted" not in infos[1]
             assert not envs.step([GO_ON] * 2)[3].any()
             os.kill(envs.call("pid")[0], signal.SIGKILL)
-            with pytest.raises(WorkerDiedError, match="another one takes its place"):
+            with pytest.raises(WorkerDiedError, match="a new worker replaces it"):
                 envs.get_attr("level", env_ids=[0])
             truncated = envs.step([GO_ON] * 2)[3]
             assert truncated.tolist() == [True, False]

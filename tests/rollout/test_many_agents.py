@@ -259,10 +259,10 @@ def test_each_collector_says_whose_environments_it_takes():
     with one, pytest.raises(TypeError, match="expected a MultiAgentVecEnv, got DummyVecEnv"):
         MultiAgentRolloutCollector(one, Judge(), 3)
     for kind, envs, told in (
-        (Derived, herds(), "MultiAgentVecEnv: give it to RolloutCollector itself"),
-        (RolloutCollector, DummyVecMultiAgentEnv([Herd]), "give its envs_of_agents"),
+        (Derived, herds(), "MultiAgentVecEnv: pass it to RolloutCollector itself"),
+        (RolloutCollector, DummyVecMultiAgentEnv([Herd]), "pass its envs_of_agents"),
         (RolloutCollector, SyncVectorEnv([lambda: Gym_Env("CartPole-v1")]), "from_gymnasium"),
-        (RolloutCollector, [Herd()], "expected a VecEnv, .* got list$"),
+        (RolloutCollector, [Herd()], "expected a VecEnv .*, got list$"),
     ):
         with pytest.raises(TypeError, match=told):
             kind(envs, Judge(), 3)
