@@ -264,7 +264,7 @@ def test_for_who_does_not_look_no_dict_is_made(monkeypatch):
     from xuance_envs.transforms import episodes
 
     made = []
-    monkeypatch.setattr(episodes, "_told", lambda *told: made.append(told) or {"r": told[0]})
+    monkeypatch.setattr(episodes, "_episode_info", lambda *told: made.append(told) or {"r": told[0]})
     with EpisodeStatistics(DummyVecEnv(WALKS)) as envs:
         play(envs, 8)
         assert made == []
