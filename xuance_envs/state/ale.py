@@ -35,10 +35,10 @@ strength, frames). The first action was certainly executed.
 
 _MAX_STICKINESS = 0.9
 _MAX_REQUESTS = 512
-"""At the largest stickiness, none of so many frames executes its own action once in 10^23 cases."""
+"""Recorded requests; at stickiness 0.9, all of them repeat with probability below 10^-23."""
 
-# Layout of a serialized state: the episode's frame count, and the generator for sticky actions. It
-# is the last generator, preceded by a mark and the length of its text.
+# Layout of a serialized state: the episode's frame count, and the last random generator (for sticky
+# actions), preceded by a mark and the length of its text.
 _EPISODE_FRAMES = slice(12, 16)
 _OVER = struct.pack("=i", 2**30)
 _MARK = b"\xb2\xfa\xb1\xfa"

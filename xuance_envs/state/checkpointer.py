@@ -33,7 +33,7 @@ class EnvCheckpointer:
         return plan
 
     def save(self, seen: Any = None, plan: StatePlan | None = None) -> bytes:
-        """Return the environment's state, with ``seen``, the result it showed last."""
+        """Serialize the environment's state and ``seen``, its last result."""
         plan = self.plan if plan is None else plan
         self_saving_layers = plan.self_saving_layers
         attributes: list[dict[str, Any] | None] = []
@@ -102,7 +102,7 @@ class EnvCheckpointer:
 
 @dataclass
 class PreparedRestore:
-    """A checked state, ready to be applied."""
+    """Checked state that can be applied to an environment."""
 
     plan: StatePlan
     names: Sequence[str]

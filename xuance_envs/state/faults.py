@@ -24,7 +24,7 @@ class FaultError(Exception):
 
 
 class MismatchError(FaultError):
-    """A state was saved from an environment that differs from the one it is loaded into."""
+    """The saved environment differs from the one that the state is loaded into."""
 
     def __init__(self, what: str, saved: Any, here: Any) -> None:
         super().__init__(

@@ -16,7 +16,7 @@ WRAPPED_ENV_ATTRIBUTES = ("env", "legacy_env")
 
 
 class Layer:
-    """One layer, with its attributes in ``__dict__`` and slots."""
+    """Attributes of one layer, in its ``__dict__`` and slots."""
 
     __slots__ = ("attributes", "obj", "slots")
 

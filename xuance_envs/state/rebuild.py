@@ -112,9 +112,9 @@ def bit_generator(kind: str, state: dict[str, Any], seed: tuple[Any, ...] | None
 
 
 class _LazySeedSequence(ISpawnableSeedSequence):
-    """A :class:`numpy.random.SeedSequence` that is built when first used.
+    """Lazily built :class:`numpy.random.SeedSequence`.
 
-    Only spawning uses it, and building it takes as long as the rest of a generator.
+    Only spawning needs it, and building it takes as long as the rest of a generator.
     """
 
     def __init__(self, seed_parameters: tuple[Any, ...]) -> None:

@@ -157,7 +157,7 @@ class StatePlan:
         return False
 
     def owner(self, path: Path) -> Any:
-        """Return the layer at or around a path."""
+        """Return the layer that a path starts from."""
         return self.layers[path[0]].obj
 
     @property

@@ -71,7 +71,8 @@ class EpisodeStatistics(Transform):
         return obs
 
     def _transform(self, batch: Batch) -> _RunningEpisodes:
-        returns, lengths, started_at = (part.copy() for part in self._state)
+        old = self._state
+        returns, lengths, started_at = old.returns.copy(), old.lengths.copy(), old.started_at.copy()
         at = batch.at
         if batch.began is None or not batch.began.all():
             returns[at] += self.raw_results.exact_rewards

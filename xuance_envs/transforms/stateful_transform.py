@@ -34,7 +34,7 @@ class StatefulTransform:
         """Check learned data and return a function that adopts it.
 
         Args:
-            learned: as :meth:`learned` returns it, lists as arrays if need be.
+            learned: result of :meth:`learned`; its lists may be arrays.
 
         Returns:
             A function without arguments that replaces this transform's data.

@@ -139,7 +139,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def raw_observations(self) -> Any:
         """Observations of the last step, reset or ``recv`` before any transform.
 
-        They are kept after this attribute was first read, or from the start with ``keep_raw``.
+        They are kept once this attribute has been read, or from the start with ``keep_raw``.
         """
         if not self.raw_results.keep:
             self.raw_results.keep = True

@@ -136,7 +136,7 @@ class Batch:
             self.infos = changed
 
     def add_to_infos(self, key: str, values: Mapping[int, Callable[[], Any]]) -> None:
-        """Add one key to the infos of some rows; the values are computed lazily."""
+        """Add a key to the infos of some rows, lazily if the infos support it."""
         infos = self.infos
         if isinstance(infos, StepInfos):
             envs = self.env_ids
