@@ -105,22 +105,16 @@ class EnvStates:
         Args:
             saved: for each environment, its state, its digest, and True if replay restores it.
             facts: for each digest, the packed description of the environment.
-
-        Returns:
-            The states, trusted.
         """
         descriptions = {digest: loads_plain(fact, trusted=True) for digest, fact in facts.items()}
         return cls([SavedEnv(*one) for one in saved], descriptions)
 
     @classmethod
     def joined(cls, states: Sequence[EnvStates]) -> EnvStates:
-        """Concatenate several states in order, without their shared data.
+        """Concatenate states in order, without shared data; trusted if all of them are.
 
         Args:
             states: at least one.
-
-        Returns:
-            The states; trusted if all of them are.
         """
         envs = [env for one in states for env in one.envs]
         facts = {digest: fact for one in states for digest, fact in one.facts.items()}
@@ -151,9 +145,6 @@ class EnvStates:
             name: name of the data, unique to the wrapper.
             values: one value for each environment: numbers, strings, arrays or containers of them.
             shared: a value for all environments together; None to add none.
-
-        Returns:
-            The extended states.
         """
         envs = [
             replace(env, extras={**env.extras, name: dumps_plain(value)})
@@ -163,13 +154,10 @@ class EnvStates:
         return EnvStates(envs, self.facts, {**self.shared, **more}, self.trusted)
 
     def extra(self, name: str) -> list[Any] | None:
-        """Return the data that :meth:`adding` added for each environment.
+        """Return the values that :meth:`adding` added for each environment, or None without them.
 
         Args:
             name: name of the data.
-
-        Returns:
-            One value for each environment, or None if an environment has no such data.
 
         Raises:
             FaultError: the states are not trusted and the data names an unsafe class.
@@ -179,13 +167,10 @@ class EnvStates:
         return [loads_plain(env.extras[name], self.trusted) for env in self.envs]
 
     def shared_extra(self, name: str) -> Any:
-        """Return the data that :meth:`adding` added for all environments together.
+        """Return the value that :meth:`adding` added for all environments together, or None.
 
         Args:
             name: name of the data.
-
-        Returns:
-            The value, or None without one.
 
         Raises:
             FaultError: the states are not trusted and the data names an unsafe class.
@@ -210,9 +195,6 @@ class EnvStates:
     def to_bytes(self) -> bytes:
         """Serialize all states, compressed; see :mod:`xuance_envs.state.file_format`.
 
-        Returns:
-            The bytes.
-
         Raises:
             StateError: a server keeps the states; see :meth:`check_here`.
         """
@@ -227,9 +209,6 @@ class EnvStates:
             data: the bytes.
             trusted: True to allow classes of any module, which can run arbitrary code. By default,
                 only classes that are known to be safe are read.
-
-        Returns:
-            The states.
 
         Raises:
             StateError: the data is not in this format, is truncated, or names an unsafe class.
@@ -255,9 +234,6 @@ class EnvStates:
         Args:
             path: the file.
             trusted: True to allow classes of any module, which can run arbitrary code.
-
-        Returns:
-            The states.
 
         Raises:
             OSError: the file cannot be read.

@@ -49,9 +49,6 @@ class Handler:
         Args:
             save: returns the state of an object.
             load: restores a state in an object.
-
-        Returns:
-            The handler.
         """
         return cls(lambda obj, _: save(obj), lambda obj, value, _: load(obj, value))
 

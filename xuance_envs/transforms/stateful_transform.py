@@ -23,11 +23,7 @@ class StatefulTransform:
         return [self]
 
     def learned(self) -> dict[str, Any]:
-        """Return what this transform has learned, by name; often empty.
-
-        Returns:
-            Numbers, strings and lists of numbers.
-        """
+        """Return what this transform has learned: numbers, strings and lists of numbers by name."""
         return {}
 
     def prepare_learned(self, learned: Mapping[str, Any]) -> Callable[[], None]:

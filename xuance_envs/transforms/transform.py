@@ -110,18 +110,10 @@ class Transform(StatefulTransform, VecEnvWrapper):
         return actions
 
     def _merge_partial(self, batch: Batch) -> None:
-        """Update ``_state`` with results of some environments; may run twice with one batch.
-
-        Args:
-            batch: the transformed results.
-        """
+        """Update ``_state`` with results of some environments; may run twice with one batch."""
 
     def _update_buf_obs(self, batch: Batch) -> None:
-        """Update ``buf_obs`` after a reset of some environments.
-
-        Args:
-            batch: the transformed results.
-        """
+        """Update ``buf_obs`` after a reset of some environments."""
 
     # -- raw results --------------------------------------------------------------------
 
@@ -210,11 +202,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
         return batch.obs, batch.rewards, batch.terminated, batch.truncated, batch.infos
 
     def step_batch(self) -> Batch:
-        """Wait for the step like :meth:`step_wait`; used by the next outer transform.
-
-        Returns:
-            The transformed results.
-        """
+        """Wait for the step like :meth:`step_wait`; return a batch for the next outer transform."""
         vec_env = self.vec_env
         try:
             if self._stepping and not vec_env.waiting:
@@ -370,11 +358,7 @@ class Transform(StatefulTransform, VecEnvWrapper):
     def _env_state(self, env: int) -> Any:
         """Return the part of ``_state`` that belongs to one environment.
 
-        Args:
-            env: its index.
-
-        Returns:
-            Numbers, arrays and containers of them.
+        It may consist of numbers, arrays and containers of them.
         """
         return None
 
