@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_an_error_and_changes_nothing() -> None:
             collector.load_state_dict({**state, "num_envs": 3})
         with pytest.raises(StateError, match="cannot read the collector's state"):
             collector.load_state_dict({**state, "loop": b"cos\nsystem\n(S'true'\ntR."})
-        with pytest.raises(StateError, match="cut off"):
+        with pytest.raises(StateError, match="truncated"):
             collector.load_state_dict({**state, "envs": state["envs"][:-1]})
         with RolloutCollector(
             DummyVecEnv([lambda: Gym_Env("CartPole-v1")] * 2), Drawing(), 9, device="cpu"
