@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from xuance_envs._deprecated import deprecated_aliases
 from xuance_envs.errors import StateError
 from xuance_envs.state.checkpointer import EnvCheckpointer
 from xuance_envs.state.faults import FaultError, to_state_error
 from xuance_envs.state.recorders import record
 
 __all__ = ["check_saving", "describe_difference"]
+
+__getattr__ = deprecated_aliases(__name__, difference="describe_difference")
 
 
 def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) -> None:

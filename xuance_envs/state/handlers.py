@@ -12,7 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from xuance_envs._deprecated import deprecated_aliases
+
 __all__ = ["NATIVE", "Handler", "handler_of", "merge_registered", "register_state", "registered"]
+
+__getattr__ = deprecated_aliases(__name__, take_registered="merge_registered")
 
 Save = Callable[[Any], Any]
 Load = Callable[[Any, Any], None]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import Space
 
+from xuance_envs._deprecated import deprecated_aliases
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout
 from xuance_envs.engine.data.space_rows import ALL_ENVS, SpaceRows
 from xuance_envs.engine.serialization import copy_of
@@ -16,6 +17,8 @@ from xuance_envs.transforms.transform_batch import Batch
 from xuance_envs.vector_envs.vector_env import VecEnv
 
 __all__ = ["ObservationTransform", "ObservationTransformState", "TransformObservations"]
+
+__getattr__ = deprecated_aliases(__name__, ObservationState="ObservationTransformState")
 
 
 class ObservationTransformState(NamedTuple):
