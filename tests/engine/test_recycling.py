@@ -109,7 +109,7 @@ def test_it_keeps_no_more_than_a_few(array):
     held.clear()
     again = {address(copy_all()) for _ in range(20)}
     assert again < places
-    assert len(copy_all.__self__._memory._kept) <= 6
+    assert len(copy_all.__self__._pool._buffers) <= 6
 
 
 @pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
