@@ -491,7 +491,7 @@ def test_states_that_do_not_fit_change_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rooms", "count", "expected"),
+    ("capacities", "count", "expected"),
     [
         ({"a": (4, 4), "b": (4, 4)}, 2, 4),
         ({"a": (4, 4), "b": (2, 2)}, 2, 2),
