@@ -353,7 +353,7 @@ class TestTheEnd:
         assert error.pid == pids[2]
         assert error.command == "step"
         assert nodes[2] in error.details
-        assert "actor on node " in error.details
+        assert "actor was on node " in error.details
         assert envs.closed
         with pytest.raises(ClosedVecEnvError):
             envs.step([GO_ON] * 4)
