@@ -66,7 +66,7 @@ class HostedGroup(ABC):
     """One group of an actor; it executes one request at a time."""
 
     def __init__(self) -> None:
-        self.asked: GroupRequest | None = None
+        self.last_request: GroupRequest | None = None
         self.lock = threading.Lock()
 
     @abstractmethod
@@ -121,9 +121,9 @@ class BaseGroupActor(ABC):
             ]:
                 self._codec.load_actions(request, start, stepping)
             for group, group_request in zip(groups, requests, strict=True):
-                if group.asked != group_request:
+                if group.last_request != group_request:
                     group.submit(group_request, [buffers[k] for k in group_request.buffers])
-                    group.asked = group_request
+                    group.last_request = group_request
             answers = [group.answer() for group in groups]
             extents = {
                 group_request.group: answer.extents

@@ -61,7 +61,7 @@ class GroupReply(NamedTuple):
 
 def pack_requests(requests: Sequence[GroupRequest], actions: bytes) -> bytes:
     """Pack a request, including the actions of stepping groups."""
-    lines = [
+    records = [
         _REQUEST.pack(
             group_request.group,
             group_request.tag,
@@ -83,7 +83,7 @@ def pack_requests(requests: Sequence[GroupRequest], actions: bytes) -> bytes:
         for group_request in requests
         if group_request.command or group_request.payload
     ]
-    return b"".join([_COUNT.pack(len(requests)), *lines, actions, *tails])
+    return b"".join([_COUNT.pack(len(requests)), *records, actions, *tails])
 
 
 def num_requests(request: bytes) -> int:
@@ -95,12 +95,12 @@ def unpack_requests(request: bytes) -> tuple[list[GroupRequest], int]:
     """Unpack a request; also return the offset of the actions."""
     (count,) = _COUNT.unpack_from(request)
     start = _COUNT.size + count * _REQUEST.size
-    lines = list(_REQUEST.iter_unpack(memoryview(request)[_COUNT.size : start]))
+    records = list(_REQUEST.iter_unpack(memoryview(request)[_COUNT.size : start]))
     at = len(request) - sum(
-        name + count * _BUFFER_INDEX.size + size for *_, name, count, size in lines
+        name + count * _BUFFER_INDEX.size + size for *_, name, count, size in records
     )
     requests = []
-    for group, tag, code, name, count, size in lines:
+    for group, tag, code, name, count, size in records:
         command, at = request[at : at + name].decode(), at + name
         buffers = tuple(
             _BUFFER_INDEX.unpack_from(request, at + k * _BUFFER_INDEX.size)[0] for k in range(count)
@@ -112,21 +112,21 @@ def unpack_requests(request: bytes) -> tuple[list[GroupRequest], int]:
 
 
 def pack_replies(answers: Sequence[GroupReply], results: Sequence[Any]) -> list[Any]:
-    lines = [
+    records = [
         _REPLY.pack(answer.code, *infos, *resets, masks, len(answer.payload), answer.timing_delta)
         for answer in answers
         for infos, resets, masks in [answer.extents]
     ]
-    return [b"".join(lines), *results, *[answer.payload for answer in answers if answer.payload]]
+    return [b"".join(records), *results, *[answer.payload for answer in answers if answer.payload]]
 
 
 def unpack_replies(reply: bytes | memoryview, count: int) -> tuple[list[GroupReply], int]:
     """Unpack the replies of ``count`` groups; also return the offset of the results."""
     start = count * _REPLY.size
-    lines = list(_REPLY.iter_unpack(memoryview(reply)[:start]))
-    at = len(reply) - sum(size for *_, size, _ in lines)
+    records = list(_REPLY.iter_unpack(memoryview(reply)[:start]))
+    at = len(reply) - sum(size for *_, size, _ in records)
     answers = []
-    for code, *columns, masks, size, timing_delta in lines:
+    for code, *columns, masks, size, timing_delta in records:
         extents = Extents((columns[0], columns[1]), (columns[2], columns[3]), masks)
         payload = bytes(reply[at : at + size]) if size else b""
         answers.append(GroupReply(code, extents, timing_delta, payload))

@@ -134,7 +134,7 @@ class _WorkerProcessGroup(HostedGroup):
 
     def _restart_worker(self) -> None:
         self._extents = NO_EXTENTS
-        if self.asked is not None:  # otherwise the process is new
+        if self.last_request is not None:  # otherwise the process is new
             self._actor.replace(self._index)
 
     @override
