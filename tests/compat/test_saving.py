@@ -83,7 +83,7 @@ def test_a_reset_that_is_pending_needs_the_same_mode() -> None:
     with_next.reset(seed=1)
     same.reset(seed=1)
     played(with_next, 3)
-    with pytest.raises(StateMismatchError, match="moment of the reset that is pending"):
+    with pytest.raises(StateMismatchError, match="autoreset mode of the pending reset"):
         same.load_state(with_next.save_state())
     same.load_state(with_next.save_state([1]), env_ids=[1])
     with_next.close()

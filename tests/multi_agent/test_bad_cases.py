@@ -16,9 +16,9 @@ from xuance_envs import EnvError, MultiAgentVecEnv
 @pytest.mark.parametrize(
     ("broken", "told"),
     [
-        ("reward_array", r"agent 'sheep_1': its reward: .*shape \(2,\)"),
+        ("reward_array", r"agent 'sheep_1': invalid reward: .*shape \(2,\)"),
         ("reward_missing", "agent 'sheep_1': expected it in the rewards that step returned"),
-        ("flag_array", r"agent 'sheep_1': its terminated: .*shape \(2,\)"),
+        ("flag_array", r"agent 'sheep_1': invalid terminated: .*shape \(2,\)"),
         ("observation_shape", r"agent 'sheep_1': its observation: expected shape \(4,\), got"),
         ("observation_missing", "agent 'sheep_1': expected it in the observations that step"),
         ("stranger", "agent 'goat' is not in possible_agents"),
@@ -142,7 +142,7 @@ def test_a_reset_without_agents_is_refused(make):
 
 
 def test_agents_have_to_be_the_same_in_all_environments(make):
-    with pytest.raises(RuntimeError, match="environment 1 has another observation_space"):
+    with pytest.raises(RuntimeError, match="environment 1 has a different observation_space"):
         make([Herd, partial(Herd, kinds=2)])
 
 

@@ -524,7 +524,7 @@ def test_what_there_is_too_little_of_bounds_how_many_are_on_a_node() -> None:
         (2, "environment 2 has a different observation space than environment 0"),
         (
             4,
-            r"environment 2 has another observation_space .*\(in collector 1 .* environment is 2\)",
+            r"environment 2 has a different observation_space .*\(in collector 1 .* environment is 2\)",
         ),
     ],
 )
@@ -554,7 +554,7 @@ def test_a_wrong_argument_is_told(arguments: Any, said: str) -> None:
 
 @pytest.mark.long
 def test_too_little_room_is_told() -> None:
-    with pytest.raises(WorkerTimeoutError, match=r"2 × 20 CPU \(in the cluster 32"):
+    with pytest.raises(WorkerTimeoutError, match=r"2 × 20 CPU \(the cluster has 32"):
         RayRolloutCollector(
             env_fns(SPACES["vector"]) * 8, Thinker(TWO), 2, 3, processes=20, start_timeout=15
         )
