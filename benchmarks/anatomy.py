@@ -1,4 +1,4 @@
-"""Where does the time of one vector step go?"""
+"""Measure where the time of one vector step goes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ Moments = list[tuple[float, float]]
 
 
 def recording(env_id: str) -> Any:
-    """An environment that knows when its group's steps began and ended.
+    """Make an environment that records when its group's steps begin and end.
 
-    It is made where the group lives, so that is where it finds the group's class. All processes
-    read the same clock.
+    The group must be in the same process. All processes read the same clock.
     """
     from xuance_envs.engine.group.env_group import EnvGroup
 
@@ -71,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure_anatomy(args: argparse.Namespace) -> dict[str, list[float]]:
-    """Steps, and puts the caller's and the groups' moments side by side."""
+    """Step, and align the timestamps of the main process and the groups."""
     functions = [partial(recording, args.env)] * args.num_envs
     with BACKENDS[args.backend].make(functions) as vec_env:
         vec_env.reset(seed=0)
@@ -103,7 +102,7 @@ def measure_anatomy(args: argparse.Namespace) -> dict[str, list[float]]:
 
 
 def deciles(values: Sequence[float]) -> tuple[float, float, float]:
-    """The 10th percentile, the median and the 90th."""
+    """Return the 10th percentile, the median and the 90th percentile."""
     tenths = statistics.quantiles(values, n=10)
     return tenths[0], statistics.median(values), tenths[8]
 

@@ -1,8 +1,8 @@
-"""How much memory does each environment take?
+"""Measure the memory of each environment.
 
-Counted is what the caller and all its processes hold in RAM, pages that several of them share in
-equal parts (PSS), after the first steps and beyond what the caller held before it made the
-environments. Every contender is counted in a process of its own.
+The script counts the RAM of the main process and all its processes after the first steps, minus
+the main process's RAM before the environments were created. Shared pages count proportionally
+(PSS). Each implementation runs in a fresh process.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from benchmarks.shared.question import (
 from xuance_envs.report import markdown_table
 
 COUNTED = tuple(name for name in CONTENDERS if not name.startswith(("xuance", "pufferlib")))
-"""Those whose processes are this one's and its children: one of another Python would add that."""
+"""Libraries whose processes are this process and its children. Another Python would add memory."""
 
 IMPORTS = {"sb3": "stable_baselines3.common.vec_env", "tianshou": "tianshou.env"}
 IMPORTS |= {"torchrl": "torchrl.envs", "envpool": "envpool"}
-"""What is imported before anything is counted."""
+"""Modules to import before counting."""
 
 STEPS = 20
 
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def record(name: str, num_envs: int, counts: Sequence[tuple[int, float]]) -> dict[str, Any]:
-    """The median over the starts."""
+    """Return the median over the starts."""
     return {
         "environments": num_envs,
         "contender": CONTENDERS[name].title,
@@ -96,13 +96,13 @@ def record(name: str, num_envs: int, counts: Sequence[tuple[int, float]]) -> dic
 
 
 def count_fresh(name: str, env_id: str, num_envs: int) -> tuple[int, float]:
-    """The same as :func:`count`, in a process of its own."""
+    """Call :func:`count` in a fresh process."""
     processes, mib = call_fresh("footprint", "count", name, env_id, num_envs)
     return processes, mib
 
 
 def count(name: str, env_id: str, num_envs: int) -> tuple[int, float]:
-    """Processes that were started, and MiB that came to be held, by environments made here."""
+    """Create environments; return the number of new processes and the additional MiB."""
     if name.partition("-")[0] in IMPORTS:
         __import__(IMPORTS[name.partition("-")[0]])
     with gymnasium.make(env_id) as env:
@@ -120,7 +120,7 @@ def count(name: str, env_id: str, num_envs: int) -> tuple[int, float]:
 
 
 def family() -> list[int]:
-    """This process and all that descend from it."""
+    """Return this process and all its descendants."""
     pids, waiting = [], [os.getpid()]
     while waiting:
         pids.append(waiting.pop())
@@ -130,12 +130,12 @@ def family() -> list[int]:
 
 
 def family_mib() -> float:
-    """What they hold in RAM."""
+    """Return their RAM in MiB."""
     return sum(map(pss_mib, family()))
 
 
 def pss_mib(pid: int) -> float:
-    """A process's part of RAM: shared pages count in equal parts for each that has them."""
+    """Return a process's proportional set size in MiB."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
 

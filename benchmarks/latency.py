@@ -1,4 +1,4 @@
-"""How long does the caller wait for one vector step: usually, and one time in a hundred?"""
+"""Measure the latency of one vector step: median and 99th percentile."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure_size(args: argparse.Namespace, num_envs: int, results: Results) -> list[dict[str, Any]]:
-    """The seconds of every single step, over so many environments."""
+    """Return the seconds of each step, over one number of environments."""
     names = dict.fromkeys([*args.contenders, *chosen_peers(args, PEERS)])
     with gymnasium.make(args.env) as env:
         space = env.action_space
@@ -89,7 +89,7 @@ def measure_size(args: argparse.Namespace, num_envs: int, results: Results) -> l
 def time_each_step(
     args: argparse.Namespace, runners: Mapping[str, Runner], what: str
 ) -> dict[str, list[list[float]]]:
-    """By contender, the seconds of each step, round by round; those that warm up are left out."""
+    """Return the seconds of each step by implementation and round, without warm-up."""
     seconds: dict[str, list[list[float]]] = {name: [] for name in runners}
     for _, name in in_turn(runners, range(args.rounds), "run", what):
         gc.collect()

@@ -1,6 +1,6 @@
-"""How long until CartPole-v1 is solved, by the demo's PPO and by Stable-Baselines3's?
+"""Measure the time until CartPole-v1 is solved: the demo's PPO and Stable-Baselines3's PPO.
 
-With another task, such as --env HalfCheetah-v5: how well is it learned in so many steps?
+With another task, such as --env HalfCheetah-v5: measure the return after a number of steps.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ OURS = "ours"
 
 
 def ours(seed: int, goal: float) -> tuple[float, int, float]:
-    """Seconds, environment steps and mean return of the demo's training."""
+    """Return seconds, environment steps and mean return of the demo's training run."""
     _, course = demo.train(seed, goal)
     return course.seconds, course.steps, course.mean_return
 
 
 def sb3(seed: int, goal: float, num_envs: int, **settings: Any) -> tuple[float, int, float]:
-    """The same of Stable-Baselines3, which stops at the very step that reaches the goal."""
+    """Return the same for Stable-Baselines3, which stops at the step that reaches the goal."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
@@ -50,7 +50,7 @@ def sb3(seed: int, goal: float, num_envs: int, **settings: Any) -> tuple[float, 
 
 
 def sb3_alike(seed: int, goal: float) -> tuple[float, int, float]:
-    """With the settings of ours, as far as Stable-Baselines3 has them."""
+    """Make Stable-Baselines3's PPO with the settings of the demo, where it has them."""
     settings = demo.load_example().Settings()
     return sb3(
         seed,
@@ -71,7 +71,7 @@ def sb3_alike(seed: int, goal: float) -> tuple[float, int, float]:
 
 
 def sb3_tuned(seed: int, goal: float) -> tuple[float, int, float]:
-    """With the settings that RL Baselines3 Zoo found for CartPole-v1 (for 100,000 steps)."""
+    """Make it with the settings of RL Baselines3 Zoo for CartPole-v1 (for 100,000 steps)."""
     return sb3(
         seed,
         goal,

@@ -1,8 +1,8 @@
-"""How long does MAPPO take, and how well does it learn, beside XuanCe's?
+"""Measure the duration and the returns of MAPPO, against XuanCe's MAPPO.
 
-examples/train_mappo.py and XuanCe's MAPPO play simple_spread for the same number of environment
-steps. XuanCe's has the settings of the example, as far as it knows them, on its own Subproc and on
-ours.
+examples/train_mappo.py and XuanCe's MAPPO train on simple_spread for the same number of
+environment steps. XuanCe's MAPPO uses the example's settings where it has them, on XuanCe's
+SubprocVecMultiAgentEnv and on this package's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEARNERS = {
     "XuanCe's MAPPO on our SubprocVecMultiAgentEnv": "ours",
     "XuanCe's MAPPO": "xuance",
 }
-"""By name, whose environments XuanCe's steps; None for what is not XuanCe's."""
+"""Learner to the package of its environments; None if the learner is not XuanCe's."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def train(
     whose: str | None, example: dict[str, Any], num_envs: int, steps: int, seed: int
 ) -> Sequence[float]:
-    """Seconds, those of CPU in the calling process, and the mean return of the last episodes."""
+    """Return seconds, CPU seconds of the main process, and mean return of the last episodes."""
     if whose is not None:
         given = json.dumps(settings(example, num_envs))
         told: list[float] = in_xuance(
@@ -87,7 +87,7 @@ def train(
 
 
 def settings(example: dict[str, Any], num_envs: int) -> dict[str, Any]:
-    """The example's settings, by the names that XuanCe has for them."""
+    """Return the example's settings under XuanCe's names."""
     rollout = num_envs * example["STEPS_PER_ENV"]
     return {
         "policy": "Categorical_MAAC_Policy",

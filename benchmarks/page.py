@@ -1,11 +1,11 @@
-"""Measures everything that docs/benchmarks.md shows, one question after another.
+"""Measure all figures of docs/benchmarks.md.
 
-Each part is a run of one script, which puts its table between its markers of the page and its
-picture beside it; what fails leaves the page as it was, and the other parts go on. The README's
-pictures come from the parts `throughput` and `atari`. All of it takes about twenty-five minutes on
-two cores that nobody else uses: before each part it looks whether that is so, and waits for a while
-where it is not. Rounds that differ by more than 15 % are made again, and the page says which.
-Where only some parts are measured, the page keeps what the others were measured on, and when.
+Each part runs one script, which writes its table between its markers of the page, and its plot. A
+part that fails leaves the page unchanged, and the other parts continue. The README's plots come
+from the parts `throughput` and `atari`. All parts take about twenty-five minutes on two idle
+cores. Before each part, the script checks that the machine is idle, and otherwise waits for a
+while. If rounds differ by more than 15 %, they are repeated, and the page says so. With selected
+parts, the page keeps the date and machine of all other parts.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 PICTURES = ROOT / "docs" / "_static" / "benchmarks"
 MINUTES = 25
-"""What all parts take on two cores that nobody else uses."""
+"""Duration of all parts on two idle cores."""
 
 LONGEST = 400
-"""Seconds after which a part is ended."""
+"""Time limit of one part, in seconds."""
 
 MAIN = (
     LIMIT,
@@ -53,18 +53,14 @@ MAIN = (
     "PufferLib Multiprocessing",
     "EnvPool",
 )
-"""Whose figures of the first table are in the README's picture."""
+"""Implementations in the README's plot."""
 
 
 @dataclass(frozen=True)
 class Part:
     """A run of one script.
 
-    Attributes:
-        module: the script.
-        options: what it is given.
-        table: the name of the page's markers; that of the script and "table" where it is empty.
-        picture: whether it draws one.
+    ``table`` names the page's markers; by default the script's name and "table".
     """
 
     module: str
@@ -134,25 +130,18 @@ PARTS = {
     ),
     "choice": Part("choice", "--times 2 --rounds 4 --seconds 0.2"),
 }
-"""By name; the first ones matter most, for whoever has little time."""
+"""All parts, by name, the most important first."""
 
 
 NAMES, DISTURBED = "parts", "measured though it was not quiet"
-"""The rows of a run that name parts of it."""
+"""Rows of the machine table that list parts."""
 
 NOTHING = "nothing"
 
 
 @dataclass
 class Took:
-    """How a part went.
-
-    Attributes:
-        outcome: in a word or two.
-        seconds: how long it took.
-        seen: the machine before it began; None where it did not.
-        record: what it kept, when it is done.
-    """
+    """The result of a part: outcome, seconds, the machine's state before it, and its record."""
 
     outcome: str
     seconds: float = 0.0
@@ -195,13 +184,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run_parts(names: Sequence[str], seconds: float, wait: float) -> dict[str, Took]:
-    """How each part went, and what those kept that are done.
-
-    Args:
-        names: of the parts.
-        seconds: after which no part begins.
-        wait: how many seconds may be waited for a quiet machine, in all.
-    """
+    """Run parts until the time is over; return their results by name."""
     took: dict[str, Took] = {}
     first = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -222,7 +205,7 @@ def run_parts(names: Sequence[str], seconds: float, wait: float) -> dict[str, To
 
 
 def run_part(name: str, file: Path) -> str:
-    """Runs one part, at most so long; how that went, in a word or two."""
+    """Run one part with a time limit; return its outcome in a word or two."""
     part = PARTS[name]
     command = [sys.executable, "-m", f"benchmarks.{part.module}", *part.options.split()]
     command += ["--json", str(file), "--page", str(PAGE), "--table", part.markers]
@@ -241,14 +224,9 @@ def run_part(name: str, file: Path) -> str:
 
 
 def machine(took: Mapping[str, Took], before: str = "") -> str:
-    """What was measured on, for the page.
+    """Return the page's machine tables: one for each run whose figures are on the page.
 
-    Args:
-        took: how the parts of this run went, one of which is done at the least.
-        before: what this gave for earlier runs, whose other parts are still on the page.
-
-    Returns:
-        A table for each run that any figures of the page are from, the last one first.
+    ``before`` has the tables of earlier runs.
     """
     done = {name: each for name, each in took.items() if each.record is not None}
     first = next(each.record for each in took.values() if each.record is not None)
@@ -279,7 +257,7 @@ def machine(took: Mapping[str, Took], before: str = "") -> str:
 
 
 def _without(again: Container[str], before: str) -> Iterator[list[list[str]]]:
-    """The rows of each earlier run, less the parts that were measured again, if any are left."""
+    """Yield the rows of each earlier run, without the parts that were measured again."""
     for table in filter(None, before.split("\n\n")):
         rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table.split("\n")[2:]]
         for row in rows:
@@ -291,7 +269,7 @@ def _without(again: Container[str], before: str) -> Iterator[list[list[str]]]:
 
 
 def draw_main(run: dict[str, Any]) -> None:
-    """The main figures of the throughput of 8 and 64 environments, for the README."""
+    """Draw the README's plot: throughput with 8 and 64 environments."""
     panels: dict[int, list[Throughput]] = {}
     for result in run["results"]:
         if result["contender"] in MAIN:

@@ -1,4 +1,4 @@
-"""How long until stepping goes on, when a node of a Ray cluster is lost?"""
+"""Measure how long stepping is interrupted when a node of a Ray cluster is lost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def lose_a_node(args: argparse.Namespace, cluster: Any) -> dict[str, Any]:
-    """Steps, loses a second node, and steps on."""
+    """Step, remove the second node, and continue stepping."""
     node = cluster.add_node(num_cpus=2)
     half = args.num_envs // 2
     functions = [partial(Gym_Env, args.env)] * args.num_envs

@@ -1,7 +1,8 @@
-"""How fast is a vector environment behind HTTP on this machine, beside one in this process?
+"""Measure a vectorized environment over HTTP on this machine.
 
-And with many sessions at a time: how many requests, how long does one take, and is any left behind?
-And while somebody sends what is expensive: how long do others wait?
+The script compares it with one in this process. Then it measures many concurrent sessions:
+requests per second, latency, and fairness. Finally, it measures the delay of other clients during
+expensive requests.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure_sessions(args: argparse.Namespace, sessions: int) -> Load:
-    """What the server does for so many sessions: the median of three runs, by requests."""
+    """Return the median of three runs with a number of sessions, by requests."""
     many = str(sessions * 8)
     limits = [
         *("--max-sessions", many, "--max-sessions-per-token", many, "--max-envs", many),
@@ -94,13 +95,13 @@ def measure_sessions(args: argparse.Namespace, sessions: int) -> Load:
 
 
 def measure_attacks(env_id: str, times: int) -> dict[str, float]:
-    """How long others wait for an answer while each attack is made, with the default limits."""
+    """Return the delay of other clients during each attack, with the default limits."""
     with served(env_id, "--allow-option", "a") as url:
         return longest_waits(url, "anybody", times)
 
 
 def table_of(loads: Mapping[int, Load]) -> str:
-    """Many sessions, as a table."""
+    """Return the table of concurrent sessions."""
     header = ("sessions of 8", "requests/s", "p50", "p99", "the least of the mean", "/healthz")
     rows = [
         [
@@ -119,7 +120,7 @@ def table_of(loads: Mapping[int, Load]) -> str:
 def measure_remote(
     args: argparse.Namespace, notes: list[str]
 ) -> tuple[dict[str, Throughput], float]:
-    """The figures of each contender, and how many requests a vector step takes."""
+    """Return the figures of each implementation, and the requests per vector step."""
     functions = [partial(Gym_Env, args.env)] * args.num_envs
     with (
         served(args.env) as url,
@@ -140,7 +141,7 @@ def measure_remote(
 
 @contextmanager
 def served(env_id: str, *more: str) -> Iterator[str]:
-    """The address of a server in a process of its own, as the command line starts it."""
+    """Start a server process with the command line; yield its address."""
     command = [sys.executable, "-m", "xuance_envs", "serve", "--env", env_id, "--port", "0"]
     command += ["--no-access-log", *more]
     with subprocess.Popen(
@@ -159,7 +160,7 @@ def served(env_id: str, *more: str) -> Iterator[str]:
 
 @contextmanager
 def counted_requests() -> Iterator[list[str]]:
-    """The paths of all requests that clients in this process send meanwhile."""
+    """Record the paths of all requests of clients in this process."""
     paths: list[str] = []
     request = ApiClient.request
 

@@ -1,4 +1,4 @@
-"""How fast are rollouts with an agent, and where does their time go?"""
+"""Measure rollouts with an agent: throughput, and the time of agent, environments and collector."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ENV_ID = "CartPole-v1"
 
 
 class Agent(nn.Module):
-    """Two layers of 64 units for both policy and value; counts the seconds it is at work."""
+    """A policy and value network with two layers of 64 units; counts its own seconds."""
 
     def __init__(self, device: str) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Agent(nn.Module):
 
 
 class Simple:
-    """Rollouts as they are usually written: every value is made a tensor of its own."""
+    """Rollouts as programs often write them: a tensor per value."""
 
     def __init__(self, num_envs: int, steps: int, agent: Agent) -> None:
         self.num_envs = num_envs
@@ -96,7 +96,7 @@ class Simple:
 
 
 class Watched:
-    """A collector whose agent's and environments' time is counted apart from its own."""
+    """A collector that counts the seconds of the agent and the environments."""
 
     def __init__(self, collector: RolloutCollector, agent: Agent) -> None:
         self._collector = collector
@@ -115,7 +115,7 @@ class Watched:
         return timed
 
     def shares(self, seconds: float) -> dict[str, float]:
-        """What part of rollouts, made for so many seconds, was whose."""
+        """Collect for some seconds; return the share of agent, environments and collector."""
         self._collector.rollout()
         self._agent.seconds = self._envs_seconds = 0.0
         start = time.perf_counter()
@@ -155,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure_size(args: argparse.Namespace, num_envs: int, notes: list[str]) -> list[dict[str, Any]]:
-    """Time all contenders over so many environments, then look where their time goes."""
+    """Time all implementations over one number of environments, then the shares."""
     length = args.steps_per_env
     with ExitStack() as stack:
         simple = Simple(num_envs, length, Agent(args.device))

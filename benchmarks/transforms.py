@@ -1,8 +1,8 @@
-"""What does it cost a vector step to normalize observations and rewards?
+"""Measure the cost of normalizing observations and rewards per vector step.
 
-Beside Gymnasium's vector wrappers and Stable-Baselines3's VecNormalize, on recorded steps: each
-interface is given the same arrays by a vector environment that does nothing else, so that what is
-timed is the layer. And how many steps are left of what workers step.
+The script compares this package's transforms with Gymnasium's vector wrappers and
+Stable-Baselines3's VecNormalize. Each interface replays the same recorded steps, so only the
+wrapper is timed. The script also measures the throughput that remains with worker processes.
 """
 
 from __future__ import annotations
@@ -35,16 +35,11 @@ from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import StepResult, VecEnv
 
 RECORDED = 256
-"""Steps that are played again and again."""
+"""Number of recorded steps to replay."""
 
 
 class Recorded:
-    """Steps of an environment, as the three interfaces give them.
-
-    Args:
-        env_id: of the environment.
-        num_envs: how many.
-    """
+    """Recorded steps of an environment, for all three interfaces."""
 
     def __init__(self, env_id: str, num_envs: int) -> None:
         self.num_envs = num_envs
@@ -64,7 +59,7 @@ class Recorded:
 
 
 class Ours(VecEnv):
-    """The steps behind this package's interface."""
+    """Replays the steps through this package's interface."""
 
     def __init__(self, recorded: Recorded) -> None:
         super().__init__(recorded.num_envs, *recorded.spaces)
@@ -91,7 +86,7 @@ class Ours(VecEnv):
 
 
 class Gymnasiums(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """The steps behind Gymnasium's interface."""
+    """Replays the steps through Gymnasium's interface."""
 
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
@@ -111,7 +106,7 @@ class Gymnasiums(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 
 def sb3(recorded: Recorded) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """The steps behind Stable-Baselines3's interface, as they are and normalized."""
+    """Replay the steps through Stable-Baselines3's interface, without and with normalization."""
     from stable_baselines3.common import vec_env
 
     class Theirs(vec_env.VecEnv):
@@ -143,7 +138,7 @@ def sb3(recorded: Recorded) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]
 
 
 def layers(recorded: Recorded) -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]:
-    """By whose they are, steps that are normalized, and the same as they are."""
+    """Return by library: normalized steps, and plain steps."""
     ours = NormalizeObservations(NormalizeRewards(Ours(recorded)))
     theirs = NormalizeReward(NormalizeObservation(Gymnasiums(recorded)))
     ours.reset()
@@ -156,7 +151,7 @@ def layers(recorded: Recorded) -> dict[str, tuple[Callable[[Any], Any], Callable
 
 
 def microseconds(step: Callable[[Any], Any], seconds: float) -> float:
-    """Of this process's time per call."""
+    """Return this process's microseconds per call."""
     start, calls = time.process_time(), 0
     while (spent := time.process_time() - start) < seconds:
         for _ in range(100):
@@ -166,7 +161,7 @@ def microseconds(step: Callable[[Any], Any], seconds: float) -> float:
 
 
 def share_left(env_id: str, num_envs: int, rounds: int, seconds: float) -> list[float]:
-    """Of the steps a second that workers make, the share that is left with both, by round."""
+    """Return the throughput with both transforms relative to none, by round."""
     make = partial(SubprocVecEnv, [partial(Gym_Env, env_id)] * num_envs)
     shares = []
     with make() as plain, NormalizeObservations(NormalizeRewards(make())) as normalized:

@@ -1,7 +1,7 @@
-"""From how much work per step on do worker processes pay?
+"""Measure from which step duration on worker processes are faster than one process.
 
-The environments compute for so many microseconds of CPU time, and do nothing else. Where stepping
-in this process and stepping in workers cross is interpolated between the two neighbouring values.
+The environments only compute for a number of microseconds. The crossing is interpolated between
+the two neighbouring values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PAIRS = (
     ("Tianshou Shmem", "Tianshou Dummy"),
     ("TorchRL Parallel", "TorchRL Serial"),
 )
-"""Worker processes, and the same library in this process."""
+"""Worker processes, and the same library in one process."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def cross(works: Sequence[float], sweep: Sweep) -> dict[str, float | None]:
-    """By pair, the microseconds of work at which the workers become the quicker; None: nowhere."""
+    """Return by pair the microseconds from which workers are faster; None if never."""
     crossings: dict[str, float | None] = {}
     for workers, here in PAIRS:
         points = [
@@ -75,10 +75,7 @@ def cross(works: Sequence[float], sweep: Sweep) -> dict[str, float | None]:
 
 
 def crossing(points: Sequence[tuple[float, float]]) -> float | None:
-    """Where a line through points becomes positive for good; None if it is negative at last.
-
-    Where it is positive from the first point on, that is the answer.
-    """
+    """Return from where a line through points stays positive; None if it ends negative."""
     if points[-1][1] <= 0:
         return None
     for (low, below), (high, above) in reversed(list(itertools.pairwise(points))):

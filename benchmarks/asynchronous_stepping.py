@@ -1,14 +1,14 @@
-"""What does it bring to receive first what is ready first?
+"""Compare asynchronous stepping (send and recv) with synchronous steps.
 
-Three parts, each a table:
+The script has three parts, each with a table:
 
-- ``slow``: environments that sleep for 0.5 ms a step, and one among them that sleeps for 50 ms.
-  Counted are the steps of the others, which should be as many as without the slow one.
-- ``waiting``: environments that sleep for 5 ms a step, many more of them than cores.
+- ``slow``: environments that sleep for 0.5 ms per step, and one that sleeps for 50 ms. Only the
+  steps of the fast environments count.
+- ``waiting``: environments that sleep for 5 ms per step, many more than cores.
 - ``unequal``: CartPole, while another process keeps one core half busy. A synchronous step waits
-  for the slower half of the environments, ``send`` and ``recv`` need not.
+  for the slower group, ``send`` and ``recv`` do not.
 
-Who uses ``send`` and ``recv`` sends back at once whatever it receives.
+With ``send`` and ``recv``, actions are sent immediately for every received environment.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ QUICK_SECONDS, SLOW_SECONDS, WAITING_SECONDS = 0.5e-3, 50e-3, 5e-3
 
 
 def in_workers(workers: int, functions: Sequence[Callable[[], Any]]) -> VecEnv:
-    """Environments in so many workers, as evenly as that goes."""
+    """Distribute environments evenly over a number of workers."""
     return SubprocVecEnv_Gym(functions, in_series=-(-len(functions) // workers))
 
 
@@ -67,14 +67,7 @@ ONE_PROCESS_EACH = ("gymnasium-async", "sb3-subproc", "tianshou-shmem")
 
 @dataclass
 class Part:
-    """What one part found out.
-
-    Attributes:
-        title: what was stepped.
-        measured: the contenders, by name.
-        ratios: what the table says of each besides, by column.
-        notes: what a reader must know, in sentences.
-    """
+    """Results of one part: measurements, additional ratio columns, and notes."""
 
     title: str
     measured: dict[str, Throughput] = field(default_factory=dict)
@@ -98,7 +91,7 @@ class Part:
         return f"{self.title}:\n\n{with_notes(table, self.notes)}"
 
     def record(self) -> dict[str, Any]:
-        """Everything that was measured, for the JSON file."""
+        """Return all measurements for the JSON file."""
         results = [
             {
                 "contender": name,
@@ -115,13 +108,9 @@ class Part:
 
 
 class SendRecvLoop:
-    """A runner that gives back actions at once for whatever it receives.
+    """A runner that sends actions immediately for every environment it receives.
 
-    Args:
-        vec_env: the environments; they are reset.
-        actions: an array per vector step, of which each environment takes its own row.
-        min_envs: what ``recv`` is given.
-        counted: the environments whose steps count; None for all.
+    Only the steps of the environments in ``counted`` count; None means all.
     """
 
     def __init__(
@@ -142,7 +131,7 @@ class SendRecvLoop:
         vec_env.async_reset(seed=0)
 
     def run(self, steps: int) -> float:
-        """Step until so many steps of each counted environment are there, on average."""
+        """Run until the counted environments have made ``steps`` steps on average."""
         recv, send, counts = self._vec_env.recv, self._vec_env.send, self._counts
         wanted, done = steps * self.num_envs, 0
         start = perf_counter()
@@ -182,12 +171,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 def timed(
     args: argparse.Namespace, what: str, runners: dict[str, Runner], part: Part
 ) -> dict[str, Throughput]:
-    """Time them round by round; whoever made them closes them."""
+    """Time the runners round by round; the caller closes them."""
     return race(args, what, lambda _: runners, part.notes.append)
 
 
 def measure_slow(args: argparse.Namespace) -> Part:
-    """One environment takes a hundred times as long as the others."""
+    """Measure with one environment that is a hundred times slower than the others."""
     others, half = range(args.slow_envs - 1), args.slow_envs // 2
     quick = [partial(SleepingEnv, QUICK_SECONDS)] * len(others)
     mixed = [*quick, partial(SleepingEnv, SLOW_SECONDS)]
@@ -214,7 +203,7 @@ def measure_slow(args: argparse.Namespace) -> Part:
 
 
 def measure_waiting(args: argparse.Namespace) -> Part:
-    """Environments that wait, in a process each."""
+    """Measure environments that sleep, with a process each."""
     count = args.waiting_envs
     functions = [partial(SleepingEnv, WAITING_SECONDS)] * count
     actions = sample_actions(IdleEnv.action_space, count)
@@ -238,7 +227,7 @@ def measure_waiting(args: argparse.Namespace) -> Part:
 
 
 def measure_unequal(args: argparse.Namespace) -> Part:
-    """One core is half as fast as the others."""
+    """Measure with one core at half speed."""
     count = args.unequal_envs
     functions = [partial(Gym_Env, "CartPole-v1")] * count
     actions = sample_actions(IdleEnv.action_space, count)
@@ -268,7 +257,7 @@ def measure_unequal(args: argparse.Namespace) -> Part:
 
 
 def stepped(envs: VecEnv, actions: Sequence[Any], counted: int) -> StepLoop:
-    """A runner that steps them synchronously, and counts the steps of the first few."""
+    """Make a synchronous runner that counts the steps of the first environments."""
     envs.reset(seed=0)
     return StepLoop(envs, counted, actions)
 
@@ -281,7 +270,7 @@ def peers(
     stack: ExitStack,
     part: Part,
 ) -> dict[str, Runner]:
-    """Other libraries with a process per environment, if they are asked for."""
+    """Make the requested other libraries, with a process per environment."""
     entry = Entry("", len(functions), actions, stack, part.notes.append, functions)
     runners = join_peers(chosen_peers(args, ONE_PROCESS_EACH), entry, "in a process each")
     for runner in runners.values():
