@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     run = begin()
     rows = measure_anatomy(args)
-    print(f"\n{args.num_envs} × {args.env}, {BACKENDS[args.backend].title}, µs of a vector step\n")
+    print(f"\n{args.num_envs} × {args.env}, {BACKENDS[args.backend].title}, µs per vector step\n")
     header = ("part", "10 %", "median", "90 %")
     table = [[part, *(f"{value * 1e6:.1f}" for value in deciles(v))] for part, v in rows.items()]
     text = markdown_table(header, table)
@@ -91,13 +91,13 @@ def measure_anatomy(args: argparse.Namespace) -> dict[str, list[float]]:
     rows = {"step_async": [asked - start for start, asked, _ in calls]}
     for number, moments in enumerate(groups):
         pairs = list(zip(moments, calls, strict=True))
-        rows[f"until group {number} begins"] = [begin - call[0] for (begin, _), call in pairs]
+        rows[f"until group {number} starts"] = [begin - call[0] for (begin, _), call in pairs]
         rows[f"group {number} steps"] = [end - begin for (begin, end), _ in pairs]
     last = [max(end for _, end in ends) for ends in zip(*groups, strict=True)]
     rows["from the last group's end"] = [
         call[2] - end for call, end in zip(calls, last, strict=True)
     ]
-    rows["all of it"] = [end - start for start, _, end in calls]
+    rows["total"] = [end - start for start, _, end in calls]
     return rows
 
 

@@ -87,7 +87,7 @@ class Part:
             ]
             for name, result in self.measured.items()
         ]
-        table = markdown_table(["contender", "steps/s", "spread", *self.ratios], rows)
+        table = markdown_table(["implementation", "steps/s", "spread", *self.ratios], rows)
         return f"{self.title}:\n\n{with_notes(table, self.notes)}"
 
     def record(self) -> dict[str, Any]:
@@ -143,17 +143,21 @@ class SendRecvLoop:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = make_parser("first_ready", __doc__)
+    parser = make_parser("asynchronous_stepping", __doc__)
     add = parser.add_argument
     add("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     add_peers(parser, ONE_PROCESS_EACH)
     add(
-        "--slow-envs", type=int, default=16, metavar="N", help="in the first part, the slow one too"
+        "--slow-envs",
+        type=int,
+        default=16,
+        metavar="N",
+        help="of part slow, including the slow one",
     )
-    add("--waiting-envs", type=int, default=32, metavar="N", help="in the second part")
-    add("--unequal-envs", type=int, default=64, metavar="N", help="in the third part")
+    add("--waiting-envs", type=int, default=32, metavar="N", help="of part waiting")
+    add("--unequal-envs", type=int, default=64, metavar="N", help="of part unequal")
     add_rounds(parser, seconds=1.0)
-    add_outputs(parser, "first ready tables")
+    add_outputs(parser, "asynchronous stepping tables")
     return parser.parse_args(argv)
 
 
@@ -184,7 +188,8 @@ def measure_slow(args: argparse.Namespace) -> Part:
     make = partial(SubprocVecEnv_Gym, in_series=1)
     part = Part(
         f"{len(others)} environments that sleep {QUICK_SECONDS * 1e3:g} ms, in_series=1, "
-        f"without and with one that sleeps {SLOW_SECONDS * 1e3:g} ms; steps of the {len(others)}"
+        f"without and with one more that sleeps {SLOW_SECONDS * 1e3:g} ms; "
+        f"steps of the {len(others)}"
     )
     receive = f"send, recv({half})"
     without = f"{receive}, without the slow one"
@@ -198,7 +203,7 @@ def measure_slow(args: argparse.Namespace) -> Part:
         runners["step"] = stepped(stack.enter_context(make(mixed)), actions, len(others))
         runners |= peers(args, mixed, actions, len(others), stack, part)
         part.measured = timed(args, "slow", runners, part)
-    part.ratios["of those without it"] = relative(part.measured, without)
+    part.ratios["× without the slow one"] = relative(part.measured, without)
     return part
 
 
@@ -210,7 +215,7 @@ def measure_waiting(args: argparse.Namespace) -> Part:
     ideal = count / WAITING_SECONDS
     part = Part(
         f"{count} environments that sleep {WAITING_SECONDS * 1e3:g} ms, in_series=1: "
-        f"{ideal:,.0f} steps/s would be ideal"
+        f"the ideal is {ideal:,.0f} steps/s"
     )
     make = partial(SubprocVecEnv_Gym, functions, in_series=1)
     with ExitStack() as stack:
@@ -220,9 +225,7 @@ def measure_waiting(args: argparse.Namespace) -> Part:
             runners[f"send, recv({min_envs})"] = SendRecvLoop(envs, actions, min_envs=min_envs)
         runners |= peers(args, functions, actions, count, stack, part)
         part.measured = timed(args, "waiting", runners, part)
-    part.ratios["of the ideal"] = {
-        name: result.median / ideal for name, result in part.measured.items()
-    }
+    part.ratios["× ideal"] = {name: result.median / ideal for name, result in part.measured.items()}
     return part
 
 
@@ -231,7 +234,7 @@ def measure_unequal(args: argparse.Namespace) -> Part:
     count = args.unequal_envs
     functions = [partial(Gym_Env, "CartPole-v1")] * count
     actions = sample_actions(IdleEnv.action_space, count)
-    part = Part(f"{count} × CartPole-v1, and the same while one core is half busy")
+    part = Part(f"{count} × CartPole-v1, idle and with one core half busy")
     with ExitStack() as stack:
         busy = BusyCore()
         stack.callback(busy.close)
@@ -247,7 +250,7 @@ def measure_unequal(args: argparse.Namespace) -> Part:
         share = float(np.mean([each.share for each in beside.values()]))
     part.notes.append(f"The other process got {share:.0%} of its core.")
     pairs = zip(beside, alone, strict=True)
-    part.ratios["of its own undisturbed"] = {
+    part.ratios["× idle"] = {
         name: part.measured[name].relative_to(part.measured[other]) for name, other in pairs
     }
     step, *_ = beside

@@ -130,10 +130,22 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--games", nargs="+", default=["Breakout", "Pong"], metavar="GAME")
     add("--num-envs", type=int, nargs="+", default=[8, 32], metavar="N")
-    add("--backends", nargs="+", choices=BACKENDS, default=["subproc", "caller"], help="ours")
-    add("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="others (default: all)")
+    add(
+        "--backends",
+        nargs="+",
+        choices=BACKENDS,
+        default=["subproc", "caller"],
+        help="of this package",
+    )
+    add(
+        "--peers",
+        nargs="*",
+        choices=PEERS,
+        default=list(PEERS),
+        help="other libraries (default: all)",
+    )
     add_rounds(parser, seconds=1.0)
-    add_outputs(parser, "atari table", "draw the medians")
+    add_outputs(parser, "atari table", "plot the medians")
     return parser.parse_args(argv)
 
 
@@ -192,7 +204,7 @@ def table(results: dict[str, Results]) -> str:
                         *("-" if cell is None else f"{cell:.2f}" for cell in cells),
                     ]
                 )
-    header = ["environments", "contender", "steps/s", "spread", "of the limit"]
+    header = ["environments", "implementation", "steps/s", "spread", "of the limit"]
     return markdown_table(header + [f"× {other}" for other in others[1:]], rows, words=2)
 
 

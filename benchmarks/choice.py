@@ -136,7 +136,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="CASE",
         help=", ".join(CASES),
     )
-    add("--times", type=int, default=5, help="how often autotune is asked (default: %(default)s)")
+    add("--times", type=int, default=5, help="calls of autotune (default: %(default)s)")
     add_rounds(parser)
     add_outputs(parser, "choice table")
     return parser.parse_args(argv)
@@ -152,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         except Exception as error:  # an extra that is missing must not end the run
             notes.append(f"{name}: left out, {error}".splitlines()[0])
     header = ("environments", "chosen", "best fixed choice", "steps/s", "spread")
-    header += ("of the best", "at worst", "s to choose")
+    header += ("× best", "× best, minimum", "seconds of autotune")
     print(f"\n{args.rounds} rounds of {args.seconds:g} s\n")
     text = with_notes(markdown_table(header, [each.row() for each in judged], words=3), notes)
     print(text)

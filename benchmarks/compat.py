@@ -165,15 +165,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "topics",
         nargs="*",
         metavar="TOPIC",
-        help=f"of {', '.join(TOPICS)} (default: all but the last)",
+        help=f"one of {', '.join(TOPICS)} (default: all but the last)",
     )
-    add("--num-envs", type=int, nargs="+", metavar="N", help="instead of those of the topic")
+    add("--num-envs", type=int, nargs="+", metavar="N", help="default: those of the topic")
     add_rounds(parser)
     add_outputs(parser, "compat table")
     args = parser.parse_args(argv)
     unknown = set(args.topics) - set(TOPICS)
     if unknown:
-        parser.error(f"no such topic: {', '.join(sorted(unknown))}")
+        parser.error(f"unknown topic: {', '.join(sorted(unknown))}")
     return args
 
 
@@ -190,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             measured = measure_size(args, makers, num_envs, notes)
             rows += [record(topic, result, measured.get(base)) for result in measured.values()]
     print(f"\nCartPole-v1, random actions, {args.rounds} rounds of {args.seconds:g} s\n")
-    header = ("topic", "environments", "contender", "steps/s", "× the first")
+    header = ("topic", "environments", "implementation", "steps/s", "× the first")
     shown = [
         [
             row["topic"],

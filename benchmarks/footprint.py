@@ -47,9 +47,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
     add("--num-envs", type=int, nargs="+", default=[16], metavar="N")
-    add("--contenders", nargs="+", choices=COUNTED, default=list(DEFAULT), metavar="CONTENDER")
+    add("--contenders", nargs="+", choices=COUNTED, default=list(DEFAULT), metavar="NAME")
     add_peers(parser, [name for name in COUNTED if name not in DEFAULT])
-    add("--rounds", type=int, default=3, help="starts of each contender")
+    add("--rounds", type=int, default=3, help="starts of each implementation")
     add_outputs(parser, "footprint table")
     return parser.parse_args(argv)
 
@@ -61,14 +61,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = dict.fromkeys([*args.contenders, *chosen_peers(args, COUNTED)])
     cases = [(name, n) for n in dict.fromkeys(args.num_envs) for name in names]
     found = []
-    for name, num_envs in tqdm(cases, unit="contender", dynamic_ncols=True):
+    for name, num_envs in tqdm(cases, unit="implementation", dynamic_ncols=True):
         try:
             counts = [count_fresh(name, args.env, num_envs) for _ in range(args.rounds)]
         except RuntimeError as reason:
             notes.append(f"{CONTENDERS[name].title}, {num_envs}: left out, {reason}.")
         else:
             found.append(record(name, num_envs, counts))
-    header = ("environments", "contender", "processes", "MiB in all", "MiB per environment")
+    header = ("environments", "implementation", "processes", "MiB in total", "MiB per environment")
     rows = [
         [
             f"{row['environments']}",
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for row in found
     ]
     text = with_notes(markdown_table(header, rows, words=2), notes)
-    print(f"\n{args.env}, memory beyond the caller's own\n\n{text}")
+    print(f"\n{args.env}, additional memory\n\n{text}")
     finish(args, __doc__, run, text, notes=notes, results=found)
 
 

@@ -31,8 +31,20 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--num-envs", type=int, default=16, help="default: %(default)s")
     add("--workers", type=int, default=4, metavar="N", help="default: %(default)s")
-    add("--work", type=float, default=0.5, metavar="MS", help="of a step (default: %(default)s)")
-    add("--think", type=float, default=0.25, metavar="MS", help="of a row (default: %(default)s)")
+    add(
+        "--work",
+        type=float,
+        default=0.5,
+        metavar="MS",
+        help="milliseconds of a step (default: %(default)s)",
+    )
+    add(
+        "--think",
+        type=float,
+        default=0.25,
+        metavar="MS",
+        help="milliseconds of the agent per row (default: %(default)s)",
+    )
     add_rounds(parser, seconds=0.5)
     add_outputs(parser, "halves tables")
     return parser.parse_args(argv)
@@ -132,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             ("a bare loop", bare_one, bare_two),
         )
     ]
-    table = markdown_table(("steps/s of", "halves=1", "halves=2", "times as many"), rows)
+    table = markdown_table(("steps/s", "halves=1", "halves=2", "ratio"), rows)
     print(f"\n{what}, {args.workers} workers, {args.rounds} rounds\n\n{table}")
     finish(args, __doc__, run, table, results={"rows": rows})
 

@@ -71,7 +71,7 @@ class Asking:
 MASKS: dict[str, Callable[..., Any]] = {
     "no masks": SilentEnv,
     "masks in infos": partial(SilentEnv, info={"action_mask": ALLOWED}),
-    "masks by a method": MaskingEnv,
+    "masks from a method": MaskingEnv,
 }
 
 
@@ -105,10 +105,18 @@ def measure_masks(args: argparse.Namespace, results: Results) -> Sweep:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = sweep_parser("infos", __doc__, num_envs=16)
     parser.add_argument("--infos", nargs="+", choices=INFOS, default=list(INFOS), metavar="INFO")
-    parser.add_argument("--work", type=float, default=0.0, metavar="US", help="default: none")
-    parser.add_argument("--masks", action="store_true", help="the table of masks in place of infos")
+    parser.add_argument(
+        "--work",
+        type=float,
+        default=0.0,
+        metavar="US",
+        help="microseconds of a step (default: none)",
+    )
+    parser.add_argument(
+        "--masks", action="store_true", help="measure action masks instead of infos"
+    )
     args = parser.parse_args(argv)
-    label = "what is in each info"
+    label = "content of each info"
     env_fns = {name: partial(MadeUpEnv, args.work * 1e-6, info=INFOS[name]) for name in args.infos}
     if not args.masks:
         answer(args, __doc__, label, env_fns)

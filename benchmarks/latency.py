@@ -34,10 +34,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
     add("--num-envs", type=int, nargs="+", default=[8, 64], metavar="N")
-    add("--contenders", nargs="+", choices=CONTENDERS, default=list(DEFAULT), metavar="CONTENDER")
+    add("--contenders", nargs="+", choices=CONTENDERS, default=list(DEFAULT), metavar="NAME")
     add_peers(parser, PEERS)
-    add("--rounds", type=int, default=10, help="turns of each contender, interleaved")
-    add("--steps", type=int, default=300, help="vector steps in each of them, timed one by one")
+    add("--rounds", type=int, default=10, help="interleaved turns of each implementation")
+    add("--steps", type=int, default=300, help="individually timed vector steps per turn")
     add_outputs(parser, "latency table")
     return parser.parse_args(argv)
 
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     run = begin()
     results = Results()
     found = [row for n in dict.fromkeys(args.num_envs) for row in measure_size(args, n, results)]
-    header = ("environments", "contender", "p50, µs", "p99, µs", "p99 / p50")
+    header = ("environments", "implementation", "p50, µs", "p99, µs", "p99 / p50")
     rows = [
         [
             f"{row['environments']}",

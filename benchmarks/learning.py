@@ -98,11 +98,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = make_parser("learning", __doc__)
     add = parser.add_argument
     add("--env", default=demo.ENV_ID, metavar="ID", help="default: %(default)s")
-    add("--steps", type=int, default=1_000_000, help="of another task (default: %(default)s)")
-    add("--seeds", type=int, nargs="+", metavar="SEED", help="default: 1 to 5; of another task, 3")
+    add(
+        "--steps",
+        type=int,
+        default=1_000_000,
+        help="environment steps on other tasks (default: %(default)s)",
+    )
+    add(
+        "--seeds",
+        type=int,
+        nargs="+",
+        metavar="SEED",
+        help="default: 1 to 5; on other tasks 1 to 3",
+    )
     add("--goal", type=float, default=demo.GOAL, help="mean return (default: %(default)s)")
     add("--learners", nargs="+", metavar="LEARNER", help="default: all")
-    add_outputs(parser, "learning table", "where the curves of another task go")
+    add_outputs(parser, "learning table", "plot the learning curves of other tasks")
     args = parser.parse_args(argv)
     known = LEARNERS if args.env == demo.ENV_ID else curves.learners_of(args.env)
     for name in args.learners or ():
@@ -115,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     args.seeds, args.learners = args.seeds or [1, 2, 3, 4, 5], args.learners or list(LEARNERS)
     found: dict[str, list[tuple[float, int, float]]] = {name: [] for name in args.learners}
-    for seed in args.seeds:  # in turn, because the machine changes its speed
+    for seed in args.seeds:  # interleaved, because the machine's speed varies
         for name in args.learners:
             found[name].append(LEARNERS[name](seed, args.goal))
             seconds, steps, score = found[name][-1]

@@ -25,7 +25,7 @@ ENV_ID = "mpe2:simple_spread_v3"
 EXAMPLE = "examples/train_mappo.py"
 LEARNERS = {
     EXAMPLE: None,
-    "XuanCe's MAPPO on our SubprocVecMultiAgentEnv": "ours",
+    "XuanCe's MAPPO, xuance_envs.SubprocVecMultiAgentEnv": "ours",
     "XuanCe's MAPPO": "xuance",
 }
 """Learner to the package of its environments; None if the learner is not XuanCe's."""
@@ -37,7 +37,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--num-envs", type=int, default=32, metavar="N", help="default: %(default)s")
     add("--steps", type=int, default=60_000, help="environment steps (default: %(default)s)")
     add(
-        "--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="SEED", help="of a training each"
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=[1, 2, 3],
+        metavar="SEED",
+        help="one training run each",
     )
     add("--learners", nargs="+", choices=LEARNERS, default=list(LEARNERS), metavar="LEARNER")
     add_outputs(parser, "mappo table")
@@ -54,7 +59,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         seconds, busy, returns = np.transpose(each).tolist()
         found.append({"learner": name, "seconds": seconds, "busy": busy, "returns": returns})
     last = np.array(found[-1]["seconds"])
-    header = ("learner", "seconds", "range", "of CPU in the calling process", "faster", "returns")
+    header = (
+        "learner",
+        "seconds",
+        "range",
+        "CPU seconds of the main process",
+        "speedup",
+        "returns",
+    )
     rows = [
         [
             row["learner"],

@@ -92,7 +92,7 @@ def contenders(
         "SB3 SubprocVecEnv": sb3.SubprocVecEnv,
         "compat SubprocVecEnv": compat.SubprocVecEnv,
         "compat SubprocVecEnv, caller_steps": partial(compat.SubprocVecEnv, caller_steps=True),
-        "prepared, after the computing": partial(Prepared, seconds=together),
+        "prepared, after computing": partial(Prepared, seconds=together),
         "prepared": Prepared,
     }
 
@@ -124,7 +124,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("masking", __doc__)
     add = parser.add_argument
     add("--num-envs", type=int, default=8, metavar="N", help="default: %(default)s")
-    add("--work", type=float, default=50.0, metavar="US", help="of a step (default: %(default)s)")
+    add(
+        "--work",
+        type=float,
+        default=50.0,
+        metavar="US",
+        help="microseconds of a step (default: %(default)s)",
+    )
     add_rounds(parser)
     add_outputs(parser, "masking table")
     return parser.parse_args(argv)
@@ -149,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     measured = race(args, "rollouts", make, notes.append)
     theirs = measured["SB3 SubprocVecEnv"]
     found = [record(result, rollouts[name], theirs) for name, result in measured.items()]
-    header = ("stepped by", "steps/s", "× SB3's", "µs of CPU in the calling process, a step")
+    header = ("vectorized environment", "steps/s", "× SB3's", "main process CPU µs per step")
     rows = [
         [
             row["contender"],

@@ -34,7 +34,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
     add("--num-envs", type=int, default=64, metavar="N", help="default: %(default)s")
     add("--steps", type=int, default=1_000_000, help="environment steps (default: %(default)s)")
-    add("--samples", type=int, default=100, help="looks at the memory (default: %(default)s)")
+    add("--samples", type=int, default=100, help="memory samples (default: %(default)s)")
     add("--backends", nargs="+", choices=BACKENDS, default=["dummy", "subproc"])
     add_outputs(parser, "memory table")
     return parser.parse_args(argv)
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(
         f"\n{args.num_envs} × {args.env}, resident memory over {args.steps:,} environment steps\n"
     )
-    header = ("backend", "process", "MiB at first", "MiB at last", "MiB per 10⁶ steps", "flat")
+    header = ("backend", "process", "MiB at start", "MiB at end", "MiB per 10⁶ steps", "flat")
     rows = [
         [
             row["backend"],

@@ -33,10 +33,10 @@ from xuance_envs.report import markdown_table
 
 WORLDS = {
     "spread": "MPE simple_spread_v3, 3 agents",
-    "states": "the same with its state",
+    "states": "MPE simple_spread_v3 with state",
     "cheap": "cheap, 8 agents",
-    "rich": "cheap, 8 agents with masks and infos of numbers",
-    "dying": "cheap, 8 agents that die",
+    "rich": "cheap, 8 agents with masks and numeric infos",
+    "dying": "cheap, 8 agents that terminate early",
 }
 PEERS = {
     "xuance-dummy": "XuanCe Dummy",
@@ -125,7 +125,7 @@ def actions_for(world: str, num_envs: int) -> list[np.ndarray]:
     return list(draw.integers(many_worlds.ACTIONS, size=shape))
 
 
-AS_IT_COMES = "as it comes"
+AS_IT_COMES = "automatic backend"
 """The backend that make_multi_agent_vec chooses by default."""
 
 OURS: Mapping[str, tuple[Callable[..., Any], dict[str, Any], bool]] = {
@@ -148,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--num-envs", type=int, default=16, metavar="N")
     add_rounds(parser)
     add_peers(parser, PEERS)
-    add_outputs(parser, "many agents table")
+    add_outputs(parser, "multi-agent table")
     args = parser.parse_args(argv)
     run = begin()
     results = Results()
@@ -158,7 +158,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         measured = race(args, world, make_runners, results.note)
         rows += [record(world, each, measured) for each in measured.values()]
     print(f"\n{args.num_envs} environments, random actions, {args.rounds} rounds\n")
-    header = ("environments", "contender", "steps/s", "spread", "of the limit", "× XuanCe Subproc")
+    header = (
+        "environments",
+        "implementation",
+        "steps/s",
+        "spread",
+        "of the limit",
+        "× XuanCe Subproc",
+    )
     shown = [
         [
             WORLDS[row["world"]],
@@ -191,7 +198,7 @@ def contenders(
         envs = kind([partial(many_worlds.make, world)] * num_envs, **options)
         add(name, Steps(envs, actions, as_dicts))
         if name == AS_IT_COMES:
-            results.note(f"{WORLDS[world]}: {name} is {envs.autotuned.choice.name}.")
+            results.note(f"{WORLDS[world]}: {name}: {envs.autotuned.choice.name}.")
     for peer in peers:
         entry = Entry(world, num_envs, actions, stack, results.note)
         try:
@@ -206,13 +213,13 @@ def elsewhere(peer: str, entry: Entry) -> OtherPython:
     """Make a library that runs in its own virtual environment."""
     of_xuance = peer.startswith("xuance")
     if entry.env_id == "dying" and of_xuance:
-        raise LeftOut("an agent that dies is a KeyError in it")
+        raise LeftOut("raises KeyError when an agent terminates early")
     if entry.env_id == "states" and not of_xuance:
-        raise LeftOut("it has no states")
+        raise LeftOut("does not support states")
     home = ".venv-xuance" if of_xuance else ".venv-multi-agent"
     python = ROOT / home / "bin" / "python"
     if not python.exists():
-        raise LeftOut(f"not installed (there is no {home}, which make bench-peers makes)")
+        raise LeftOut(f"not installed (make bench-peers creates {home})")
     runner = OtherPython(peer, python, entry, SCRIPT)
     entry.stack.callback(runner.close)
     return runner

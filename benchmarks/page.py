@@ -107,7 +107,7 @@ PARTS = {
         "infos", "--masks --num-envs 64 --work 10 --rounds 5 --seconds 0.3", "masks table"
     ),
     "transforms": Part("transforms", "--rounds 5 --seconds 0.3"),
-    "multi_agent": Part("multi_agent", "--peers --rounds 5 --seconds 0.15", "many agents table"),
+    "multi_agent": Part("multi_agent", "--peers --rounds 5 --seconds 0.15", "multi-agent table"),
     "mappo": Part("mappo", "--seeds 1 2"),
     "state": Part("state", "--rounds 7 --seconds 0.3"),
     "rollout": Part("rollout", "--rounds 5"),
@@ -124,7 +124,11 @@ PARTS = {
     "memory": Part("memory"),
     "latency": Part("latency", "--peers --rounds 3 --steps 100"),
     "anatomy": Part("anatomy"),
-    "first_ready": Part("first_ready", "--peers --rounds 5 --seconds 0.3", "first ready tables"),
+    "asynchronous_stepping": Part(
+        "asynchronous_stepping",
+        "--peers --rounds 5 --seconds 0.3",
+        "asynchronous stepping tables",
+    ),
     "parent_cost": Part(
         "parent_cost", "--workers 1 2 4 16 64 --rounds 3", "parent cost table", picture=True
     ),
@@ -133,10 +137,10 @@ PARTS = {
 """All parts, by name, the most important first."""
 
 
-NAMES, DISTURBED = "parts", "measured though it was not quiet"
+NAMES, DISTURBED = "parts", "parts measured on a busy machine"
 """Rows of the machine table that list parts."""
 
-NOTHING = "nothing"
+NOTHING = "none"
 
 
 @dataclass
@@ -152,23 +156,23 @@ class Took:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = make_parser("page", __doc__)
     add = parser.add_argument
-    add("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
-    add("--minutes", type=float, default=40, help="begin no part after these (default: 40)")
+    add("parts", nargs="*", metavar="PART", help=f"one of {', '.join(PARTS)} (default: all)")
+    add("--minutes", type=float, default=40, help="start no part after this time (default: 40)")
     add(
         "--wait",
         type=float,
         default=120,
         metavar="SECONDS",
-        help="for a quiet machine, at most so long in all (default: 120)",
+        help="total time limit for waiting until the machine is idle (default: 120)",
     )
     args = parser.parse_args(argv)
     unknown = set(args.parts) - set(PARTS)
     if unknown:
-        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+        parser.error(f"unknown part: {', '.join(sorted(unknown))}")
     names = list(dict.fromkeys(args.parts)) or list(PARTS)
     print(
-        f"{len(names)} of {len(PARTS)} parts: all take about {MINUTES} minutes on two quiet cores, "
-        f"up to twice that where rounds differ, and none begins after {args.minutes:g}."
+        f"{len(names)} of {len(PARTS)} parts. All take about {MINUTES} minutes on two idle cores, "
+        f"up to twice that if rounds differ. No part starts after {args.minutes:g} minutes."
     )
     took = run_parts(names, args.minutes * 60, args.wait)
     done = {name: each.record for name, each in took.items() if each.record is not None}
@@ -176,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         replace_between(PAGE, "machine", machine(took, text_between(PAGE, "machine")))
     if "throughput" in done:
         draw_main(done["throughput"])
-    print(f"\n{sum(each.seconds for each in took.values()):.0f} s in all:")
+    print(f"\n{sum(each.seconds for each in took.values()):.0f} s in total:")
     for name, each in took.items():
         print(f"  {name:<14} {each.seconds:>5.0f} s  {each.outcome}")
     if len(done) < len(names):
@@ -190,7 +194,7 @@ def run_parts(names: Sequence[str], seconds: float, wait: float) -> dict[str, To
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             if time.monotonic() - first > seconds:
-                took[name] = Took("left out: no time")
+                took[name] = Took("skipped: no time left")
                 continue
             print(f"\n==> {name}", flush=True)
             seen, waited = wait_until_quiet(wait, partial(print, flush=True))
@@ -211,7 +215,7 @@ def run_part(name: str, file: Path) -> str:
     command += ["--json", str(file), "--page", str(PAGE), "--table", part.markers]
     if part.picture:
         command += ["--png", str(PICTURES / f"{name}.png")]
-    # With a group of its own, so that whatever it has started can be ended with it.
+    # In its own process group, so that its child processes can be killed with it.
     with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as process:
         try:
             status = process.wait(LONGEST)
@@ -234,17 +238,17 @@ def machine(took: Mapping[str, Took], before: str = "") -> str:
     cpus = ", ".join(map(str, described["affinity"] or ())) or "any"
     minutes = sum(each.seconds for each in done.values()) / 60
     rows = [
-        ["measured", f"{first['date'][:10]}, at commit {first['commit'] or 'unknown'}"],
+        ["measured", f"{first['date'][:10]}, commit {first['commit'] or 'unknown'}"],
         [NAMES, ", ".join(done)],
         ["processor", f"{described['cpu']}: {described['cores']} cores (CPUs {cpus})"],
         ["system", described["system"]],
         ["versions", ", ".join(f"{name} {version}" for name, version in first["versions"].items())],
-        ["it took", "a minute or less" if minutes < 1.5 else f"{minutes:.0f} minutes"],
+        ["duration", "a minute or less" if minutes < 1.5 else f"{minutes:.0f} minutes"],
     ]
     looks = {name: each.seen for name, each in done.items() if each.seen is not None}
     for label, values in (
-        ("at work for others before a part began", [each.busy for each in looks.values()]),
-        ("the slowest core, of the quickest", [each.slowest_core for each in looks.values()]),
+        ("CPU use of other processes before each part", [each.busy for each in looks.values()]),
+        ("slowest core relative to the fastest", [each.slowest_core for each in looks.values()]),
     ):
         known = [value for value in values if value is not None]
         if known:

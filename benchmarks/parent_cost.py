@@ -61,10 +61,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--num-envs", type=int, nargs="+", default=[64, 256, 1024, 4096], metavar="N")
     add("--workers", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64], metavar="W")
-    add("--calls", nargs="+", choices=CALLS, default=list(CALLS), help="ways to step them")
+    add("--calls", nargs="+", choices=CALLS, default=list(CALLS), help="stepping modes")
     add("--rounds", type=int, default=7, help="timed runs of each combination")
-    add("--steps", type=int, default=100, help="vector steps in each of them")
-    add_outputs(parser, "parent cost table", "draw the first way of stepping")
+    add("--steps", type=int, default=100, help="vector steps per run")
+    add_outputs(parser, "parent cost table", "plot the first stepping mode")
     return parser.parse_args(argv)
 
 
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     results = measure_costs(args)
     tables = {call: table([row for row in results if row["call"] == call]) for call in args.calls}
     for call, text in tables.items():
-        print(f"\n{call}: µs of the caller's CPU time per environment step\n\n{text}")
+        print(f"\n{call}: µs of the main process's CPU time per environment step\n\n{text}")
     finish(args, __doc__, run, tables[args.calls[0]], results=results)
     if args.png:
         draw(args.png, run, [row for row in results if row["call"] == args.calls[0]])
@@ -146,7 +146,7 @@ def draw(path: Path, run: dict[str, Any], results: Sequence[dict[str, Any]]) -> 
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     machine = run["machine"]
     figure.suptitle(
-        f"CPU time of the caller, environments that do nothing; {machine['cores']} cores of "
+        f"CPU time of the main process, environments that do nothing; {machine['cores']} cores of "
         f"{machine['cpu']}"
     )
     axes = [("environments", "workers"), ("workers", "environments")]

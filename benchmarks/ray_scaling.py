@@ -38,11 +38,11 @@ from xuance_envs.measure import Runner, StepLoop, sample_actions
 from xuance_envs.report import markdown_table
 from xuance_envs.vector_envs.ray_vec_env import RayVecEnv_Gym
 
-HEADER = ("work", "contender", "steps/s", "times the peer")
+HEADER = ("work", "implementation", "steps/s", "× next row")
 OURS = "RayVecEnv_Gym, 2 actors"
 MACHINE = "RayVecEnv_Gym, one actor with 2 workers"
-NODES = "RayVecEnv_Gym, an actor on each of 2 nodes of a core"
-NODES_APART = f"{NODES}, its worker a process"
+NODES = "RayVecEnv_Gym, one actor on each of 2 single-core nodes"
+NODES_APART = f"{NODES}, with a worker process"
 PROCESSES = "SubprocVecEnv_Gym, 2 workers"
 COLLECTORS = "RayRolloutCollector, 2 collectors"
 IMAGE = 84 * 84 * 4
@@ -114,19 +114,39 @@ class Costs:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("ray_scaling", __doc__)
     add = parser.add_argument
-    add("--num-envs", type=int, default=32, help="environments that work (default: %(default)s)")
-    add("--work", type=float, nargs="+", default=[1.0, 4.0], metavar="MS", help="of each step")
+    add("--num-envs", type=int, default=32, help="environments that compute (default: %(default)s)")
+    add(
+        "--work",
+        type=float,
+        nargs="+",
+        default=[1.0, 4.0],
+        metavar="MS",
+        help="milliseconds of a step",
+    )
     add("--cartpoles", type=int, default=256, metavar="N", help="default: %(default)s")
     add(
         "--collected",
         type=int,
         default=32,
         metavar="N",
-        help="per collector (default: %(default)s)",
+        help="environments per collector (default: %(default)s)",
     )
     add("--rollout-steps", type=int, default=64, metavar="N", help="default: %(default)s")
-    add("--model-envs", type=int, default=8, metavar="N", help="per actor (default: %(default)s)")
-    add("--actors", type=int, nargs="+", default=[1, 2, 4], metavar="N", help="to check it at")
+    add(
+        "--model-envs",
+        type=int,
+        default=8,
+        metavar="N",
+        help="environments per actor in the model check (default: %(default)s)",
+    )
+    add(
+        "--actors",
+        type=int,
+        nargs="+",
+        default=[1, 2, 4],
+        metavar="N",
+        help="numbers of actors in the model check",
+    )
     add_rounds(parser, seconds=1.0)
     add_outputs(parser, "ray scaling tables")
     return parser.parse_args(argv)
@@ -150,17 +170,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_header = ("actors", "model, ms", "measured, ms", "measured / model")
     tables = {
         "Environment steps per second": markdown_table(HEADER, rows_of(comparisons), words=2),
-        "Steps of rollouts delivered per second": markdown_table(
-            HEADER, rows_of(rollouts), words=2
-        ),
-        "Of one vector step: requests, and bytes for each environment": markdown_table(
+        "Rollout steps per second": markdown_table(HEADER, rows_of(rollouts), words=2),
+        "Requests per vector step, and bytes per environment": markdown_table(
             ("environments", "requests", "there", "back"), traffic
         ),
-        "What a step costs": markdown_table(("cost", "value"), told(costs)),
-        f"The model, {args.model_envs} environments that wait 4 ms per actor": markdown_table(
+        "Costs of a step": markdown_table(("cost", "value"), told(costs)),
+        f"Model check, {args.model_envs} environments of 4 ms per actor": markdown_table(
             check_header, checks
         ),
-        f"{CORES:,} cores on {MACHINES} machines, by the model": markdown_table(
+        f"Predictions for {CORES:,} cores on {MACHINES} machines": markdown_table(
             *read_out(costs), words=2
         ),
     }
@@ -174,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     finish(args, __doc__, run, text, notes=notes, results={**found, "costs": asdict(costs)})
 
 
-# --- beside others ------------------------------------------------------------------------------
+# --- comparisons ------------------------------------------------------------------------------
 
 
 Note = Callable[[str], None]
@@ -301,7 +319,7 @@ def compare_rollouts(args: argparse.Namespace, note: Note) -> list[dict[str, Any
     without = why_without()
     if without is not None:
         note(without)
-    torch.set_num_threads(1)  # as Ray has it in each actor
+    torch.set_num_threads(1)  # as in Ray's actors
     n, steps = 2 * args.collected, args.rollout_steps
     comparisons = []
     for what, make_env, network, dtype in (
@@ -348,7 +366,7 @@ def rows_of(comparisons: Sequence[dict[str, Any]]) -> list[list[str]]:
     return rows
 
 
-# --- what crosses the network -------------------------------------------------------------------
+# --- network traffic -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -380,7 +398,7 @@ def count_traffic(
     with RayVecEnv_Gym(functions, in_series, actors=actors) as envs:
         envs.reset(seed=0)
         actions = sample_actions(envs.action_space, envs.num_envs)
-        envs.step(actions[0])  # which tells the keys of infos
+        envs.step(actions[0])  # sends the keys of infos
         with (
             mock.patch.object(actor_client, "pack_requests", counted_pack),
             mock.patch.object(actor_client, "unpack_replies", counted_unpack),
@@ -495,19 +513,19 @@ def own_time() -> float:
 
 def told(costs: Costs) -> list[list[str]]:
     return [
-        ["the caller's, for each request", f"{costs.send * 1e6:.0f} µs"],
-        ["the caller's, for each reply", f"{costs.receive * 1e6:.0f} µs"],
-        ["between a request and its reply", f"{costs.latency * 1e6:.0f} µs"],
-        ["between a request and its reply, of a machine", f"{costs.machine_latency * 1e6:.0f} µs"],
-        ["the caller's, for each worker of a machine", f"{costs.per_worker * 1e6:.1f} µs"],
-        ["for each environment, beside its step", f"{costs.per_env * 1e6:.1f} µs"],
-        ["for each MB of a reply, on this machine", f"{costs.per_byte * 1e12:.0f} µs"],
+        ["main process, per request", f"{costs.send * 1e6:.0f} µs"],
+        ["main process, per reply", f"{costs.receive * 1e6:.0f} µs"],
+        ["latency of a reply", f"{costs.latency * 1e6:.0f} µs"],
+        ["latency of a reply, one actor per machine", f"{costs.machine_latency * 1e6:.0f} µs"],
+        ["main process, per worker, one actor per machine", f"{costs.per_worker * 1e6:.1f} µs"],
+        ["overhead per environment step", f"{costs.per_env * 1e6:.1f} µs"],
+        ["per MB of a reply, on this machine", f"{costs.per_byte * 1e12:.0f} µs"],
     ]
 
 
 def read_out(costs: Costs) -> tuple[tuple[str, ...], list[list[str]]]:
     """Return the model's predictions for a cluster."""
-    header = ("each core", "form", "step, ms", "env steps/s", "of the cores", "caller, MB/s")
+    header = ("work per core", "form", "step, ms", "env steps/s", "× cores", "main process, MB/s")
     there = replace(costs, per_byte=max(costs.per_byte, 1 / NETWORK))
     rows = []
     for envs, work, bytes_per_env in (
@@ -521,9 +539,9 @@ def read_out(costs: Costs) -> tuple[tuple[str, ...], list[list[str]]]:
         each = f"{envs} × {work * 1e3:g} ms, {'images' if bytes_per_env else 'small'}"
         arrays = bytes_per_env or SMALL
         for form, seconds in (
-            ("an actor per core", there.step(CORES, envs, work, arrays)),
+            ("one actor per core", there.step(CORES, envs, work, arrays)),
             (
-                "an actor per machine",
+                "one actor per machine",
                 there.machine_step(MACHINES, CORES // MACHINES, envs, work, arrays),
             ),
             ("collectors", there.collected_step(CORES, envs, work, arrays)),

@@ -37,12 +37,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
     add("--num-envs", type=int, default=64, metavar="N", help="default: %(default)s")
-    add("--seconds", type=float, default=1.0, help="of each run (default: %(default)s)")
-    add("--rounds", type=int, default=7, help="runs of each, interleaved (default: %(default)s)")
+    add("--seconds", type=float, default=1.0, help="duration of each run (default: %(default)s)")
+    add("--rounds", type=int, default=7, help="interleaved runs (default: %(default)s)")
     add("--sessions", type=int, nargs="*", default=[32, 200], metavar="N",
-        help="sessions at a time, of 8 environments each (default: 32 200)")  # fmt: skip
+        help="concurrent sessions of 8 environments each (default: 32 200)")  # fmt: skip
     add("--attacks", type=int, default=3, metavar="N",
-        help="how often each attack is made, 0 for none (default: %(default)s)")  # fmt: skip
+        help="repetitions of each attack, 0 for none (default: %(default)s)")  # fmt: skip
     add_outputs(parser, "remote table")
     return parser.parse_args(argv)
 
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     notes: list[str] = []
     results, requests = measure_remote(args, notes)
     here = results[DUMMY]
-    header = ("contender", "steps/s", "spread", "µs a vector step", f"× {DUMMY}")
+    header = ("implementation", "steps/s", "spread", "µs per vector step", f"× {DUMMY}")
     rows = [
         [
             name,
@@ -72,7 +72,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     waits = measure_attacks(args.env, args.attacks) if args.attacks else {}
     if waits:
         rows = [[name, f"{seconds * 1e3:.0f} ms"] for name, seconds in waits.items()]
-        text += "\n\n" + markdown_table(("meanwhile", "the longest /healthz of others"), rows)
+        text += "\n\n" + markdown_table(
+            ("expensive request", "longest /healthz of other clients"), rows
+        )
     print(f"\n{args.num_envs} × {args.env}\n\n{text}")
     kept = {name: dataclasses.asdict(result) for name, result in results.items()}
     kept |= {f"{count} sessions": dataclasses.asdict(each) for count, each in loads.items()}
@@ -102,7 +104,7 @@ def measure_attacks(env_id: str, times: int) -> dict[str, float]:
 
 def table_of(loads: Mapping[int, Load]) -> str:
     """Return the table of concurrent sessions."""
-    header = ("sessions of 8", "requests/s", "p50", "p99", "the least of the mean", "/healthz")
+    header = ("sessions of 8", "requests/s", "p50", "p99", "slowest session, × mean", "/healthz")
     rows = [
         [
             f"{sessions}",
@@ -110,7 +112,7 @@ def table_of(loads: Mapping[int, Load]) -> str:
             f"{each.p50 * 1e3:.1f} ms",
             f"{each.p99 * 1e3:.1f} ms",
             f"{each.least:.2f}",
-            f"{each.health * 1e3:.0f} ms at most",
+            f"at most {each.health * 1e3:.0f} ms",
         ]
         for sessions, each in loads.items()
     ]
@@ -152,7 +154,7 @@ def served(env_id: str, *more: str) -> Iterator[str]:
             said = server.stdout.readline()
             match = re.search(r"http://[\d.:]+", said)
             if match is None:
-                raise RuntimeError(f"the server did not start: it said {said!r}")
+                raise RuntimeError(f"the server did not start; its output: {said!r}")
             yield match[0]
         finally:
             server.terminate()

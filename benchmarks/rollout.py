@@ -131,8 +131,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--num-envs", type=int, nargs="+", default=[8, 64], metavar="N")
     add("--backends", nargs="+", choices=BACKENDS, default=["dummy", "subproc", "caller"])
     add("--steps-per-env", type=int, default=128, metavar="T", help="default: %(default)s")
-    add("--device", default="cpu", help="of agent and tensors (default: %(default)s)")
-    add("--threads", type=int, default=1, help="of torch (default: %(default)s)")
+    add("--device", default="cpu", help="device of agent and tensors (default: %(default)s)")
+    add("--threads", type=int, default=1, help="threads of torch (default: %(default)s)")
     add_rounds(parser)
     add_outputs(parser, "rollout table")
     return parser.parse_args(argv)
@@ -148,9 +148,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"\n{ENV_ID}, an agent of two layers of 64 units on {args.device}\n")
     text = with_notes(table(results), notes)
     print(text)
-    print(
-        "\nagent, environments, collector: whose part of a rollout's time it was, the median round"
-    )
+    print("\nagent, environments, collector: share of a rollout's time, median round")
     finish(args, __doc__, run, text, notes=notes, results=results)
 
 
@@ -209,7 +207,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
         ]
         for result in results
     ]
-    header = ["envs", "contender", "steps/s", "spread", "× simple", *parts]
+    header = ["envs", "implementation", "steps/s", "spread", "× simple", *parts]
     return markdown_table(header, rows, words=2)
 
 

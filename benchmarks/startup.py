@@ -83,7 +83,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     methods = ["spawn", "forkserver", "fork"]
     add("--contexts", nargs="+", choices=methods, default=methods)
     add_peers(parser, PEERS)
-    add("--rounds", type=int, default=5, help="starts of each contender, interleaved")
+    add("--rounds", type=int, default=5, help="interleaved starts of each implementation")
     add_outputs(parser, "startup table")
     return parser.parse_args(argv)
 
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ]
         for row in results
     ]
-    header = ("start method", "contender", "seconds", "range", f"time of {PEER}")
+    header = ("start method", "implementation", "seconds", "range", f"time / {PEER}")
     text = with_notes(markdown_table(header, rows, words=2), notes)
     print(text)
     finish(args, __doc__, run, text, notes=notes, results=results)

@@ -112,7 +112,7 @@ def of_losses(name: str, num_envs: int, args: argparse.Namespace) -> float:
             envs.reset(seed=0)
             rate(envs, actions, seconds)
         ratios = []
-        for round_ in range(2 * ((args.rounds + 1) // 2)):  # each goes first as often
+        for round_ in range(2 * ((args.rounds + 1) // 2)):  # each runs first equally often
             pair = [restarting, resuming]
             if round_ % 2:
                 pair.reverse()
@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = make_parser("state", __doc__)
     add_rounds(parser, rounds=7, seconds=1.0)
     parser.add_argument("--envs", nargs="+", choices=ENVS, default=list(ENVS), metavar="ENV")
-    parser.add_argument("--steps", type=int, default=200, help="that are gone back")
+    parser.add_argument("--steps", type=int, default=200, help="steps to replay")
     add_outputs(parser, "state table")
     args = parser.parse_args(argv)
     run = begin()
@@ -194,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(table)
     recording = {name: of_recording(make, args) for name, make in recording_envs().items()}
     for name, share in recording.items():
-        print(f"taking note of actions, {name}: {share:+.2%} of a step")
+        print(f"recording actions, {name}: {share:+.2%} of a step")
     finish(args, __doc__, run, table, results=results, recording=recording)
 
 

@@ -44,12 +44,17 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         choices=BACKENDS,
         default=["dummy", "subproc", "caller"],
         metavar="BACKEND",
-        help=f"ours: {', '.join(BACKENDS)}",
+        help=f"of this package: {', '.join(BACKENDS)}",
     )
-    add("--wrapper", choices=WRAPPERS, default="gym_env", help="what our backends step")
+    add(
+        "--wrapper",
+        choices=WRAPPERS,
+        default="gym_env",
+        help="single environment for this package's backends",
+    )
     add_peers(parser, PEERS)
     add_rounds(parser)
-    add_outputs(parser, "throughput table", "draw the medians")
+    add_outputs(parser, "throughput table", "plot the medians")
     return parser.parse_args(argv)
 
 
@@ -118,7 +123,7 @@ def table(results: Results) -> str:
                     *("-" if cell is None else f"{cell:.2f}" for cell in cells),
                 ]
             )
-    header = ["envs", "contender", "steps/s", "spread", "of the limit"]
+    header = ["envs", "implementation", "steps/s", "spread", "of the limit"]
     return markdown_table(header + [f"× {other}" for other in others[1:]], rows, words=2)
 
 

@@ -59,11 +59,20 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--env", default="CartPole-v1", metavar="ID", help="default: %(default)s")
     add("--num-envs", type=int, default=32, metavar="N", help="default: %(default)s")
     add("--steps", type=int, default=40_000, help="environment steps (default: %(default)s)")
-    add("--contenders", nargs="+", choices=MAKERS, default=list(MAKERS), metavar="CONTENDER")
-    add("--rounds", type=int, default=3, help="trainings with each, interleaved")
-    add("--peers", choices=["xuance"], help="whose PPO, in an environment of its own, instead")
+    add("--contenders", nargs="+", choices=MAKERS, default=list(MAKERS), metavar="NAME")
+    add("--rounds", type=int, default=3, help="interleaved training runs")
+    add(
+        "--peers",
+        choices=["xuance"],
+        help="measure this library's PPO, in its own virtual environment",
+    )
     add("--game", default="ALE/Breakout-v5", metavar="ID", help="XuanCe's second environment")
-    add("--game-steps", type=int, default=4_000, help="steps of it (default: %(default)s)")
+    add(
+        "--game-steps",
+        type=int,
+        default=4_000,
+        help="environment steps in it (default: %(default)s)",
+    )
     add_outputs(parser, "training table")
     return parser.parse_args(argv)
 
@@ -77,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     trainings = measure_trainings(args)
     found = [record(name, trainings) for name in trainings]
-    header = ("environments in", "seconds", "range", "of that stepping", "× the first", "return")
+    header = ("vectorized environment", "seconds", "range", "stepping", "× the first", "return")
     rows = [
         [
             row["contender"],
@@ -97,7 +106,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 def measure_trainings(args: argparse.Namespace) -> dict[str, list[tuple[float, float, float]]]:
     """Return seconds, seconds in steps and mean return, by implementation and round."""
     trainings: dict[str, list[tuple[float, float, float]]] = {name: [] for name in args.contenders}
-    train(MAKERS[args.contenders[0]](args.env, args.num_envs), 1, 0)  # what torch does but once
+    train(
+        MAKERS[args.contenders[0]](args.env, args.num_envs), 1, 0
+    )  # one-time initialization of torch
     for seed, name in in_turn(trainings, range(args.rounds), "training"):
         vec_env = MAKERS[name](args.env, args.num_envs)
         trainings[name].append(train(vec_env, args.steps, seed))
@@ -134,9 +145,9 @@ def train(vec_env: VecEnv, steps: int, seed: int) -> tuple[float, float, float]:
 
 XUANCES = {
     "XuanCe Subproc": "xuance",
-    "ours, by install()": "ours",
-    "ours, by install(caller_steps=True)": "ours-with-caller",
-    "nobody: prepared steps": "nobody",
+    "xuance_envs, by install()": "ours",
+    "xuance_envs, by install(caller_steps=True)": "ours-with-caller",
+    "prepared steps": "nobody",
 }
 
 
@@ -171,10 +182,10 @@ def compare_in_xuance(args: argparse.Namespace, run: Any) -> None:
             )
     header = (
         "environment",
-        "stepped by",
+        "vectorized environment",
         "s per 100,000 steps",
         "range",
-        "of CPU in the calling process",
+        "CPU seconds of the main process",
         "× XuanCe Subproc",
     )
     text = markdown_table(header, rows)

@@ -130,7 +130,7 @@ def sb3(recorded: Recorded) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]
         def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
             return [None] * self.num_envs
 
-        set_attr = env_method = env_is_wrapped = get_attr  # none of which is called
+        set_attr = env_method = env_is_wrapped = get_attr  # none is called
 
     normalized = vec_env.VecNormalize(Theirs())
     normalized.reset()
@@ -144,7 +144,7 @@ def layers(recorded: Recorded) -> dict[str, tuple[Callable[[Any], Any], Callable
     ours.reset()
     theirs.reset()
     return {
-        "ours": (ours.step, Ours(recorded).step),
+        "xuance_envs": (ours.step, Ours(recorded).step),
         "Gymnasium's wrappers": (theirs.step, Gymnasiums(recorded).step),
         "SB3's VecNormalize": sb3(recorded),
     }
@@ -185,7 +185,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("transforms", __doc__)
     add = parser.add_argument
     add("--env", default="HalfCheetah-v5", metavar="ID", help="default: %(default)s")
-    add("--num-envs", type=int, default=64, help="of the layers (default: %(default)s)")
+    add(
+        "--num-envs",
+        type=int,
+        default=64,
+        help="environments for timing the wrappers (default: %(default)s)",
+    )
     add("--in-workers", type=int, default=16, metavar="N", help="default: %(default)s")
     add_rounds(parser)
     add_outputs(parser, "transforms table")
@@ -202,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, steps in order if number % 2 else reversed(order):
             normalized, plain = (microseconds(step, args.seconds / 2) for step in steps)
             costs[name].append(normalized - plain)
-    own = np.array(costs["ours"])
+    own = np.array(costs["xuance_envs"])
     found = [
         {"layer": name, "microseconds": cost, "ours": (own / cost).tolist()}
         for name, cost in costs.items()
@@ -213,9 +218,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     shares = share_left(args.env, args.in_workers, args.rounds, args.seconds)
     note = (
-        f"{args.in_workers} in workers: {np.median(shares):.2f} of the steps that are made without."
+        f"{args.in_workers} in workers: {np.median(shares):.2f} × the throughput without wrappers."
     )
-    text = with_notes(markdown_table(["layer", "µs a vector step", "ours, of it"], rows), [note])
+    text = with_notes(
+        markdown_table(["wrapper", "µs per vector step", "xuance_envs / wrapper"], rows), [note]
+    )
     print(f"\n{args.num_envs} × {args.env}: observations and rewards normalized\n\n{text}")
     finish(args, __doc__, run, text, results=found, share_left=shares)
 

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     env_fns = {f"{work:g} µs": partial(MadeUpEnv, work / 1e6) for work in works}
     sweep = measure_sweep(args, env_fns, results)
     crossings = cross(works, sweep)
-    table = sweep_table("work of a step", sweep)
+    table = sweep_table("work per step", sweep)
     text = f"{with_notes(table, results.notes)}\n\n{crossing_table(crossings, works[-1])}"
     print(f"\n{args.num_envs} environments\n\n{text}")
     finish(
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     if args.png:
         title = f"{args.num_envs} environments that compute, {run['machine']['cores']} cores"
-        draw_sweep(args.png, title, "work of a step", sweep)
+        draw_sweep(args.png, title, "work per step", sweep)
 
 
 def cross(works: Sequence[float], sweep: Sweep) -> dict[str, float | None]:
@@ -89,7 +89,7 @@ def crossing_table(crossings: dict[str, float | None], most: float) -> str:
         [pair, f"not up to {most:g} µs" if found is None else f"{found:,.0f} µs"]
         for pair, found in crossings.items()
     ]
-    return markdown_table(["workers, and the same in this process", "pay from work of"], rows)
+    return markdown_table(["workers and one process", "workers faster from"], rows)
 
 
 if __name__ == "__main__":

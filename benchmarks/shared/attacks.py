@@ -34,14 +34,14 @@ class Attacker:
     def attacks(self) -> dict[str, Callable[[], object]]:
         """All attacks by name."""
         return {
-            "heads without end": self.heads,
-            "200 half heads": self.half_open,
-            "14 Mi values in one body": self.nodes,
-            "integers that collide": self.keys,
-            "480,000 faults": self.faults,
-            "an answer that nobody reads": self.unread,
-            "20 creations": self.environments,
-            "another session": self.renew,
+            "endless headers": self.heads,
+            "200 incomplete headers": self.half_open,
+            "body with 14 Mi values": self.nodes,
+            "colliding integer keys": self.keys,
+            "480,000 invalid values": self.faults,
+            "unread reply": self.unread,
+            "creation of 20 environments": self.environments,
+            "new session": self.renew,
             "480,000 numbers as JSON": self.json,
         }
 
@@ -143,7 +143,7 @@ def _ask(url: str, told: Connection) -> None:
         told.send(None)
         over = False
         while not over:
-            over = told.poll(0.002)  # what is sent in an instant is felt afterwards: once more
+            over = told.poll(0.002)  # short attacks take effect afterwards: wait once more
             start = time.perf_counter()
             client.get("/healthz").raise_for_status()
             longest = max(longest, time.perf_counter() - start)

@@ -69,7 +69,7 @@ def race(
         if any(each.spread > SPREAD_AGAIN for each in measured.values()):
             bar.total += progress_ticks(len(runners), args.rounds)
             measured = _joined(measured, timed())
-            note(f"{what}: twice the rounds, as they differed by over {SPREAD_AGAIN:.0%}.")
+            note(f"{what}: rounds doubled, because they differed by more than {SPREAD_AGAIN:.0%}.")
     for sentence in wide_spread(what, measured.values()):
         note(sentence)
     return measured
@@ -122,10 +122,10 @@ def wide_spread(what: str, measured: Iterable[Throughput]) -> list[str]:
         return []
     names = ", ".join(f"{each.name} ({each.spread:.0%})" for each in wide)
     if len(wide) > MOST_NAMES:
-        names = f"{len(wide)} of {len(results)} contenders, by up to {wide[-1].spread:.0%}"
+        names = f"{len(wide)} of {len(results)} implementations, up to {wide[-1].spread:.0%}"
     return [
-        f"{what}: the rounds differ by more than {WIDE_SPREAD:.0%}, too much to conclude from "
-        f"small differences, for {names}."
+        f"{what}: rounds differ by more than {WIDE_SPREAD:.0%}, so small differences are not "
+        f"significant: {names}."
     ]
 
 

@@ -193,7 +193,13 @@ def table(found: dict[str, list[Curve]]) -> str:
                 f"{np.median(seconds / first):.2f}",
             ]
         )
-    header = ["learner", f"mean return of {EPISODES} episodes", "of the seeds", "s", "× the first"]
+    header = [
+        "learner",
+        f"mean return of {EPISODES} episodes",
+        "range over seeds",
+        "s",
+        "× the first",
+    ]
     return markdown_table(header, rows)
 
 

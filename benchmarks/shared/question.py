@@ -24,8 +24,8 @@ def make_parser(name: str, question: str | None) -> argparse.ArgumentParser:
 def add_rounds(parser: argparse.ArgumentParser, rounds: int = 7, seconds: float = 0.5) -> None:
     """Add the options for the rounds."""
     add = parser.add_argument
-    add("--rounds", type=int, default=rounds, help="timed runs of each contender, interleaved")
-    add("--seconds", type=float, default=seconds, help="how long each of them lasts")
+    add("--rounds", type=int, default=rounds, help="interleaved timed runs of each implementation")
+    add("--seconds", type=float, default=seconds, help="duration of each run")
 
 
 def add_peers(parser: argparse.ArgumentParser, choices: Iterable[str]) -> None:
@@ -36,8 +36,7 @@ def add_peers(parser: argparse.ArgumentParser, choices: Iterable[str]) -> None:
         nargs="*",
         choices=choices,
         metavar="PEER",
-        help=f"beside other libraries, as far as installed: these, or else all of "
-        f"{', '.join(choices)}",
+        help=f"also measure these installed libraries; without names, all of {', '.join(choices)}",
     )
 
 
@@ -51,9 +50,9 @@ def chosen_peers(args: argparse.Namespace, choices: Iterable[str]) -> list[str]:
 def add_outputs(parser: argparse.ArgumentParser, table: str, picture: str | None = None) -> None:
     """Add the options for output files; ``table`` names the page's markers."""
     add = parser.add_argument
-    add("--json", type=Path, metavar="FILE", help="keep everything that was measured")
-    add("--page", type=Path, metavar="FILE", help="put the table between the file's markers")
-    add("--table", default=table, metavar="NAME", help="of the markers (default: %(default)s)")
+    add("--json", type=Path, metavar="FILE", help="write all measurements")
+    add("--page", type=Path, metavar="FILE", help="write the table between the file's markers")
+    add("--table", default=table, metavar="NAME", help="name of the markers (default: %(default)s)")
     if picture is not None:
         add("--png", type=Path, metavar="FILE", help=picture)
 

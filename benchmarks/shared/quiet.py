@@ -41,8 +41,8 @@ class Look:
 
     def __str__(self) -> str:
         if self.busy is None or self.slowest_core is None:
-            return "this system does not say what others use"
-        return f"others use {self.busy:.0%}, the slowest core does {self.slowest_core:.0%}"
+            return "the use by other processes is unknown on this system"
+        return f"CPU use of other processes {self.busy:.0%}, slowest core {self.slowest_core:.0%}"
 
 
 def look() -> Look:
@@ -57,11 +57,11 @@ def wait_until_quiet(
     start, waited = time.monotonic(), 0.0
     seen = looking()
     while not seen.quiet and waited < seconds:
-        say(f"waiting for a quiet machine: {seen}")
+        say(f"waiting for an idle machine: {seen}")
         time.sleep(min(PAUSE, seconds - waited))
         seen, waited = looking(), time.monotonic() - start
     if not seen.quiet:
-        say(f"WARNING: {seen}; figures taken now say little")
+        say(f"WARNING: {seen}; figures are unreliable")
     return seen, waited
 
 

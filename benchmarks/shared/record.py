@@ -77,9 +77,9 @@ def summary(run: dict[str, Any]) -> str:
     ]
     busy = machine["busy_before_start"]
     if busy is not None:
-        lines.append(f"at work for others before the start: {busy:.0%} of the machine")
+        lines.append(f"CPU use of other processes before the start: {busy:.0%}")
         if busy > BUSY:
-            lines.append(f"WARNING: that is more than {BUSY:.0%}; measure again on a quiet machine")
+            lines.append(f"WARNING: more than {BUSY:.0%}; measure again on an idle machine")
     return "\n".join(lines)
 
 

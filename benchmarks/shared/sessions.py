@@ -70,7 +70,7 @@ class _Session:
             return False
         length = _LENGTH.search(self.received, 0, end)
         if length is None or not self.received.startswith(b"HTTP/1.1 200"):
-            raise RuntimeError(f"the server said {self.received[:300]!r}")
+            raise RuntimeError(f"the server replied {self.received[:300]!r}")
         if len(self.received) < end + 4 + int(length[1]):
             return False
         self.received = b""
@@ -95,7 +95,7 @@ def load(
             for path, sent in (("create", made), ("vectorized_reset", {**message, "seed": number})):
                 client.post(f"episode/{path}", json=sent).raise_for_status()
             messages.append({**message, **actions})
-        # Only now, because a connection without a request is closed after some seconds.
+        # Connect late: the server closes connections without a request after some seconds.
         all_of_them = [_connected(address, _STEP, message) for message in messages]
         health = _connected(address, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", {})
         try:

@@ -39,12 +39,12 @@ def sweep_parser(name: str, question: str | None, *, num_envs: int) -> argparse.
         nargs="+",
         choices=CONTENDERS,
         default=list(DEFAULT),
-        metavar="CONTENDER",
-        help=f"of {', '.join(CONTENDERS)} (default: {', '.join(DEFAULT)})",
+        metavar="NAME",
+        help=f"names: {', '.join(CONTENDERS)} (default: {', '.join(DEFAULT)})",
     )
     add_peers(parser, PEERS)
     add_rounds(parser, seconds=0.4)
-    add_outputs(parser, f"{name} table", "draw the medians against it")
+    add_outputs(parser, f"{name} table", "plot the medians")
     return parser
 
 
