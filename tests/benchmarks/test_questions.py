@@ -293,7 +293,7 @@ def test_parts_keep_what_they_were_measured_on_until_they_are_measured_again(
     quiet = importlib.import_module("benchmarks.shared.quiet")
 
     def run(commit: str, before: str, **busy: float) -> str:
-        """The page after a run of these parts, of which one failed, with these CPU shares of other processes."""
+        """Return the page after a run of these parts, one of which failed, by other CPU use."""
         machine = {"cpu": f"the cpu of {commit}", "cores": 2, "affinity": [0, 1], "system": "Linux"}
         record = {"date": "2026-01-02T03", "commit": commit, "machine": machine, "versions": {}}
         took = {
