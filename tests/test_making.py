@@ -153,7 +153,7 @@ def test_auto_takes_the_native_form_only_where_that_is_allowed(
         ({"num_envs": 1.5}, TypeError, "integer"),
         ({"backend": "threads"}, ValueError, "backend: expected one of 'auto', .*got 'threads'"),
         ({"vector_kwargs": {"copy": False}}, ValueError, "vector_kwargs cannot be combined"),
-        ({"env_id": "MountainCar-v0", "backend": "native"}, ValueError, "no vectorized form"),
+        ({"env_id": "MountainCar-v0", "backend": "native"}, ValueError, "no vectorized impl"),
         ({"seed": 1.5}, ValueError, "seed: expected an int from 0 on, got 1.5"),
         ({"backend": "native", "wrappers": [abs]}, ValueError, "wrappers cannot be combined"),
         ({"vectorization_mode": "threads"}, ValueError, "expected one of .*'sync'.*got 'threads'"),

@@ -69,8 +69,6 @@ class CommandError(Exception):
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand of ``python -m xuance_envs``."""
-
     summary: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], None]
@@ -78,8 +76,6 @@ class Command:
 
 @dataclass(frozen=True)
 class Demo:
-    """The environment and backends that the demo runs."""
-
     env_id: str
     env_fn: Callable[[], Any]
     backends: Backends
@@ -94,7 +90,6 @@ class Episodes:
     lengths: list[int] = field(default_factory=list)
 
     def cells(self) -> list[str]:
-        """Return the table cells: count, mean score and mean length."""
         if not self.scores:
             return ["0", "-", "-"]
         return [
@@ -299,7 +294,7 @@ def run_bench(args: argparse.Namespace) -> None:
                 results.append(autotune(make_env, num_envs, progress=show))
             except EnvError as error:
                 raise CommandError(f"cannot measure {args.id!r}: {error}") from error
-        bar.total = bar.n  # hopeless candidates were not measured
+        bar.total = bar.n  # autotune skips candidates that cannot be the fastest
     header = ("backend", "envs", "steps/s", "source", "choice")
     rows = [
         [
@@ -320,8 +315,6 @@ def run_bench(args: argparse.Namespace) -> None:
 
 
 def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
-    """Return an argparse type that accepts numbers above zero."""
-
     def parse(text: str) -> float:
         value = kind(text)
         if not 0 < value < float("inf"):

@@ -53,7 +53,6 @@ class TrainingHistory:
 
     @property
     def mean_return(self) -> float:
-        """Latest mean return."""
         return self.means[-1][1]
 
 
@@ -115,7 +114,6 @@ def train(seed: int, goal: float) -> tuple[Any, TrainingHistory]:
 
 
 def record(agent: Any, scale: dict[str, Any], path: Path, seed: int) -> Path:
-    """Record one episode of an agent as a GIF."""
     envs = NormalizeObservations(
         DummyVecEnv_Gym([partial(Gym_Env, ENV_ID, render_mode="rgb_array")])
     )

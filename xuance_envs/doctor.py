@@ -55,7 +55,6 @@ def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_doctor(args: argparse.Namespace) -> None:
-    """Print the setup, then smoke-test every backend."""
     for title, rows in (("Versions", _versions()), ("This machine", _machine())):
         print(f"## {title}\n\n{markdown_table(('item', 'value'), list(rows))}\n")
     print(f"## Extras\n\n{markdown_table(('extra', 'installed'), list(map(_extra, EXTRAS)))}\n")
@@ -147,7 +146,6 @@ def _closing(make: Callable[..., Any], functions: list[Callable[[], Any]]) -> cl
 
 @contextmanager
 def _running_server() -> Iterator[Any]:
-    """Run a server and yield environments that it serves."""
     from xuance_envs.remote.remote_vec_env import RemoteVecEnv
 
     command = [sys.executable, "-m", "xuance_envs", "serve", "--env", ENV, "--port", "0"]

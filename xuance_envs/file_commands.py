@@ -22,7 +22,6 @@ from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 __all__ = ["add_replay_arguments", "add_state_arguments", "run_replay", "run_state"]
 
 _MAX_FRAME_BYTES = 1 << 28
-"""Memory limit of the recorded frames."""
 
 _MAX_SIDE = 400
 """Maximum height and width of a recorded frame, in pixels."""
@@ -86,7 +85,6 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_replay(args: argparse.Namespace) -> None:
-    """Reproduce a recorded failure in this process."""
     failure = FailureRecord(args.file)
     print(f"recorded failure: {failure.what.splitlines()[0]}")
     print(
@@ -139,8 +137,6 @@ def _find_nan(obs: Any, rewards: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 class _FrameHistory:
-    """The most recent frames of all environments."""
-
     def __init__(self) -> None:
         self._images: deque[list[Any]] = deque()
         self._size = 0
@@ -157,7 +153,6 @@ class _FrameHistory:
             self._size -= sum(image.nbytes for image in first if image is not None)
 
     def save(self, path: Path, env: int) -> None:
-        """Write one environment's frames as a GIF."""
         images = [each[env] for each in self._images if each[env] is not None]
         if not images:
             if self._mode != "human":

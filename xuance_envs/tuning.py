@@ -380,7 +380,7 @@ def _affordable(candidates: Sequence[Candidate], probe: _Probe, num_envs: int) -
     count = math.floor(MAX_MAKING_SECONDS / max(probe.making_time * one_each, 1e-9))
     if count >= num_envs:
         return num_envs
-    count -= count % cpus  # for even shares
+    count -= count % cpus  # even shares per CPU
     return count if count >= MIN_ENVS_PER_CPU * cpus else 0
 
 
