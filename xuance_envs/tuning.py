@@ -48,10 +48,10 @@ SAMPLED_STEPS = 64
 """Number of steps for which actions are sampled; sampling can take longer than stepping."""
 
 MAX_MAKING_SECONDS = 0.5
-"""Time limit for making all candidates' environments; it limits how many are made."""
+"""Time for making all candidates' environments; it limits how many are made."""
 
 SLOW_MAKING_SECONDS = 2.0
-"""Making that takes longer is not repeated to find out how much of it was imports."""
+"""If making one takes longer, it is not repeated to find out how much of it was imports."""
 
 MIN_ENVS_PER_CPU = 2
 """With fewer environments per CPU than this, throughput is estimated from one environment."""
