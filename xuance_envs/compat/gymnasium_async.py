@@ -58,8 +58,8 @@ class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
             Python's default, except where forking is unsafe.
         daemon: has no effect. Environments can always start processes of their own, which
             Gymnasium allows only with ``daemon=False``.
-        worker: replacement for Gymnasium's worker function. Then everything is Gymnasium's: one
-            process per environment, and its speed.
+        worker: replacement for Gymnasium's worker function. It selects Gymnasium's own
+            implementation, with one process per environment and at its speed.
         observation_mode: as for :class:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv`.
         autoreset_mode: as for :class:`~xuance_envs.compat.gymnasium_sync.SyncVectorEnv`.
         max_concurrency: maximum number of environments stepped at the same time, that is, of

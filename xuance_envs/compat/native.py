@@ -62,7 +62,7 @@ def from_gymnasium(
 
     Args:
         vector_env: the vectorized environment; closing the ``VecEnv`` closes it too.
-        seed: seed of the first ``reset`` that is called without one.
+        seed: seed of the first ``reset``, if that call has none.
         copy: return copies of the arrays. If False, they are read-only views that the next step
             overwrites.
         check_actions: check that every action is in the action space.
@@ -130,7 +130,7 @@ class NativeVecEnv(GroupedVecEnv):
 
     Args:
         engine: steps the environments.
-        seed: seed of the first reset that is called without one.
+        seed: seed of the first reset, if that call has none.
         copy: return copies of the arrays.
         check_actions: check that every action is in the action space.
     """
