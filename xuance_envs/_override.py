@@ -1,4 +1,4 @@
-"""The decorator ``override``, without ``typing_extensions`` at run time."""
+"""The ``override`` decorator, without ``typing_extensions`` at run time."""
 
 from __future__ import annotations
 
@@ -11,5 +11,4 @@ if TYPE_CHECKING:
 else:
 
     def override(method: Any) -> Any:
-        """Return the method unchanged; type checkers require that it overrides another."""
         return method

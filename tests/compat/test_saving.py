@@ -108,9 +108,9 @@ def test_engines_that_step_all_at_once_are_refused() -> None:
     gymnasium.register_envs(importlib.import_module("ale_py"))
     with make_native("ALE/Breakout-v5", 2) as envs:
         envs.reset(seed=1)
-        with pytest.raises(StateError, match="gives no state of them to Python"):
+        with pytest.raises(StateError, match="does not expose the states"):
             envs.save_state()
-        with pytest.raises(StateError, match="gives no state of them to Python"):
+        with pytest.raises(StateError, match="does not expose the states"):
             envs.clone_state(0, 1)
 
 
