@@ -291,7 +291,7 @@ def test_refusals_of_the_server_are_exceptions_of_their_own(serve: ServerMaker) 
         make(1, 1, "good", env_id="Chess")
     with pytest.raises(errors.RemoteRequestError, match="env_id is required"):
         make(1, 1, "good")
-    with pytest.raises(errors.RemoteLimitError, match="2 environments in a session"):
+    with pytest.raises(errors.RemoteLimitError, match="2 environments per session"):
         make(3, 1, "good", env_id="Counting")
     env = make(1, 5, "good", env_id="Counting")
     with pytest.raises(errors.RemoteLimitError, match="1 sessions per token"):

@@ -329,7 +329,7 @@ def test_states_that_are_kept_are_counted() -> None:
     assert (len(kept), kept.nbytes) == (2, 40)
     kept.check(1, 60)
     for more in ((2, 0), (1, 61)):
-        with pytest.raises(RefusedError, match="this server keeps"):
+        with pytest.raises(RefusedError, match="this server allows"):
             kept.check(*more)
     assert kept.find([3, 1]) == of(30, 10)
     kept.clear()
