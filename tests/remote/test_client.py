@@ -343,7 +343,7 @@ def test_a_server_that_never_answers_is_given_up() -> None:
     [
         (200, "text/html", b"<html>", r"got 'text/html' \(HTTP 200\)$"),
         (200, "", b"x", r"in msgpack, got no content type \(HTTP 200\)$"),
-        (200, "application/json", b"{", "not an xuance_envs server.* not JSON"),
+        (200, "application/json", b"{", "not an xuance_envs server.* not valid JSON"),
         (200, "application/json", b"[]", "not an xuance_envs server"),
         (200, "application/json", b'{"name": "xuance_envs", "protocol": 99, "version": "9"}', "99"),
         (404, "text/html", b"nothing", "not an xuance_envs server"),
