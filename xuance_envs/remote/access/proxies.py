@@ -59,7 +59,6 @@ def unix_socket(path: Path) -> socket.socket:
 
 
 def _is_stale(path: Path) -> bool:
-    """Return whether the path is a Unix socket without a listener."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))
@@ -98,7 +97,6 @@ class Proxies:
         return peer
 
     def trusts(self, peer: Address) -> bool:
-        """Return whether a request comes from a trusted proxy."""
         if not self._trusted:
             return False
         try:

@@ -1,5 +1,3 @@
-"""Reloading of tokens while the server runs."""
-
 from __future__ import annotations
 
 import asyncio

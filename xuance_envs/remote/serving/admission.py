@@ -106,7 +106,6 @@ class Quota:
                 )
 
     def add(self, environments: int, processes: int) -> None:
-        """Add to the counts; negative numbers subtract."""
         self.environments += environments
         self.processes += processes
 
@@ -133,11 +132,9 @@ class Account:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the account has neither requests nor sessions."""
         return not self.requests and not self.sessions
 
     def begin(self) -> None:
-        """Count a request."""
         if self.requests >= self._max_requests:
             raise RefusedError(
                 429,
@@ -192,6 +189,5 @@ class Accounts:
 
 
 async def throttle(rates: Iterable[RateLimiter]) -> None:
-    """Wait until all rates allow a request."""
     if (seconds := max(rate.delay() for rate in rates)) > 0:
         await asyncio.sleep(seconds)

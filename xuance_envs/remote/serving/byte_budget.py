@@ -25,10 +25,9 @@ class ByteBudget:
         return not self._used or self._used + size <= self._size
 
     @asynccontextmanager
-    async def reserve(self, size: int, seconds: float) -> AsyncIterator[None]:
-        """Reserve bytes, waiting at most ``seconds``."""
+    async def reserve(self, size: int, timeout: float) -> AsyncIterator[None]:
         try:
-            await asyncio.wait_for(self._acquire(size), seconds)
+            await asyncio.wait_for(self._acquire(size), timeout)
         except asyncio.TimeoutError:
             raise RefusedError(
                 429, "busy", f"the server is processing too many {self._purpose}: try again later"

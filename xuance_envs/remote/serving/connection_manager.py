@@ -29,14 +29,11 @@ SLOW_READER_TIMEOUT = 5.0
 
 
 class ManagedConnection(Protocol):
-    """Connection as the manager sees it."""
-
     requests: int
     idle_since: float
 
     @property
-    def is_idle(self) -> bool:
-        """Return whether no request is being answered."""
+    def is_idle(self) -> bool: ...
 
     def abort(self) -> None:
         """Close the connection immediately and discard unsent data."""
@@ -93,7 +90,6 @@ class ConnectionManager:
         return True
 
     def check_timeouts(self) -> None:
-        """Check all connections' time limits; call about once a second."""
         now = monotonic()
         for connection in list(self.connections):
             connection.check_timeouts(now)

@@ -1,5 +1,3 @@
-"""Limit on concurrent steps, granted in order of request."""
-
 from __future__ import annotations
 
 import asyncio
@@ -40,7 +38,6 @@ class FifoSemaphore:
             raise
 
     def release(self) -> None:
-        """Release a slot to the first waiter."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():

@@ -30,7 +30,6 @@ from xuance_envs.remote.serving.requests import (
 __all__ = ["ServerConnection"]
 
 MAX_HEAD = 64 * 2**10
-"""Maximum bytes of a request head."""
 
 MAX_HEADERS = 100
 
@@ -51,8 +50,6 @@ Closing the connection immediately would reset it and lose the reply.
 
 
 class ServerConnection(HttpToolsProtocol):
-    """HTTP/1.1 connection of a client."""
-
     def __init__(self, manager: ConnectionManager, **options: Any) -> None:
         super().__init__(**options)
         self.requests = 0
@@ -83,12 +80,10 @@ class ServerConnection(HttpToolsProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no request is being answered."""
         cycle: Any = self.cycle  # None at first
         return cycle is None or bool(cycle.response_complete)
 
     def abort(self) -> None:
-        """Close the connection immediately and discard unsent data."""
         self.manager.connections.discard(self)
         self.transport.abort()
 
@@ -183,12 +178,10 @@ class ServerConnection(HttpToolsProtocol):
             self._head_since = monotonic()
 
     def on_message_begin(self) -> None:
-        """Start parsing a head."""
         self._in_head = True
         self.url, self.headers, self.expect_100_continue = b"", [], False
 
     def on_headers_complete(self) -> None:
-        """Dispatch a request to its handler, or to the application."""
         self._in_head, self._head_bytes, self._head_since = False, 0, None
         self.requests += 1
         manager = self.manager
@@ -230,7 +223,6 @@ class ServerConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
-        """Continue with the next request after a reply was written."""
         self.idle_since = monotonic()
         if self.pipeline:
             super().on_response_complete()
@@ -243,12 +235,10 @@ class ServerConnection(HttpToolsProtocol):
     # -- sending ----------------------------------------------------------------------
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write a piece of a reply."""
         self._written += len(data)
         self.transport.write(data)
 
     async def drain(self) -> None:
-        """Wait until the transport accepts more data."""
         if self.flow.write_paused:
             await self.flow.drain()
 

@@ -1,5 +1,3 @@
-"""Memory limits on large replies."""
-
 from __future__ import annotations
 
 from collections import OrderedDict
@@ -37,7 +35,6 @@ class LargeReplies:
         return self._replies.get(session)
 
     def discard(self, session: str) -> None:
-        """Drop a session's reply, if one is stored."""
         reply = self._replies.pop(session, None)
         if reply is not None:
             self._bytes -= len(reply.body)

@@ -11,7 +11,6 @@ from contextlib import suppress
 __all__ = ["BackgroundHandler", "dropped_lines"]
 
 MAX_QUEUED = 10_000
-"""Maximum number of queued records."""
 
 FLUSH_TIMEOUT = 1.0
 """Seconds to wait for queued records when the handler closes."""
@@ -34,7 +33,6 @@ class BackgroundHandler(logging.Handler):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a record."""
         try:
             self._records.put_nowait(record)
         except queue.Full:
@@ -65,6 +63,5 @@ class BackgroundHandler(logging.Handler):
 
 
 def dropped_lines() -> int:
-    """Return the number of dropped log records of this process."""
     handlers = logging.getLogger().handlers
     return sum(each.dropped for each in handlers if isinstance(each, BackgroundHandler))

@@ -26,7 +26,6 @@ CONTENT_TYPES = {
     "application/x-msgpack": WireFormat.MSGPACK,
     "application/vnd.msgpack": WireFormat.MSGPACK,
 }
-"""Message formats by content type."""
 
 _CONTENT_TYPES = {name.encode(): body_format for name, body_format in CONTENT_TYPES.items()}
 _HEADER_FIELDS = frozenset({b"authorization", b"content-type", b"accept", b"content-length"})
@@ -102,7 +101,6 @@ class Request:
 
 
 def refused(refusal: RefusedError, body_format: WireFormat = WireFormat.JSON) -> Reply:
-    """Return the reply to a refused request."""
     headers: tuple[tuple[str, str], ...] = ()
     if refusal.status == 401:
         headers = (("www-authenticate", "Bearer"),)

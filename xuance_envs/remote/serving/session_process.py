@@ -28,7 +28,6 @@ POLL_INTERVAL = 0.005
 """Seconds between checks whether a running command has finished, while closing."""
 
 SLOW_STEP = 0.01
-"""Seconds after which a step counts as slow."""
 
 
 class SessionProcess:
@@ -97,7 +96,6 @@ class SessionProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the running process, else None."""
         return next((worker.pid for worker in self._workers()), None)
 
     @property
@@ -137,7 +135,6 @@ class SessionProcess:
             )
 
     async def wait_idle(self, seconds: float) -> None:
-        """Wait until no command runs, at most ``seconds``."""
         loop = self._loop
         until = loop.time() + seconds
         while self.busy and loop.time() < until:
@@ -190,13 +187,11 @@ class SessionProcess:
         return True
 
     async def acquire_slot(self) -> None:
-        """Wait for a step slot; call :meth:`release_slot` after it."""
         if self._step_slots is not None:
             await self._step_slots.acquire()
             self._held_slots = self._step_slots
 
     def release_slot(self) -> None:
-        """Release the step slot, if one is held."""
         held, self._held_slots = self._held_slots, None
         if held is not None:
             held.release()

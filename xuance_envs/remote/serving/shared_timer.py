@@ -1,5 +1,3 @@
-"""Timer that many clients share."""
-
 from __future__ import annotations
 
 import asyncio
@@ -34,7 +32,6 @@ class SharedTimer:
             self._timer = loop.call_at(deadline, self._fire, loop)
 
     def stop(self, client: _Client) -> None:
-        """Cancel the delay of a client, if it is running."""
         self._deadlines.pop(client, None)
 
     def _fire(self, loop: asyncio.AbstractEventLoop) -> None:

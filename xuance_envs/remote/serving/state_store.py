@@ -1,5 +1,3 @@
-"""Saved environment states of a session."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +23,6 @@ class StateStore:
         return len(self._states)
 
     def check(self, more: int, nbytes: int = 0) -> None:
-        """Raise if the additional states would exceed a limit."""
         have, most = len(self), self._max_states
         if have + more > most:
             raise RefusedError(
@@ -52,7 +49,6 @@ class StateStore:
         return list(range(first, self._last_number + 1))
 
     def find(self, numbers: Sequence[int]) -> EnvStates:
-        """Return states in the order of their numbers."""
         if absent := [number for number in numbers if number not in self._states]:
             raise RefusedError(
                 404, "states", f"this session has no state {absent[0]}: it may have been dropped"

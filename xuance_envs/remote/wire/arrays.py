@@ -42,7 +42,6 @@ DTYPES = {
         *("float16", "float32", "float64"),
     )
 }
-"""Supported dtypes by their names in messages."""
 
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LITTLE_ENDIAN = {name: dtype.newbyteorder("<") for name, dtype in DTYPES.items()}
@@ -57,11 +56,9 @@ class TaggedArray:
         self.array = array
 
     def head(self) -> dict[str, Any]:
-        """Return the message without data."""
         return _head(self.array)
 
     def as_nested_list(self) -> dict[str, Any]:
-        """Return the message for JSON."""
         return {**_head(self.array), "data": as_nested_list(self.array)}
 
 
@@ -90,7 +87,6 @@ def _head(array: NDArray[Any]) -> dict[str, Any]:
 
 
 def _spell_non_finite(value: Any) -> Any:
-    """Replace non-finite floats in nested lists by strings."""
     if isinstance(value, list):
         return [_spell_non_finite(item) for item in value]
     return value if math.isfinite(value) else non_finite_name(value)
@@ -168,7 +164,6 @@ def _from_data(data: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArr
 
 
 def scalar_from_wire(node: Any) -> Any:
-    """Decode a NumPy scalar."""
     check_fields(node, "scalar")
     return _from_nested_list(node["data"], dtype_from_wire(node["dtype"]), ())[()]
 

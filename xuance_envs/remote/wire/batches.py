@@ -23,7 +23,6 @@ _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.Multi
 
 
 def batch_to_wire(space: Space[Any], batch: Any) -> Any:
-    """Encode a batch of values of a space."""
     if isinstance(space, _ARRAY_SPACES):
         return np.asarray(batch)
     if isinstance(space, spaces.Dict):

@@ -29,15 +29,11 @@ _HASHED = frozenset({"dict", "frozenset", "set"})
 
 
 class TooManyNodesError(WireError):
-    """Message with more values, lists and dicts than allowed."""
-
     def __init__(self, limit: int) -> None:
         super().__init__(f"expected a message of at most {limit} values, lists and dicts")
 
 
 class TooLargeError(Exception):
-    """Message that would exceed the maximum size of a reply."""
-
     def __init__(self, limit: int) -> None:
         super().__init__(
             f"the reply would exceed the {limit} bytes that this server allows: request less at "

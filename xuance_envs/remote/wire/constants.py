@@ -8,7 +8,6 @@ PROTOCOL_VERSION = 3
 """Version of the protocol; client and server must use the same."""
 
 API_PREFIX = "/api/v1"
-"""Prefix of all routes."""
 
 MAX_SEED = 2**64
 """Exclusive upper bound of seeds."""

@@ -16,8 +16,6 @@ __all__ = ["WireFormat", "dumps", "loads"]
 
 
 class WireFormat(Enum):
-    """Format of a message; the value is its content type."""
-
     JSON = "application/json"
     MSGPACK = "application/msgpack"
 
@@ -42,7 +40,6 @@ def dumps(message: Any, wire_format: WireFormat, limit: int | None = None) -> by
 
 
 def loads(data: bytes, wire_format: WireFormat, max_nodes: int | None = None) -> Any:
-    """Decode a message."""
     if max_nodes is not None and len(data) > max_nodes:  # a node has at least one byte
         (check_json_nodes if wire_format is WireFormat.JSON else check_nodes)(data, max_nodes)
     try:

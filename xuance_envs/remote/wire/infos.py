@@ -47,7 +47,6 @@ _ARRAYS = "numpy.ndarray"
 
 
 def kind_name(kind: Kind) -> str:
-    """Return the name of a kind in messages."""
     return _NAMES.get(kind, _ARRAYS)
 
 
@@ -83,7 +82,6 @@ class InfoTable:
         return table
 
     def data(self) -> list[bytes]:
-        """Return the data of the columns of a table with a schema."""
         assert self.schema is not None
         size, raw = 8 * self.count, self.cells.tobytes()
         return [raw[size * row : size * row + size] for _, row in self.schema.keys.values()]
@@ -117,7 +115,6 @@ class InfoTable:
 
 
 MAX_SCHEMAS = 64
-"""Maximum number of cached schemas per vectorized environment."""
 
 _CELL_KINDS = tuple(NUMBER_KINDS[kind] for kind in (int, float, np.int64, np.float64))
 """Kinds of numbers whose encoding equals their storage in columns."""
@@ -194,7 +191,6 @@ def _column_from_wire(name: Any, values: Any, count: int) -> tuple[Kind, NDArray
 
 
 def infos_from_wire(node: Any, count: int) -> list[dict[Any, Any]]:
-    """Decode the infos of a message."""
     if (table := info_table_from_wire(node, count)) is not None:
         return table.dicts()
     if not isinstance(node, list) or len(node) != count:

@@ -37,7 +37,6 @@ def _encode_default(value: Any) -> Any:
 encode_json = json.JSONEncoder(
     default=_encode_default, allow_nan=False, separators=(",", ":")
 ).encode
-"""Encode a message in one call."""
 
 
 class JsonWriter:

@@ -19,7 +19,6 @@ from xuance_envs.remote.wire.templates import TemplatedMessage
 __all__ = ["msgpack_library", "pack"]
 
 MAX_CACHED_HEADS = 4096
-"""Maximum number of cached heads."""
 
 SHORT_LIST = 4
 """Maximum items of a list, such as a Tuple's, that is encoded here and not by the library."""
@@ -33,7 +32,6 @@ LARGE_MESSAGE = 2**20
 
 @cache
 def msgpack_library() -> Any:
-    """Import msgpack, which is an optional dependency."""
     try:
         import msgpack
     except ImportError as error:
@@ -202,7 +200,6 @@ class _Writer:
             self._data(array)
 
     def _data(self, array: NDArray[Any]) -> None:
-        """Add the data of an array, after its head."""
         self._reserve(array.nbytes)
         self._data_positions.append(len(self._pieces))
         self._pieces.append(array.tobytes())
@@ -235,7 +232,6 @@ _thread_local = threading.local()
 
 
 def pack(message: Any, limit: int | None = None) -> bytes:
-    """Encode a message, which may contain NumPy arrays and tagged arrays."""
     try:
         writer: _Writer = _thread_local.writer
     except AttributeError:

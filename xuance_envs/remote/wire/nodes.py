@@ -27,7 +27,6 @@ __all__ = [
 ]
 
 MAX_DEPTH = 64
-"""Maximum nesting depth of values."""
 
 ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 """Types whose values are nodes as they are."""
@@ -53,7 +52,7 @@ _KEYS = {tag: {TAG, *fields} for tag, fields in FIELDS.items()}
 
 
 class WireError(ValueError):
-    """Invalid message or part of a message."""
+    pass
 
 
 def check_fields(node: Mapping[Any, Any], tag: str) -> None:

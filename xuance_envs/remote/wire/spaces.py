@@ -27,7 +27,6 @@ MAX_SPACE_ELEMENTS = 2**28
 
 
 def space_to_wire(space: Space[Any]) -> dict[str, Any]:
-    """Encode a space."""
     for kind, (encode, _) in _SPACES.items():
         if type(space) is kind:
             return {"type": kind.__name__, **encode(space)}
@@ -38,7 +37,6 @@ def space_to_wire(space: Space[Any]) -> dict[str, Any]:
 
 
 def space_from_wire(node: Any, depth: int = 0) -> Space[Any]:
-    """Decode a space; the inverse of :func:`space_to_wire`."""
     if depth > MAX_DEPTH:
         raise WireError(f"expected spaces nested at most {MAX_DEPTH} levels deep")
     name = node.get("type") if isinstance(node, dict) else None

@@ -8,7 +8,6 @@ from typing import Any
 __all__ = ["MessageTemplate", "TemplateCache", "TemplatedMessage"]
 
 MAX_TEMPLATES = 256
-"""Maximum number of cached templates per vectorized environment."""
 
 
 class MessageTemplate:
@@ -22,8 +21,6 @@ class MessageTemplate:
 
 
 class TemplatedMessage:
-    """Message with a template and its own data."""
-
     __slots__ = ("data", "message", "template")
 
     def __init__(
@@ -38,13 +35,10 @@ class TemplatedMessage:
 
 
 class TemplateCache:
-    """Message templates of a vectorized environment."""
-
     def __init__(self) -> None:
         self._templates: dict[Hashable, MessageTemplate] = {}
 
     def template(self, key: Hashable) -> MessageTemplate:
-        """Return the template of all messages with this key."""
         template = self._templates.get(key)
         if template is None:
             if len(self._templates) >= MAX_TEMPLATES:
