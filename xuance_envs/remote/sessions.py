@@ -53,7 +53,7 @@ class Session:
         self.account = account
         self.nonce = nonce
         self.quota = Quota(
-            "in a session",
+            "per session",
             environments=limits.environments_per_session,
             processes=limits.processes_per_session,
             memory=limits.memory_per_session,
@@ -358,7 +358,7 @@ class Sessions:
             ):
                 if limit is not None and used > limit and not session.ended_reason:
                     text = (
-                        f"this server allows {limit:g} {unit} {quota.whose}, but {used:g} were used"
+                        f"this server allows {limit:g} {unit} {quota.scope}, but {used:g} were used"
                     )
                     logger.warning("session %d ended: %s", session.number, text)
                     session.terminate(RefusedError(429, "usage", text))
