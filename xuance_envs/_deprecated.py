@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from xuance_envs.errors import caller_stacklevel
 
-__all__ = ["deprecated_aliases"]
-
 
 def deprecated_aliases(module: str, **names: str) -> Callable[[str], object]:
     """Return a module's ``__getattr__`` that maps old names to new ones, with a warning."""

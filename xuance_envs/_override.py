@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["override"]
-
 if TYPE_CHECKING:
-    from typing_extensions import override
+    from typing_extensions import override as override
 else:
 
     def override(method: Any) -> Any:

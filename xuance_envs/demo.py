@@ -27,8 +27,6 @@ from xuance_envs.rollout.collector import RolloutCollector
 from xuance_envs.rollout.recorder import GifRecorder
 from xuance_envs.transforms.normalize_observations import NormalizeObservations
 
-__all__ = ["ENV_ID", "GOAL", "TrainingHistory", "load_example", "record", "show_learning", "train"]
-
 ENV_ID = "CartPole-v1"
 GOAL = 475.0
 """Mean return at which CartPole-v1 counts as solved."""

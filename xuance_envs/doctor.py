@@ -29,8 +29,6 @@ from xuance_envs.gym.gym_env import Gym_Env
 from xuance_envs.gym.gym_vec_env import DummyVecEnv_Gym, SubprocVecEnv_Gym
 from xuance_envs.report import markdown_table
 
-__all__ = ["EXTRAS", "add_doctor_arguments", "run_doctor"]
-
 EXTRAS: dict[str, tuple[str, ...]] = {
     "atari": ("ale_py", "cv2"),
     "gym": ("gym",),

@@ -19,8 +19,6 @@ from xuance_envs.report import markdown_table
 from xuance_envs.state.file_format import header_of
 from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 
-__all__ = ["add_replay_arguments", "add_state_arguments", "run_replay", "run_state"]
-
 _MAX_FRAME_BYTES = 1 << 28
 
 _MAX_SIDE = 400

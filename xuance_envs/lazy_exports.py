@@ -9,8 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-__all__ = ["lazy_exports"]
-
 
 def lazy_exports(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return ``__getattr__``, which also provides ``__all__``, and ``__dir__`` for a package."""

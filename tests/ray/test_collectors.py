@@ -524,7 +524,7 @@ def test_what_there_is_too_little_of_bounds_how_many_are_on_a_node() -> None:
         (2, "environment 2 has a different observation space than environment 0"),
         (
             4,
-            r"environment 2 has a different observation_space .*\(in collector 1 .* environment is 2\)",
+            r"environment 2 has a different observation_space .*\(in collector 1 .* is 2\)",
         ),
     ],
 )

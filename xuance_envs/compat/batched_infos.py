@@ -13,8 +13,6 @@ from xuance_envs.compat.stepping import FinishedStep
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.engine.data.info_columns import NUMBER_KINDS, ArrayKind, Columns
 
-__all__ = ["InfoBatcher"]
-
 AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
 
 

@@ -8,21 +8,6 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-__all__ = [
-    "RegisteringEnvFn",
-    "ReturnEnv",
-    "SB3EnvFn",
-    "call_method",
-    "call_wrapper_attr",
-    "custom_registrations",
-    "get_wrapper_attr",
-    "has_wrapper_attr",
-    "is_wrapped",
-    "set_own_attr",
-    "set_wrapper_attr",
-    "spaces_of",
-]
-
 RESERVED_METHODS = ("reset", "step", "close", "_setattr", "_check_spaces")
 
 

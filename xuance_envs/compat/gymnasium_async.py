@@ -40,8 +40,6 @@ from xuance_envs.compat.vector_results import StepResult, reset_result, step_res
 from xuance_envs.engine.data.info_batch import InfoBatch
 from xuance_envs.errors import EnvError, caller_stacklevel
 
-__all__ = ["AsyncVectorEnv"]
-
 
 class AsyncVectorEnv(StatesMixin, gymnasium.vector.AsyncVectorEnv):
     """Environments in worker processes; replaces :class:`gymnasium.vector.AsyncVectorEnv`.

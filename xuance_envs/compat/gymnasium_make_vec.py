@@ -14,8 +14,6 @@ from gymnasium.envs.registration import EnvSpec, _find_spec
 from xuance_envs.compat.gymnasium_async import AsyncVectorEnv
 from xuance_envs.compat.gymnasium_sync import SyncVectorEnv
 
-__all__ = ["Wrappers", "make_gymnasium_vec", "wrapped"]
-
 Wrappers = Sequence[Callable[[Any], Any]]
 """Functions that take an environment and return the wrapped one."""
 

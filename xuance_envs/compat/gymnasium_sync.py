@@ -31,8 +31,6 @@ from xuance_envs.compat.vector_arguments import (
 from xuance_envs.compat.vector_results import StepResult, reset_result, step_result
 from xuance_envs.engine.data.info_batch import InfoBatch
 
-__all__ = ["SyncVectorEnv"]
-
 
 class SyncVectorEnv(StatesMixin, gymnasium.vector.SyncVectorEnv):
     """Environments in this process; replaces :class:`gymnasium.vector.SyncVectorEnv`.

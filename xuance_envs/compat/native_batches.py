@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Envs", "Infos", "array_rows_of", "rows_of", "with_final_infos", "with_last"]
-
 Infos = Mapping[str, Any]
 
 Envs = NDArray[np.intp]

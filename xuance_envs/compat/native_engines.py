@@ -26,8 +26,6 @@ from xuance_envs.compat.native_batches import (
 )
 from xuance_envs.engine.group.single_env import EnvDescription
 
-__all__ = ["EngineStep", "NativeEngine", "make_engine"]
-
 _CARTPOLE = "gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv"
 _ATARI = "ale_py.vector_env.AtariVectorEnv"
 

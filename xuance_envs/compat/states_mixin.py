@@ -16,8 +16,6 @@ from xuance_envs.state.faults import FaultError
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states
 from xuance_envs.vector_envs.last_results import checked_clones
 
-__all__ = ["StatesMixin"]
-
 
 class StatesMixin:
     """Saves and loads the states of a :class:`~xuance_envs.compat.stepping.Stepper`'s environments.

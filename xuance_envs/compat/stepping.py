@@ -27,15 +27,6 @@ from xuance_envs.vector_envs.action_writer import ActionWriter
 from xuance_envs.vector_envs.arguments import checked_recipe
 from xuance_envs.vector_envs.subproc_vec_env import start_processes
 
-__all__ = [
-    "FinishedStep",
-    "ProcessStepper",
-    "SerialStepper",
-    "Stepper",
-    "original_error",
-    "raise_original",
-]
-
 
 class FinishedStep:
     __slots__ = ("envs", "infos", "reset_infos")

@@ -22,8 +22,6 @@ from xuance_envs.engine.group.outcome import Outcome
 from xuance_envs.engine.groups import Groups, LocalGroups
 from xuance_envs.engine.ledger import is_fatal
 
-__all__ = ["PartialStep", "SubsetStepper"]
-
 
 class PartialStep(NamedTuple):
     """Copied results of some environments."""

@@ -8,18 +8,6 @@ from typing import Any
 import gymnasium
 from gymnasium import Space, spaces
 
-__all__ = [
-    "ObjectEnv",
-    "ObjectSpace",
-    "TianshouEnvFn",
-    "get_env_attr",
-    "has_object_space",
-    "render",
-    "reset_with_arguments",
-    "seed",
-    "set_env_attr",
-]
-
 _ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 

@@ -17,19 +17,6 @@ from numpy.typing import NDArray
 from xuance_envs.engine.group.outcome import Autoreset
 from xuance_envs.vector_envs.subproc_vec_env import fork_hazard
 
-__all__ = [
-    "AUTORESET",
-    "ObservationMode",
-    "as_batch",
-    "batched_spaces",
-    "check_max_concurrency",
-    "check_observation_mode",
-    "check_shareable",
-    "check_spaces",
-    "parse_reset",
-    "start_method",
-]
-
 ObservationMode = str | Space[Any] | tuple[Space[Any], Space[Any]]
 AUTORESET = {
     AutoresetMode.NEXT_STEP: Autoreset.NEXT_STEP,

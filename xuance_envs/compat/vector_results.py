@@ -12,8 +12,6 @@ from xuance_envs.compat.batched_infos import AddInfo, InfoBatcher
 from xuance_envs.compat.stepping import FinishedStep, Stepper
 from xuance_envs.engine.data.info_batch import InfoBatch
 
-__all__ = ["StepResult", "reset_result", "step_result"]
-
 StepResult = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 

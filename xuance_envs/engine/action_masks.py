@@ -23,8 +23,6 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.info_collector import InfoCollector
 from xuance_envs.errors import EnvError
 
-__all__ = ["ActionMasks"]
-
 RunCommand = Callable[[str, Sequence[int], Callable[[Sequence[int]], Any]], list[Any]]
 """Signature of :meth:`~xuance_envs.engine.groups.Groups.run_command`."""
 

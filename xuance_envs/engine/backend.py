@@ -18,15 +18,6 @@ from xuance_envs.engine.polling import Poller
 from xuance_envs.engine.serialization import dumps_for_worker, loads, unpack_error
 from xuance_envs.errors import WorkerDiedError
 
-__all__ = [
-    "FORCED_CLOSE_TIMEOUT",
-    "STARTUP_COMMANDS",
-    "Backend",
-    "PackedCommand",
-    "WorkerDriver",
-    "display_name",
-]
-
 FORCED_CLOSE_TIMEOUT = 1.0
 """Seconds that workers have to close their environments without an explicit ``close``.
 

@@ -21,8 +21,6 @@ from cloudpickle import cloudpickle
 
 from xuance_envs._override import override
 
-__all__ = ["ByValuePickler", "ByValueUnpickler", "assign_class_ids"]
-
 _DISPATCHING: Any = functools.singledispatch(len)
 _CACHED: Any = type(functools.lru_cache(len))
 

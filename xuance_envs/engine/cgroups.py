@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["control_groups", "limits"]
-
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
 

@@ -21,17 +21,6 @@ from xuance_envs.engine.group.restorable_group import RestorableGroup
 from xuance_envs.engine.group.step_clock import StepTimes
 from xuance_envs.engine.serialization import copy_of
 
-__all__ = [
-    "Driver",
-    "GroupDriver",
-    "LocalDriver",
-    "Seeding",
-    "StateTransfer",
-    "derived_seed",
-    "is_interrupt",
-]
-
-
 Seeding = tuple[int | None, int]
 """Last seed of an environment, and its number of restarts."""
 

@@ -16,8 +16,6 @@ from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.file_format import header_of, write, write_file
 from xuance_envs.state.pickling import dumps_plain
 
-__all__ = ["FailureRecord", "FailureRecorder"]
-
 logger = logging.getLogger("xuance_envs")
 
 _NAME = "failure"

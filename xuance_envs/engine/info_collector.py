@@ -15,8 +15,6 @@ from xuance_envs.engine.data.step_infos import EpisodeEnds, StepInfos
 from xuance_envs.engine.driver import Driver
 from xuance_envs.engine.group.outcome import Outcome
 
-__all__ = ["InfoCollector", "Outcomes"]
-
 SMALL_BYTES = 1 << 15
 """Size up to which copying all reset observations is faster than selecting the new ones."""
 

@@ -29,8 +29,6 @@ from xuance_envs.errors import (
     name_envs,
 )
 
-__all__ = ["Ledger", "is_fatal"]
-
 _NO_WAIT = 0.0
 
 _PendingRequest = tuple[int, Callable[[], None]]

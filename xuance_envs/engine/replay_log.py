@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.step_arrays import StepArrays
 from xuance_envs.errors import name_envs
 
-__all__ = ["STATE_CHANGING_COMMANDS", "ReplayLog"]
-
 MAX_OVERHEAD = 0.0025
 """Target share of the step time spent on saving; recording actions costs about the same."""
 

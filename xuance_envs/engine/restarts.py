@@ -28,8 +28,6 @@ from xuance_envs.engine.last_snapshot import LastSnapshot
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 
-__all__ = ["READY_TAG", "RestartPolicy", "RestartingDriver", "WorkerFailure"]
-
 logger = logging.getLogger("xuance_envs")
 
 _Command = tuple[str, Sequence[Any]]

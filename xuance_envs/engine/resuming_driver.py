@@ -19,8 +19,6 @@ from xuance_envs.engine.replay_log import STATE_CHANGING_COMMANDS, ReplayLog
 from xuance_envs.engine.restarts import READY_TAG, RestartingDriver, WorkerFailure
 from xuance_envs.errors import EnvError, StateError, WorkerDiedError
 
-__all__ = ["ResumingDriver"]
-
 _MAX_COST_FACTOR = 4
 """Upper bound of the counted transfer time, as a multiple of the saving time."""
 

@@ -25,8 +25,6 @@ from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
 from xuance_envs.state.pickling import dumps_plain
 
-__all__ = ["clone", "load", "load_packed", "save"]
-
 _LARGE = 1 << 24
 
 _BATCH_BYTES = 1 << 26

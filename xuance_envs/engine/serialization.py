@@ -17,17 +17,6 @@ import cloudpickle
 from xuance_envs.engine.by_value import ByValuePickler, ByValueUnpickler
 from xuance_envs.errors import VecEnvError
 
-__all__ = [
-    "copy_of",
-    "describe_error",
-    "dumps_for_main",
-    "dumps_for_worker",
-    "loads",
-    "pack_error",
-    "traceback_of",
-    "unpack_error",
-]
-
 _PROTOCOL = 5
 
 _SCAN_LIMIT = 1 << 16

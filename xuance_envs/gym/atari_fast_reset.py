@@ -19,8 +19,6 @@ import numpy as np
 
 from xuance_envs.gym.atari_games import load_ale, single_action
 
-__all__ = ["FastReset", "serialized", "state_after_reset"]
-
 # Byte positions in a serialized state: the frame counts (total and of this game), then mode and
 # difficulty.
 _FRAME_NUMBER = slice(8, 12)

@@ -9,8 +9,6 @@ from typing import Any
 
 import gymnasium
 
-__all__ = ["UnknownGameError", "closest_games", "full_id", "load_ale", "load_cv2", "single_action"]
-
 _ENTRY_POINT = "ale_py.env:AtariEnv"
 _NAMESPACE = "ALE/"
 _VERSION = "-v5"

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from xuance_envs.gym.atari_games import load_cv2
 
-__all__ = ["BandedResizer", "resize"]
-
 Image = NDArray[np.uint8]
 Run = tuple[int, int]
 

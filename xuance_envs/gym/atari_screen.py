@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from xuance_envs.gym.atari_games import load_cv2
 from xuance_envs.gym.atari_resize import BandedResizer, Run
 
-__all__ = ["RamView", "Screen"]
-
 Image = NDArray[np.uint8]
 
 _COLORS = 256

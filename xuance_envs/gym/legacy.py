@@ -16,8 +16,6 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-__all__ = ["LegacyEnv", "convert_space", "make"]
-
 
 def make(env_id: Any, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Make a legacy gym environment as a Gymnasium environment.

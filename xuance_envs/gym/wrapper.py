@@ -10,8 +10,6 @@ from gymnasium.envs.registration import EnvSpec
 
 from xuance_envs.errors import caller_stacklevel
 
-__all__ = ["EnvWrapper"]
-
 
 class EnvWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     """A wrapper with a fixed render mode that can be closed repeatedly.

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from xuance_envs.multi_agent.multi_agent_vec_env import MultiAgentVecEnv
 from xuance_envs.multi_agent.step import MultiAgentStep
 
-__all__ = ["AgentRows"]
-
 
 class AgentRows:
     """Results of the last step as one row per agent of each environment."""

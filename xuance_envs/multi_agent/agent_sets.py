@@ -16,8 +16,6 @@ from xuance_envs.engine.data.unrolled_loops import make_dict_builder, make_dict_
 from xuance_envs.multi_agent.masks import MaskRow, Masks
 from xuance_envs.multi_agent.record_layout import RecordLayout
 
-__all__ = ["NO_INFO_TEMPLATE", "AgentSet", "AgentSetCache"]
-
 _STRUCT_CODES = {"i1": "b", "i2": "h", "i4": "i", "i8": "q"}
 _STRUCT_CODES |= {"u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
 

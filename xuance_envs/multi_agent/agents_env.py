@@ -15,8 +15,6 @@ from xuance_envs.multi_agent.env_record import EnvRecord
 from xuance_envs.multi_agent.record_layout import ActionRecord, ObservationRecord
 from xuance_envs.multi_agent.team import MASK, Groups, Team, build_team
 
-__all__ = ["AgentsEnv"]
-
 
 class AgentsEnv:
     """Adapter of a PettingZoo parallel environment, with records as observations and actions.

@@ -16,8 +16,6 @@ from xuance_envs.multi_agent.masks import STORE_ERRORS, Masks
 from xuance_envs.multi_agent.record_layout import RecordLayout
 from xuance_envs.multi_agent.team import MASK, Team
 
-__all__ = ["EnvRecord"]
-
 _ALL = slice(None)
 _FLOAT = np.dtype(np.float64)
 _BOOL = np.dtype(np.bool_)

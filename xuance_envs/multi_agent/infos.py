@@ -15,14 +15,6 @@ from xuance_envs.multi_agent.agent_sets import NO_INFO_TEMPLATE, AgentSet
 from xuance_envs.multi_agent.masks import STORE_ERRORS, Masks
 from xuance_envs.multi_agent.team import MASK, Team
 
-__all__ = [
-    "InfoMerger",
-    "MultiAgentInfos",
-    "infos_by_agent",
-    "original_info_key",
-    "shared_info_key",
-]
-
 _RESET_KEYS = ("reset_obs", "reset_info")
 _ALL = slice(None)
 _MAX_KEYS = 1000

@@ -18,8 +18,6 @@ from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.multi_agent.team import Group, Team
 from xuance_envs.vector_envs.action_writer import all_in_space
 
-__all__ = ["ActionRecord", "GroupFields", "ObservationRecord", "RecordLayout"]
-
 _ALIGNMENT = 64  # a cache line, which also suits vector instructions
 
 _Field = tuple[str, DTypeLike, tuple[int, ...]]

@@ -11,8 +11,6 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 from xuance_envs.multi_agent.agent_rows import AgentRows
 from xuance_envs.multi_agent.gymnasium_rows import row_of
 
-__all__ = ["SB3Rows"]
-
 
 class SB3Rows(VecEnv):
     """Rows of agents as a Stable-Baselines3 vectorized environment.

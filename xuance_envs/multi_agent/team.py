@@ -10,8 +10,6 @@ from gymnasium import Space, spaces
 
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout
 
-__all__ = ["MASK", "Group", "Groups", "Team", "build_team", "mask_size"]
-
 MASK = "action_mask"
 """Key of an agent's action mask in observations and infos."""
 

@@ -15,8 +15,6 @@ from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.infos import shared_info_key
 from xuance_envs.multi_agent.team import Groups, Team
 
-__all__ = ["XuanCeAgentsEnv"]
-
 _BOOL = np.dtype(np.bool_)
 
 WRAPPER_INFO_KEYS = ("agent_mask", "avail_actions", "state", "episode_step", "episode_score")

@@ -27,8 +27,6 @@ from xuance_envs.remote.settings import (
 )
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 
-__all__ = ["TOKEN_LIMITS", "ServeError", "add_serve_arguments", "make_server", "run_serve"]
-
 logger = logging.getLogger("xuance_envs")
 
 _DEFAULTS = Limits()

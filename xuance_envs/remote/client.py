@@ -23,10 +23,10 @@ from xuance_envs.errors import (
 from xuance_envs.remote.client_session import (
     ApiClient,
     RemoteSession,
-    Verify,
     checked_count,
     checked_seeds,
 )
+from xuance_envs.remote.transport import Verify
 from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.infos import infos_from_wire

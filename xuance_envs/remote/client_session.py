@@ -46,15 +46,6 @@ except ImportError as error:
         'pip install "xuance_envs[remote]"'
     ) from error
 
-__all__ = [
-    "ApiClient",
-    "RemoteSession",
-    "Verify",
-    "checked_count",
-    "checked_reply",
-    "checked_seeds",
-]
-
 logger = logging.getLogger("xuance_envs.client")
 
 T = TypeVar("T")

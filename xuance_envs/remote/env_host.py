@@ -36,8 +36,6 @@ from xuance_envs.remote.wire.formats import WireFormat, dumps
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.values import from_client, to_wire
 
-__all__ = ["EnvHost"]
-
 T = TypeVar("T")
 
 _MSGPACK = WireFormat.MSGPACK  # enum member lookup is slow

@@ -34,8 +34,6 @@ from xuance_envs.errors import (
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
-__all__ = ["EnvsFailedError", "RefusedError", "error_of", "no_session", "refusal_of"]
-
 STATUSES: dict[int, type[RemoteError]] = {
     400: RemoteRequestError,
     401: RemoteAuthenticationError,

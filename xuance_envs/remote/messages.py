@@ -11,19 +11,6 @@ from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.wire.constants import MAX_SEED
 from xuance_envs.remote.wire.nodes import shortened
 
-__all__ = [
-    "Call",
-    "CreateEpisodes",
-    "CreateSession",
-    "RequestModel",
-    "Reset",
-    "SessionRequestModel",
-    "States",
-    "Statistics",
-    "Step",
-    "message_of",
-]
-
 MAX_ENVS = 100_000
 MAX_ID = 64
 MAX_FIELDS = 20  # checked before validation, because pydantic reports every invalid field

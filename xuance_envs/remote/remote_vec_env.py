@@ -30,11 +30,11 @@ from xuance_envs.remote import server_states
 from xuance_envs.remote.client_session import (
     ApiClient,
     RemoteSession,
-    Verify,
     checked_count,
     checked_reply,
     checked_seeds,
 )
+from xuance_envs.remote.transport import Verify
 from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.batches import batch_from_wire, batch_to_wire
 from xuance_envs.remote.wire.infos import info_table_from_wire, infos_from_wire

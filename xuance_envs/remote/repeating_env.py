@@ -22,8 +22,6 @@ from xuance_envs.multi_agent.agents_env import AgentsEnv
 from xuance_envs.multi_agent.infos import original_info_key
 from xuance_envs.remote.wire.infos import drop_unsendable
 
-__all__ = ["HostedFunction", "InfoFilter", "RepeatResult", "RepeatingEnv"]
-
 
 @dataclass(frozen=True)
 class HostedFunction(DropUnpicklableInfos):

@@ -28,8 +28,6 @@ from xuance_envs.remote.serving.state_store import StateStore
 from xuance_envs.remote.serving.usage import usage_of
 from xuance_envs.remote.settings import Settings
 
-__all__ = ["Session", "Sessions"]
-
 logger = logging.getLogger("xuance_envs")
 
 STEPS_PER_CPU = 4  # sessions that may step concurrently

@@ -17,8 +17,6 @@ from xuance_envs.rollout.recorder import GifRecorder, render_folder
 from xuance_envs.rollout.state_layout import StateLayout, StateSlot
 from xuance_envs.rollout.transfer import Transfer
 
-__all__ = ["RENDER_MODE", "AgentLoop"]
-
 L = TypeVar("L", bound="AgentLoop")
 
 RENDER_MODE = "rgb_array"

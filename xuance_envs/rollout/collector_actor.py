@@ -25,15 +25,6 @@ from xuance_envs.vector_envs.dummy_vec_env import DummyVecEnv
 from xuance_envs.vector_envs.subproc_vec_env import SubprocVecEnv
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = [
-    "STACKED",
-    "CollectorActor",
-    "CollectorPlan",
-    "get_rng_states",
-    "reseed",
-    "set_rng_states",
-]
-
 STACKED = ("actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags")
 """Rollout results with a row per step, except the states."""
 

@@ -20,8 +20,6 @@ from xuance_envs.engine.serialization import unpack_error
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 from xuance_envs.rollout.collector_actor import CollectorActor, CollectorPlan
 
-__all__ = ["CollectorActorPool", "max_cpus_per_collector"]
-
 logger = logging.getLogger("xuance_envs")
 
 CLOSE_TIMEOUT = 5.0

@@ -20,8 +20,6 @@ from xuance_envs.rollout.agents import check_plays_many, takes_masks
 from xuance_envs.state.env_states import EnvStates
 from xuance_envs.vector_envs.vector_env import StepBatch, VecEnv
 
-__all__ = ["EpisodeEnd", "LoopStep", "MultiAgentEnvs", "SingleAgentEnvs"]
-
 
 class EpisodeEnd(NamedTuple):
     place: int

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EpisodeMetrics", "EpisodeStatistics", "merge_statistics", "slice_statistics"]
-
 
 class EpisodeStatistics:
     """Returns and lengths of each environment's last finished episodes.

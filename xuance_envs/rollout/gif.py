@@ -11,8 +11,6 @@ from typing import Any
 from PIL import Image, ImageChops
 from PIL.GifImagePlugin import getdata, getheader
 
-__all__ = ["GifWriter"]
-
 COLORS = 128
 TICK = 10
 """Milliseconds; the time unit of GIF files."""

@@ -13,8 +13,6 @@ from xuance_envs.rollout.env_adapters import EpisodeEnd, LoopStep
 from xuance_envs.rollout.state_layout import StateLayout
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = ["Half", "HalvesTrial", "half_bounds", "validate_halves"]
-
 logger = logging.getLogger("xuance_envs")
 
 STEPS_PER_TURN = 16

@@ -16,8 +16,6 @@ from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
 from xuance_envs.state.pickling import dumps_plain, loads_plain
 
-__all__ = ["LoopState", "generators", "set_generators"]
-
 _VERSION = 1
 _KEYS = ("version", "num_envs", "global_steps", "envs", "loop", "torch_generator")
 _CONTENT = ("states", "fresh", "statistics", "recorder")

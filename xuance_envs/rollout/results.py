@@ -10,9 +10,6 @@ import torch
 from xuance_envs.rollout.advantages import generalized_advantages
 from xuance_envs.rollout.agents import ASKED, ActionLayout, Agent, checked_answer
 
-__all__ = ["RESULTS", "RolloutResults", "check_end_values"]
-
-
 RESULTS = (
     *("states", "actions", "rewards", "values", "log_probs", "done_flags", "trunc_flags"),
     *("end_states", "ep_counts", "total_return", "action_masks"),

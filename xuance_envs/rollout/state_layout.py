@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_layout import Leaf, SpaceLayout
 from xuance_envs.rollout.transfer import Transfer
 
-__all__ = ["StateLayout", "StateSlot"]
-
 IMAGE_AXES = 3
 
 

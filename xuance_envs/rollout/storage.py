@@ -13,8 +13,6 @@ from xuance_envs.rollout.agents import ActionLayout
 from xuance_envs.rollout.state_layout import StateLayout, StateSlot
 from xuance_envs.rollout.transfer import Transfer
 
-__all__ = ["Rollout", "RolloutStorage", "SegmentEnds"]
-
 
 class RolloutStorage:
     """An allocator of rollouts: ``steps`` steps of ``num_envs`` environments."""

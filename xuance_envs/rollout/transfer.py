@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.buffer_pool import make_allocator
 
-__all__ = ["Transfer"]
-
 _MAX_BUFFERS = 2
 """The last rollout, if it is still referenced, and the current one."""
 

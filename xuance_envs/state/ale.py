@@ -23,8 +23,6 @@ import numpy as np
 from xuance_envs.state.faults import FaultError
 from xuance_envs.state.handlers import NATIVE, Handler
 
-__all__ = ["ALE_ENV_CLASS", "REQUESTED_ATTRIBUTE", "ALEActionRecorder", "last_executed_action"]
-
 ALE_ENV_CLASS = "ale_py.env.AtariEnv"
 """Environment class that does not record which actions it requests from the emulator."""
 

@@ -15,8 +15,6 @@ import numpy as np
 from xuance_envs.state.faults import FaultError
 from xuance_envs.state.handlers import NATIVE, Handler
 
-__all__ = ["REPLAYED_CLASS", "Box2DRecorder"]
-
 _LOG = "_replay"
 
 REPLAYED_CLASS = "gymnasium.envs.box2d.lunar_lander.LunarLander"

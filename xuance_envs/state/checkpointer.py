@@ -14,8 +14,6 @@ from xuance_envs.state.faults import FaultError, MismatchError, type_name
 from xuance_envs.state.pickling import StatePickler, StateUnpickler
 from xuance_envs.state.state_plan import FUNCTION_KEY, StatePlan
 
-__all__ = ["EnvCheckpointer", "PreparedRestore"]
-
 
 class EnvCheckpointer:
     """Saves and restores the state of one environment."""

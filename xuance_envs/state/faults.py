@@ -6,8 +6,6 @@ from typing import Any
 
 from xuance_envs.errors import StateError, StateMismatchError
 
-__all__ = ["FaultError", "MismatchError", "to_state_error", "type_name"]
-
 _MAX_VALUE_CHARS = 300
 
 

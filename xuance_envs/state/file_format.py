@@ -32,8 +32,6 @@ from xuance_envs.state.faults import FaultError
 from xuance_envs.state.pickling import check_safe
 from xuance_envs.state.saved_env import Facts, SavedEnv
 
-__all__ = ["MAGIC", "VERSION", "header_of", "read", "write", "write_file"]
-
 MAGIC = b"\x89XENVS\r\n"
 VERSION = 1
 

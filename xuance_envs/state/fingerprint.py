@@ -13,8 +13,6 @@ import numpy as np
 from xuance_envs.state.faults import MismatchError
 from xuance_envs.state.layers import Layer
 
-__all__ = ["VERSION_BOUND_LIBRARIES", "Fingerprint", "is_space", "subspaces"]
-
 VERSION_BOUND_LIBRARIES = frozenset({"mujoco", "ale_py", "Box2D"})
 """Libraries whose states are valid for one version only."""
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from itertools import islice, starmap
 from typing import Any
 
-__all__ = ["WRAPPED_ENV_ATTRIBUTES", "Layer", "layers_of"]
-
 WRAPPED_ENV_ATTRIBUTES = ("env", "legacy_env")
 """Attributes in which wrappers hold the wrapped environment."""
 

@@ -18,8 +18,6 @@ import numpy as np
 from xuance_envs.state.faults import FaultError, MismatchError
 from xuance_envs.state.handlers import NATIVE, Handler
 
-__all__: list[str] = []
-
 _STRUCTURE = ("body_parentid", "jnt_type", "geom_type", "dof_bodyid", "actuator_trnid")
 _PARAMETERS = ("body_mass", "geom_friction", "geom_size", "dof_damping", "actuator_gainprm")
 """Model parameters that environments change to vary their tasks."""

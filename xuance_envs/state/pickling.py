@@ -27,8 +27,6 @@ from xuance_envs.state.state_plan import (
     qualified_name,
 )
 
-__all__ = ["StatePickler", "StateUnpickler", "check_safe", "dumps_plain", "loads_plain"]
-
 _PROTOCOL = 5
 
 _SAFE_CLASSES = frozenset(

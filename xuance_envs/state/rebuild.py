@@ -16,24 +16,6 @@ from numpy.typing import NDArray
 
 from xuance_envs._override import override
 
-__all__ = [
-    "REDUCERS",
-    "array",
-    "bit_generator",
-    "class_named",
-    "function",
-    "generator",
-    "method",
-    "native",
-    "python_random",
-    "random_state",
-    "scalar",
-    "there",
-    "view",
-    "with_attributes",
-    "with_random",
-]
-
 _NEEDS_TARGET = "works only while a state is loaded into an environment"
 
 

@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["record"]
-
 
 def record(env: Any) -> None:
     """Attach a recorder to an environment of ale-py or Box2D."""

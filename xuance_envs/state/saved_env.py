@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-__all__ = ["Facts", "SavedEnv"]
-
 Facts = Mapping[bytes, tuple[dict[str, Any], dict[str, str]]]
 """By digest, the description of an environment and the versions of its libraries."""
 

@@ -17,8 +17,6 @@ from xuance_envs.state.fingerprint import Fingerprint, is_space, subspaces
 from xuance_envs.state.handlers import Handler, handler_of
 from xuance_envs.state.layers import WRAPPED_ENV_ATTRIBUTES, Layer, layers_of
 
-__all__ = ["FUNCTION_KEY", "Path", "StatePlan", "is_not_state", "qualified_name"]
-
 Path = tuple[Any, ...]
 """Location of an object: layer number, attribute name, keys into containers."""
 

@@ -15,8 +15,6 @@ from xuance_envs.multi_agent.record_layout import ObservationRecord
 from xuance_envs.vector_envs.vector_env import VecEnv
 from xuance_envs.vector_envs.wrapper import checked_vec_env
 
-__all__ = ["check_single_agent", "leaf_name", "replace_leaves", "select_leaves"]
-
 
 def select_leaves(
     name: str, vec_env: VecEnv, keys: Iterable[str] | None, *, no_images: bool = False

@@ -8,16 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "MAX_MAGNITUDE",
-    "NOT_FINITE",
-    "MomentBuffers",
-    "Moments",
-    "check_finite",
-    "check_scale",
-    "find_unusable",
-]
-
 ONES_DOT_LIMIT = 4096
 """Largest size for which a product with ones is the fastest sum; above it, BLAS starts threads."""
 

@@ -13,8 +13,6 @@ from xuance_envs.errors import VecEnvError
 from xuance_envs.transforms.moments import MAX_MAGNITUDE, Moments
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = ["env_id_of", "moment_key", "moments_from_dict", "moments_to_dict"]
-
 
 def env_id_of(vec_env: VecEnv) -> str:
     """Return the environments' id, or an empty string."""

@@ -9,8 +9,6 @@ from xuance_envs.state.env_states import EnvStates
 from xuance_envs.state.faults import FaultError
 from xuance_envs.vector_envs.arguments import checked_states
 
-__all__ = ["TransformSnapshot", "saved_by_transform"]
-
 
 class TransformSnapshot(NamedTuple):
     """State of one transform for one environment."""

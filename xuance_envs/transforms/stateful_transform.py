@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["StatefulTransform"]
-
 
 class StatefulTransform:
     """Base class of transforms that learn statistics, or contain transforms that do.

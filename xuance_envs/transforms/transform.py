@@ -22,8 +22,6 @@ from xuance_envs.vector_envs.last_results import checked_clones
 from xuance_envs.vector_envs.vector_env import StepBatch, StepResult, VecEnv
 from xuance_envs.vector_envs.wrapper import VecEnvWrapper
 
-__all__ = ["Transform", "transforms_of"]
-
 
 class Transform(StatefulTransform, VecEnvWrapper):
     """Vector environment that changes the actions or results of another one.

@@ -13,8 +13,6 @@ from xuance_envs.engine.data.step_infos import StepInfos
 from xuance_envs.engine.serialization import copy_of
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = ["NO_ENVS", "Batch", "RawResults"]
-
 NO_ENVS = np.arange(0)
 """Empty environment indices."""
 

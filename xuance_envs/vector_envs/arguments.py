@@ -16,18 +16,6 @@ from xuance_envs.engine.group.recipe import Recipe
 from xuance_envs.engine.restarts import RestartPolicy
 from xuance_envs.state.env_states import EnvStates
 
-__all__ = [
-    "checked_env_ids",
-    "checked_info_bytes",
-    "checked_positive",
-    "checked_recipe",
-    "checked_restarts",
-    "checked_seed",
-    "env_indices",
-    "seed_per_env",
-    "split_envs",
-]
-
 _BOOLS = frozenset({bool, np.bool_})  # neither can be subclassed
 
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.engine.serialization import copy_of
 
-__all__ = ["LastObservationBuffer"]
-
 
 class LastObservationBuffer:
     """Writable batch of the last observations, replaced after each step.

@@ -14,14 +14,6 @@ from xuance_envs.state.faults import FaultError
 from xuance_envs.vector_envs.arguments import checked_env_ids, checked_states
 from xuance_envs.vector_envs.vector_env import VecEnv
 
-__all__ = [
-    "LAST_RESULT_KEY",
-    "LastResult",
-    "checked_clones",
-    "checked_last_results",
-    "restore_buffers",
-]
-
 _INTEGERS = int, np.integer
 
 LAST_RESULT_KEY = "seen"

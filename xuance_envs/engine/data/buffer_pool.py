@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["MIN_POOLED_BYTES", "make_allocator", "make_copiers"]
-
 MIN_POOLED_BYTES = 1 << 16
 """Minimum size of pooled arrays; the allocator itself reuses smaller ones."""
 

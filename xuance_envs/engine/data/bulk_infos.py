@@ -16,8 +16,6 @@ from xuance_envs.engine.data.info_columns import (
     Kind,
 )
 
-__all__ = ["BulkInfoWriter", "LazyRowExtras"]
-
 _ALL = slice(None)
 
 

@@ -21,8 +21,6 @@ from xuance_envs.engine.data.info_columns import (
     NumberKind,
 )
 
-__all__ = ["ColumnTable", "is_ascending"]
-
 MAX_REORDERINGS = 8
 """Number of times that columns are reordered; later infos of another order store their own."""
 

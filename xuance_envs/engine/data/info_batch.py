@@ -22,8 +22,6 @@ from xuance_envs.engine.data.info_columns import (
     NumberKind,
 )
 
-__all__ = ["InfoBatch", "InfoColumns"]
-
 
 class InfoBatch:
     """Copied columns and extras that the infos of some environments are built from."""

@@ -14,24 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "ALIGNMENT",
-    "INFO_BYTES",
-    "MAX_ARRAY_KINDS",
-    "MAX_COLUMNS",
-    "NO_COLUMNS",
-    "NUMBER_KINDS",
-    "ArrayKind",
-    "ColumnLayout",
-    "Columns",
-    "Frozen",
-    "InfoArrays",
-    "KeyOrder",
-    "Kind",
-    "NumberKind",
-    "kind_of",
-]
-
 MAX_COLUMNS = 64
 """Columns that the arrays have room for; further keys go into the rest."""
 

@@ -23,9 +23,6 @@ from xuance_envs.engine.data.info_columns import (
 from xuance_envs.engine.data.space_layout import BadValueError
 from xuance_envs.engine.data.space_rows import checked_memoryview
 
-__all__ = ["InfoWriter"]
-
-
 _Layout = tuple[Any, Any, Any, Any]
 """First key of an info, its value's type and column, and the layout of the remaining keys."""
 

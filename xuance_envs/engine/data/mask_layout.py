@@ -10,8 +10,6 @@ from gymnasium import Space, spaces
 from xuance_envs.engine.data.space_layout import BadValueError, SpaceLayout, describe
 from xuance_envs.engine.data.space_rows import SpaceRows
 
-__all__ = ["MASK_KEYS", "MASK_METHOD", "mask_layout", "mask_rows", "store_mask"]
-
 MASK_KEYS = ("action_mask", "avail_actions")
 """Info keys that may contain action masks, in order of precedence."""
 

@@ -14,8 +14,6 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-__all__ = ["BadValueError", "Leaf", "SpaceLayout", "describe", "fit"]
-
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 

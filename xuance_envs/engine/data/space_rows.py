@@ -13,8 +13,6 @@ from xuance_envs.engine.data.buffer_pool import MIN_POOLED_BYTES, make_copiers
 from xuance_envs.engine.data.space_layout import BadValueError, Leaf, SpaceLayout, fit
 from xuance_envs.engine.serialization import copy_of
 
-__all__ = ["ALL_ENVS", "Index", "Row", "SpaceRows", "checked_memoryview", "read_only"]
-
 Index = NDArray[np.intp] | slice
 """Indices of environments, or :data:`ALL_ENVS`."""
 

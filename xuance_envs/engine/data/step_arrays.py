@@ -18,8 +18,6 @@ from xuance_envs.engine.data.mask_layout import mask_layout
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.engine.data.space_rows import SpaceRows
 
-__all__ = ["UNSTEPPED", "StepArrays", "as_float32", "first_unstepped"]
-
 UNSTEPPED = np.array([0x7FF8_0000_0000_57E9], np.int64).view(np.float64)
 """Marker of a missing reward: a NaN whose bits no environment produces."""
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from xuance_envs.engine.data.info_batch import InfoBatch
 
-__all__ = ["EpisodeEnds", "LazyInfos", "StepInfos"]
-
 
 class EpisodeEnds:
     """Ended episodes of a step: ``reset_obs`` and ``reset_info`` of their environments."""

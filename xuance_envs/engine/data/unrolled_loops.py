@@ -14,8 +14,6 @@ from typing import Any
 
 from xuance_envs.engine.data.space_rows import Row
 
-__all__ = ["Cell", "make_dict_builder", "make_dict_reader", "make_nested_reader"]
-
 _ALL = slice(None)
 
 _MAX_KEYS = 64

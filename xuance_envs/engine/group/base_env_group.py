@@ -24,8 +24,6 @@ from xuance_envs.engine.serialization import copy_of
 from xuance_envs.errors import EnvError, StateError
 from xuance_envs.state.recorders import record
 
-__all__ = ["NO_RESULT", "BaseEnvGroup", "never"]
-
 NO_RESULT = object()
 
 

@@ -8,8 +8,6 @@ from xuance_envs.engine.data.space_layout import BadValueError, describe
 from xuance_envs.engine.serialization import describe_error, traceback_of
 from xuance_envs.errors import EnvError
 
-__all__ = ["make_env_error"]
-
 
 def make_env_error(env: int, command: str, error: BaseException, *returned: Any) -> EnvError:
     """Build the error for an exception of an environment, or for a result that it returned."""

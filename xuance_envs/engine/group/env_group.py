@@ -33,8 +33,6 @@ from xuance_envs.engine.group.single_env import ResetOnStep, to_scalar
 from xuance_envs.engine.group.step_clock import StepClock
 from xuance_envs.engine.serialization import copy_of
 
-__all__ = ["EnvGroup"]
-
 _NOT_STARTED = 0, NO_RESULT
 _ALL = slice(None)
 

@@ -12,8 +12,6 @@ from xuance_envs.engine.data.mask_layout import MASK_METHOD, store_mask
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.engine.group.single_env import find_layer, get_attribute
 
-__all__ = ["GroupMasks"]
-
 _ALL = slice(None)
 
 # Raised when a mask does not fit a fast row.

@@ -21,8 +21,6 @@ from xuance_envs.state.fingerprint import Fingerprint
 from xuance_envs.state.handlers import merge_registered, registered
 from xuance_envs.state.pickling import dumps_plain, loads_plain
 
-__all__ = ["DIVERGED", "WORKER_REPLACED", "GroupStates", "checksum", "packed_registry"]
-
 Saved = tuple[bytes | int | None, bytes, bool]
 """Saved state or its size in bytes, digest of its fingerprint, and whether it replays."""
 

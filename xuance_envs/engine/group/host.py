@@ -21,8 +21,6 @@ from xuance_envs.engine.library_threads import limit_threads
 from xuance_envs.engine.serialization import dumps_for_main, loads, pack_error
 from xuance_envs.errors import EnvError
 
-__all__ = ["DropUnpicklableInfos", "GroupHost"]
-
 logger = logging.getLogger("xuance_envs")
 
 

@@ -11,19 +11,6 @@ from typing import Any, NamedTuple, Protocol
 from xuance_envs.engine.data.column_table import ColumnTable
 from xuance_envs.engine.data.info_columns import ColumnLayout
 
-__all__ = [
-    "EPISODE_ENDED",
-    "OK",
-    "STATE_COMMANDS",
-    "ActingState",
-    "Autoreset",
-    "Outcome",
-    "OutcomeBuilder",
-    "Reset",
-    "ResultWithStates",
-    "StepExtras",
-]
-
 STATE_COMMANDS = frozenset(
     {
         "save_states",

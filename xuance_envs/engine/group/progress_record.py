@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-__all__ = ["NO_ACTIVE_ENV", "ActiveEnvSlot", "ProgressRecord"]
-
 NO_ACTIVE_ENV = 0
 """Value of the slot while no environment runs; 1 is the group's first environment."""
 

@@ -24,8 +24,6 @@ from typing import Protocol
 
 from xuance_envs.engine.group.outcome import EPISODE_ENDED, OK, Outcome
 
-__all__ = ["OUTCOME_OF_REPLY", "ReplyType", "RequestType", "StateBuffer"]
-
 
 class RequestType(IntEnum):
     STEP = ord("s")

@@ -8,8 +8,6 @@ from typing import Any
 
 from xuance_envs.engine.group.outcome import Autoreset
 
-__all__ = ["Recipe"]
-
 
 @dataclass(frozen=True)
 class Recipe:

@@ -19,8 +19,6 @@ from xuance_envs.engine.group.single_env import ResetOnStep
 if TYPE_CHECKING:
     from xuance_envs.engine.group.group_states import GroupStates
 
-__all__ = ["RestorableGroup"]
-
 
 class RestorableGroup(EnvGroup):
     """Group that returns and replaces its environments' acting states."""

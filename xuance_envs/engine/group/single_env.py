@@ -14,20 +14,6 @@ from gymnasium import Space
 
 from xuance_envs.engine.data.space_layout import BadValueError, describe, fit
 
-__all__ = [
-    "EnvDescription",
-    "ResetOnStep",
-    "check_distinct",
-    "check_env_api",
-    "close",
-    "common_description",
-    "find_layer",
-    "find_setattr_layer",
-    "get_attribute",
-    "render",
-    "to_scalar",
-]
-
 
 @dataclass(frozen=True)
 class EnvDescription:

@@ -9,15 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "TIMES_BYTES",
-    "TIMING_DELTA_BYTES",
-    "StepClock",
-    "StepTimes",
-    "apply_timing_delta",
-    "timing_delta",
-]
-
 WINDOW = 1024
 """Number of last steps that the percentiles cover."""
 

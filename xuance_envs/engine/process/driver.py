@@ -24,8 +24,6 @@ from xuance_envs.engine.process.worker_process import StartSettings, WorkerProce
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 
-__all__ = ["ProcessDriver"]
-
 POLL_INTERVAL = 0.25
 """Seconds between two checks of the other workers while waiting for one."""
 

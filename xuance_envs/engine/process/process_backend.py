@@ -24,8 +24,6 @@ from xuance_envs.engine.process.shutdown import CLOSE_TIMEOUT, stop_workers
 from xuance_envs.engine.process.worker_diagnostics import REGION_BYTES
 from xuance_envs.engine.process.worker_process import StartSettings, start_worker
 
-__all__ = ["ProcessBackend", "SharedProcessBackend"]
-
 
 class ProcessBackend(Backend[ProcessDriver]):
     """Worker processes of one vectorized environment."""

@@ -31,8 +31,6 @@ from xuance_envs.engine.process.shared_memory import (
 )
 from xuance_envs.engine.process.worker_diagnostics import open_recorder
 
-__all__ = ["run"]
-
 ORPHAN_GRACE = 1.0
 """Seconds a worker has to close its environments after the main process ended."""
 

@@ -30,8 +30,6 @@ from xuance_envs.engine.ray.messages import (
 from xuance_envs.engine.ray.step_codec import NO_EXTENTS, ActorCodec, Extents
 from xuance_envs.engine.serialization import loads
 
-__all__ = ["NO_TIMING", "ActorPlan", "BaseGroupActor", "HostedGroup", "SingleGroupActor"]
-
 NO_TIMING = bytes(TIMING_DELTA_BYTES)
 
 

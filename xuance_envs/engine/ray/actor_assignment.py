@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["ActorAssignment", "one_actor_per_node", "one_actor_per_worker"]
-
 
 @dataclass(frozen=True)
 class ActorAssignment:

@@ -31,8 +31,6 @@ from xuance_envs.engine.ray.transports import (
     SocketTransport,
 )
 
-__all__ = ["ActorClient", "ActorSettings", "kill_actor", "start_actor"]
-
 logger = logging.getLogger("xuance_envs")
 
 CONNECT_TIMEOUT = 5.0

@@ -21,15 +21,6 @@ import numpy as np
 
 from xuance_envs.engine.process.channel import PeerGoneError
 
-__all__ = [
-    "AuthenticationError",
-    "Listener",
-    "MessageReader",
-    "connect_authenticated",
-    "header",
-    "send_message",
-]
-
 _HEADER = struct.Struct("<QQ")
 _BUFFER_BYTES = 1 << 16
 _MAX_KEPT_BYTES = 1 << 26

@@ -17,8 +17,6 @@ from xuance_envs.engine.ray.actor import ActorPlan, SingleGroupActor
 from xuance_envs.engine.ray.connectable_actor import ConnectableActor
 from xuance_envs.engine.ray.multi_process_actor import MultiProcessActor
 
-__all__ = ["ActorLostError", "ActorOptions", "RayCluster"]
-
 logger = logging.getLogger("xuance_envs")
 
 RELEASE_DELAY = 2.0

@@ -12,8 +12,6 @@ from xuance_envs.engine.process.channel import PeerGoneError
 from xuance_envs.engine.ray.actor import BaseGroupActor
 from xuance_envs.engine.ray.authenticated_connection import Listener, MessageReader, send_message
 
-__all__ = ["ConnectableActor"]
-
 
 class ConnectableActor(BaseGroupActor):
     """Actor that also answers requests from a direct connection."""

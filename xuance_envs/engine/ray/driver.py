@@ -23,8 +23,6 @@ from xuance_envs.engine.ray.transports import POLL_INTERVAL, Call, SocketTranspo
 from xuance_envs.engine.serialization import dumps_for_worker
 from xuance_envs.errors import EnvError, WorkerDiedError, WorkerTimeoutError
 
-__all__ = ["ActorDriver"]
-
 GRACE = 5.0
 """Additional seconds for an actor to report a timeout of its own worker process."""
 

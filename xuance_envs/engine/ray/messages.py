@@ -14,17 +14,6 @@ from xuance_envs.engine.group.protocol import OUTCOME_OF_REPLY, ReplyType
 from xuance_envs.engine.group.step_clock import TIMING_DELTA_BYTES
 from xuance_envs.engine.ray.step_codec import Extents
 
-__all__ = [
-    "CODE_DISTRIBUTION_HINT",
-    "GroupReply",
-    "GroupRequest",
-    "num_requests",
-    "pack_replies",
-    "pack_requests",
-    "unpack_replies",
-    "unpack_requests",
-]
-
 CODE_DISTRIBUTION_HINT = (
     "installed, or sent by Ray with runtime_env={'working_dir': ...} or {'py_modules': [...]}"
 )

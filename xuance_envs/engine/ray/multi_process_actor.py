@@ -28,8 +28,6 @@ from xuance_envs.engine.ray.step_codec import NO_EXTENTS, Extents
 from xuance_envs.engine.serialization import loads, pack_error
 from xuance_envs.errors import WorkerDiedError, WorkerTimeoutError
 
-__all__ = ["MultiProcessActor"]
-
 CONTEXT = "spawn"
 """Start method; fork is unsafe because the actor's process has threads."""
 

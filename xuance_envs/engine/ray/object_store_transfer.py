@@ -9,8 +9,6 @@ from xuance_envs._override import override
 from xuance_envs.engine.driver import StateTransfer
 from xuance_envs.engine.ray.cluster import RayCluster
 
-__all__ = ["TRANSFER_THRESHOLD", "ObjectStoreTransfer"]
-
 TRANSFER_THRESHOLD = 100 * 1024
 """Minimum bytes of a group's states; Ray would store larger arguments as a new object per call."""
 

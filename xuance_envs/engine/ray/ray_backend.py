@@ -27,8 +27,6 @@ from xuance_envs.engine.ray.object_store_transfer import ObjectStoreTransfer
 from xuance_envs.engine.ray.transports import POLL_INTERVAL, SocketTransport
 from xuance_envs.engine.serialization import dumps_for_worker
 
-__all__ = ["RayBackend"]
-
 logger = logging.getLogger("xuance_envs")
 
 MIXED_POLL_INTERVAL = 0.01

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from xuance_envs.engine.data.space_rows import SpaceRows
 from xuance_envs.engine.data.step_arrays import StepArrays
 
-__all__ = ["NO_EXTENTS", "ActorCodec", "Extents", "GroupCodec"]
-
 
 class Extents(NamedTuple):
     infos: tuple[int, int] = (0, 0)

@@ -19,15 +19,6 @@ from xuance_envs.engine.ray.authenticated_connection import MessageReader, heade
 from xuance_envs.engine.ray.cluster import ActorLostError, RayCluster
 from xuance_envs.engine.ray.messages import GroupReply
 
-__all__ = [
-    "POLL_INTERVAL",
-    "Call",
-    "ConnectionLostError",
-    "RayTransport",
-    "SocketTransport",
-    "Transport",
-]
-
 POLL_INTERVAL = 1.0
 """Seconds between polls of Ray while waiting for something else."""
 

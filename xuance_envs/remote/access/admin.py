@@ -14,8 +14,6 @@ from xuance_envs.remote.openapi import REFUSALS
 from xuance_envs.remote.sessions import Session
 from xuance_envs.remote.wire.constants import API_PREFIX
 
-__all__ = ["add_admin_routes"]
-
 
 def add_admin_routes(app: FastAPI, api: Api) -> None:
     described: dict[str, Any] = {

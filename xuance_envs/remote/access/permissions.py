@@ -9,8 +9,6 @@ from typing import Any
 
 from xuance_envs.remote.failures import RefusedError
 
-__all__ = ["ALL_INFOS", "Permissions", "allowed_values", "check_keyword"]
-
 ALL_INFOS = "*"
 """Wildcard that allows all keys of infos."""
 

@@ -12,15 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-__all__ = [
-    "BehindProxies",
-    "Network",
-    "Proxies",
-    "network_of",
-    "root_path_of",
-    "unix_socket",
-]
-
 Address = tuple[str, int]
 Headers = Iterable[tuple[bytes, bytes]]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

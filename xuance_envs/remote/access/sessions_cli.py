@@ -15,8 +15,6 @@ from xuance_envs.remote.wire.constants import API_PREFIX
 if TYPE_CHECKING:
     from xuance_envs.remote.client_session import ApiClient
 
-__all__ = ["TOKEN_VARIABLE", "add_sessions_arguments", "run_sessions"]
-
 TOKEN_VARIABLE = "XUANCE_ENVS_TOKEN"
 
 COLUMNS = ("session", "name", "environments", "steps", "age_seconds", "idle_seconds")

@@ -9,8 +9,6 @@ from xuance_envs.remote.access.tokens import Tokens
 from xuance_envs.remote.serving.admission import Accounts
 from xuance_envs.remote.sessions import Sessions
 
-__all__ = ["TokenReloader"]
-
 logger = logging.getLogger("xuance_envs")
 
 POLL_INTERVAL = 1.0

@@ -25,8 +25,6 @@ from pathlib import Path
 
 from xuance_envs.remote.failures import RefusedError
 
-__all__ = ["TOKENS_VARIABLE", "Owner", "ParseLimit", "Tokens"]
-
 logger = logging.getLogger("xuance_envs")
 
 TOKENS_VARIABLE = "XUANCE_ENVS_TOKENS"

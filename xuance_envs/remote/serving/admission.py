@@ -15,8 +15,6 @@ from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.serving.byte_budget import ByteBudget
 from xuance_envs.remote.settings import Limits, Settings
 
-__all__ = ["Account", "Accounts", "Quota", "RateLimiter", "throttle"]
-
 BURST = 1.0
 """Seconds' worth of a rate that may be used in one burst."""
 

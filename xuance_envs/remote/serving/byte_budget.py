@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 
 from xuance_envs.remote.failures import RefusedError
 
-__all__ = ["ByteBudget"]
-
 
 class ByteBudget:
     """Number of bytes to reserve; reservations wait until enough bytes are free."""

@@ -20,8 +20,6 @@ from xuance_envs.remote.serving.large_replies import LargeReplies
 from xuance_envs.remote.serving.requests import Reply, Request
 from xuance_envs.remote.settings import Limits
 
-__all__ = ["ConnectionManager", "ManagedConnection"]
-
 logger = logging.getLogger("xuance_envs")
 
 SLOW_READER_TIMEOUT = 5.0

@@ -3,8 +3,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-__all__ = ["FifoSemaphore"]
-
 
 class FifoSemaphore:
     """Semaphore that grants its slots in order of request.

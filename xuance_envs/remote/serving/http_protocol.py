@@ -27,8 +27,6 @@ from xuance_envs.remote.serving.requests import (
     refused,
 )
 
-__all__ = ["ServerConnection"]
-
 MAX_HEAD = 64 * 2**10
 
 MAX_HEADERS = 100

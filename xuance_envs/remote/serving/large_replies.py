@@ -6,8 +6,6 @@ from xuance_envs.remote.serving.byte_budget import ByteBudget
 from xuance_envs.remote.serving.requests import Reply
 from xuance_envs.remote.settings import Limits
 
-__all__ = ["LARGE_REPLY", "LargeReplies"]
-
 LARGE_REPLY = 64 * 2**10
 """Bytes from which a reply counts as large."""
 

@@ -8,8 +8,6 @@ import queue
 import threading
 from contextlib import suppress
 
-__all__ = ["BackgroundHandler", "dropped_lines"]
-
 MAX_QUEUED = 10_000
 
 FLUSH_TIMEOUT = 1.0

@@ -11,8 +11,6 @@ from gymnasium import Space
 from xuance_envs.engine.data.space_layout import SpaceLayout
 from xuance_envs.remote.wire.formats import WireFormat
 
-__all__ = ["is_rgb_image", "max_observation_bytes"]
-
 
 def max_observation_bytes(space: Space[Any]) -> dict[WireFormat, int]:
     """Return an observation's maximum encoded size per format, without objects in it."""

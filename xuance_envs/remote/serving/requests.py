@@ -9,17 +9,6 @@ from typing import NamedTuple
 from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.wire.formats import WireFormat, dumps
 
-__all__ = [
-    "CONTENT_TYPES",
-    "SMALL_BODY",
-    "Reply",
-    "Request",
-    "RequestHead",
-    "check_host",
-    "encode_head",
-    "refused",
-]
-
 CONTENT_TYPES = {
     WireFormat.JSON.value: WireFormat.JSON,
     WireFormat.MSGPACK.value: WireFormat.MSGPACK,

@@ -20,8 +20,6 @@ from xuance_envs.remote.serving.fifo_semaphore import FifoSemaphore
 from xuance_envs.remote.serving.shared_timer import SharedTimer
 from xuance_envs.remote.serving.usage import Usage
 
-__all__ = ["SLOW_STEP", "SessionProcess"]
-
 T = TypeVar("T")
 
 POLL_INTERVAL = 0.005

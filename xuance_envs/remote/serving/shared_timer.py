@@ -3,8 +3,6 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-__all__ = ["SharedTimer"]
-
 
 class _Client(Protocol):
     def on_timeout(self) -> None: ...

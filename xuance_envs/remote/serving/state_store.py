@@ -6,8 +6,6 @@ from xuance_envs.remote.failures import RefusedError
 from xuance_envs.remote.settings import Limits
 from xuance_envs.state.env_states import EnvStates
 
-__all__ = ["StateStore"]
-
 
 class StateStore:
     """States of single environments by number, within the session's limits."""

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from xuance_envs.engine.process.guardian import descendants
 
-__all__ = ["Usage", "usage_of"]
-
 
 class Usage(NamedTuple):
     """CPU seconds and bytes of memory of a process and its descendants."""

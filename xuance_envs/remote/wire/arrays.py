@@ -19,18 +19,6 @@ from xuance_envs.remote.wire.nodes import (
     shortened,
 )
 
-__all__ = [
-    "DTYPES",
-    "TaggedArray",
-    "array_from_wire",
-    "as_nested_list",
-    "as_raw_bytes",
-    "dtype_from_wire",
-    "scalar_from_wire",
-    "shape_from_wire",
-    "tagged_array_from_wire",
-]
-
 MAX_DIMENSIONS = 32
 MAX_LENGTH = 2**40
 """Maximum length of an axis; the size of a message limits its data."""

@@ -17,8 +17,6 @@ from xuance_envs.remote.wire.arrays import array_from_wire
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
-__all__ = ["batch_from_wire", "batch_to_wire"]
-
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 

@@ -7,16 +7,6 @@ from typing import Any
 from xuance_envs.remote.wire.arrays import TaggedArray
 from xuance_envs.remote.wire.nodes import TAG, WireError
 
-__all__ = [
-    "MAX_COLLIDING",
-    "TooLargeError",
-    "TooManyNodesError",
-    "check_json_nodes",
-    "check_keys",
-    "check_nodes",
-    "payload_bytes",
-]
-
 MAX_COLLIDING = 64
 """Maximum elements of a set, or keys of a dict, if some are neither strings nor bytes.
 

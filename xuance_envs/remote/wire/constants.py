@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["API_PREFIX", "MAX_SEED", "PROTOCOL_VERSION"]
-
 PROTOCOL_VERSION = 3
 """Version of the protocol; client and server must use the same."""
 

@@ -12,8 +12,6 @@ from xuance_envs.remote.wire.msgpack_writer import msgpack_library, pack
 from xuance_envs.remote.wire.nodes import WireError
 from xuance_envs.remote.wire.templates import TemplatedMessage
 
-__all__ = ["WireFormat", "dumps", "loads"]
-
 
 class WireFormat(Enum):
     JSON = "application/json"

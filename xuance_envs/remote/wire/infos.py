@@ -23,16 +23,6 @@ from xuance_envs.remote.wire.arrays import DTYPES, array_from_wire, tagged_array
 from xuance_envs.remote.wire.nodes import TAG, WireError, check_fields, shortened
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
-__all__ = [
-    "InfoSchema",
-    "InfoTable",
-    "InfoTables",
-    "drop_unsendable",
-    "info_table_from_wire",
-    "infos_from_wire",
-    "kind_name",
-]
-
 logger = logging.getLogger("xuance_envs")
 
 _NUMBERS: dict[str, NumberKind] = {

@@ -16,8 +16,6 @@ from xuance_envs.remote.wire.infos import InfoTable
 from xuance_envs.remote.wire.nodes import ATOMS, TAG
 from xuance_envs.remote.wire.values import to_wire
 
-__all__ = ["JsonWriter", "encode_json"]
-
 BLOCK = 8192
 """Maximum values to encode in one call."""
 

@@ -16,8 +16,6 @@ from xuance_envs.remote.wire.bounds import TooLargeError
 from xuance_envs.remote.wire.infos import InfoTable, kind_name
 from xuance_envs.remote.wire.templates import TemplatedMessage
 
-__all__ = ["msgpack_library", "pack"]
-
 MAX_CACHED_HEADS = 4096
 
 SHORT_LIST = 4

@@ -13,19 +13,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = [
-    "ATOMS",
-    "FIELDS",
-    "INTS",
-    "MAX_DEPTH",
-    "NON_FINITE",
-    "TAG",
-    "WireError",
-    "check_fields",
-    "non_finite_name",
-    "shortened",
-]
-
 MAX_DEPTH = 64
 
 ATOMS = frozenset({str, int, float, bool, bytes, type(None)})

@@ -20,8 +20,6 @@ from xuance_envs.remote.wire.arrays import (
 from xuance_envs.remote.wire.nodes import MAX_DEPTH, WireError
 from xuance_envs.remote.wire.values import from_wire, to_wire
 
-__all__ = ["space_from_wire", "space_to_wire"]
-
 MAX_SPACE_ELEMENTS = 2**28
 """Maximum elements of a space, which a message of any size could claim."""
 

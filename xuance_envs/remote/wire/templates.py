@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-__all__ = ["MessageTemplate", "TemplateCache", "TemplatedMessage"]
-
 MAX_TEMPLATES = 256
 
 

@@ -32,8 +32,6 @@ from xuance_envs.remote.wire.nodes import (
     shortened,
 )
 
-__all__ = ["from_client", "from_wire", "to_wire"]
-
 
 def to_wire(value: Any, depth: int = 0) -> Any:
     """Encode a value; subclasses are sent as their base, such as an ``OrderedDict`` as a dict."""
