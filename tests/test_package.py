@@ -112,6 +112,7 @@ NEEDS = {
 # From the bottom up: a module imports only from lower layers and from its own package.
 LAYERS = [
     {"_override", "_version", "errors", "lazy_exports"},
+    {"_deprecated"},
     {"state"},
     {"engine"},
     {"vector_envs"},
