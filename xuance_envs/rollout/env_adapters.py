@@ -204,9 +204,8 @@ class MultiAgentEnvs:
         self._masks[start.env_ids] = start.action_mask
 
     def _loop_step(self, step: MultiAgentStep) -> LoopStep:
-        acted, truncated = step.acted, step.truncated
-        # The dead of XuanCe's environments play on no more without having been terminated.
-        terminated = step.terminated | (acted & ~step.alive & ~truncated)
+        acted = step.acted
+        terminated, truncated = step.ends()
         segment_ends = np.flatnonzero(((terminated | truncated) & acted).any(axis=1))
         self._update_acting(step)
         ends = []
