@@ -51,10 +51,12 @@ class MultiAgentVecEnv(VecEnvDelegate):
             equal spaces form a group, named after its first agent without the number. If all agents
             have equal spaces, there are no groups, and actions and results are plain arrays.
         state: whether to return the environments' ``state()``: True, False, or ``"auto"`` for
-            environments that have a ``state_space``.
+            environments that have a ``state_space``. If ``state()`` fails after an episode's last
+            step, the state before that step is returned.
         action_mask: whether to return action masks, which environments provide as ``"action_mask"``
             in an agent's observation or info, or by XuanCe's ``avail_actions``: True, False, or
-            ``"auto"`` for environments that provide one at the first reset.
+            ``"auto"`` to return them if any environment provides one at its first reset. Until all
+            environments have been reset, ``"auto"`` returns masks.
         check_actions: True to check that the action of every active agent is in its space.
         **backend_kwargs: arguments for the backend's class:
             :class:`~xuance_envs.vector_envs.dummy_vec_env.DummyVecEnv`,

@@ -191,9 +191,8 @@ class MultiAgentEnvs:
         self._masks[start.env_ids] = start.action_mask
 
     def _loop_step(self, step: MultiAgentStep) -> LoopStep:
-        acted, truncated = step.acted, step.truncated
-        # In XuanCe's environments, agents become inactive without being terminated.
-        terminated = step.terminated | (acted & ~step.alive & ~truncated)
+        acted = step.acted
+        terminated, truncated = step.ends()
         segment_ends = np.flatnonzero(((terminated | truncated) & acted).any(axis=1))
         self._update_acting(step)
         ends = []
