@@ -68,8 +68,8 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         type=Path,
         metavar="FILE",
-        help="file written by record_failures; replaying executes code from it, so open only "
-        "files that you trust",
+        help="file written by environments with record_failures; replaying executes code from it, "
+        "so open only files that you trust",
     )
     parser.add_argument(
         "--pdb", action="store_true", help="start the debugger where the failure occurs"

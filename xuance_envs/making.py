@@ -1,4 +1,4 @@
-"""Vectorized environments by environment id: ``make_vec`` picks wrapper and backend."""
+"""Vectorized environments by environment id: ``make_vec`` chooses the wrapper and the backend."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ def make_vec(
 ) -> VecEnv | VectorEnv[Any, Any, Any]:
     """Make a vectorized environment by id.
 
-    Atari games, under any id that :class:`~xuance_envs.gym.atari_env.Atari_Env` accepts, are
-    wrapped in ``Atari_Env``; all other ids in :class:`~xuance_envs.gym.gym_env.Gym_Env`.
+    An Atari game, under any id that :class:`~xuance_envs.gym.atari_env.Atari_Env` accepts, is
+    wrapped in ``Atari_Env``; any other environment in :class:`~xuance_envs.gym.gym_env.Gym_Env`.
 
     With ``vectorization_mode``, the function behaves like ``gymnasium.make_vec`` but uses this
     package's drop-in classes: sub-environments come from ``gymnasium.make``, and the result is a
     Gymnasium vector environment.
 
     Args:
-        env_id: an id or ``EnvSpec`` as ``gymnasium.make`` takes it, or an Atari game's short name.
-            A game's spec that differs from the registered one is passed to ``gymnasium.make``.
+        env_id: an id or ``EnvSpec`` for ``gymnasium.make``, or an Atari game's short name. An Atari
+            game's spec that differs from the registered one is wrapped in ``Gym_Env`` instead.
         num_envs: number of environments.
         backend: ``"dummy"`` steps the environments in this process, ``"subproc"`` in worker
             processes, ``"ray"`` on a Ray cluster. ``"native"`` uses the environment's own

@@ -103,7 +103,7 @@ class Candidate:
     """A backend with options, and its throughput.
 
     Attributes:
-        backend: as :func:`~xuance_envs.making.make_vec` takes it.
+        backend: name of the backend, as for :func:`~xuance_envs.making.make_vec`.
         options: arguments for the backend's class.
         steps_per_second: environment steps per second; NaN if neither measured nor estimated.
         measured: True if the throughput was measured, possibly with fewer environments; False if
@@ -235,8 +235,8 @@ def backend_for(
     """Find the fastest backend like :func:`autotune`, but accept failing steps.
 
     Some environments reject actions that their action mask forbids. If a sampled action fails, the
-    choice is ``"subproc"`` where there are CPUs for it, without a measurement. Errors with another
-    cause occur again when the environments are stepped.
+    choice is ``"subproc"`` where there are CPUs for it, without a measurement. Errors with
+    other causes occur again when the environments are stepped.
 
     Args:
         env_fn: makes one environment.

@@ -311,7 +311,7 @@ def test_mistakes_leave_them_usable(make, closing):
 
 
 def test_wrong_arguments_are_named():
-    with pytest.raises(ValueError, match="wait_num: expected from 1 to 2"):
+    with pytest.raises(ValueError, match="wait_num: expected 1 to 2"):
         ours.DummyVectorEnv([Corridor] * 2, wait_num=3)
     with pytest.raises(ValueError, match="timeout: expected a positive number"):
         ours.DummyVectorEnv([Corridor], timeout=0)

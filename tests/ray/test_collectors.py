@@ -539,7 +539,7 @@ def test_environments_with_other_spaces_are_told(alike: int, said: str) -> None:
     [
         ({"num_collectors": 6}, "num_collectors: expected 1 to 5"),
         ({"steps_per_env": 0}, "steps_per_env: expected at least 1, got 0"),
-        ({"processes": 0}, "processes: expected 'auto' or at least 1, got 0"),
+        ({"processes": 0}, "processes: expected 'auto' or an int of at least 1, got 0"),
         ({"num_envs": 3}, "num_envs: expected None"),
         ({"env_fns": SeededEnv}, "num_envs: expected at least 1"),
         ({"start_timeout": 0}, "start_timeout"),

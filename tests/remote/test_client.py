@@ -317,7 +317,7 @@ def test_an_environment_that_raises_is_told_as_it_is_everywhere(make: Made) -> N
     env.reset()
     with pytest.raises(errors.WorkerDiedError, match="exited with code 7"):
         env.step([0, 2])
-    with pytest.raises(errors.RemoteConflictError, match="failed before"):
+    with pytest.raises(errors.RemoteConflictError, match="have failed"):
         env.reset()
 
 

@@ -117,7 +117,7 @@ def test_collectors_that_make_their_environments_have_it_too() -> None:
 def test_what_does_not_fit_is_an_error_and_changes_nothing() -> None:
     with RolloutCollector(DummyVecEnv([make] * 2), Drawing(), 9, device="cpu", seed=1) as collector:
         state = collector.state_dict()
-        with pytest.raises(ValueError, match="expected the result of state_dict, got one without"):
+        with pytest.raises(ValueError, match="expected the result of state_dict, got a dict"):
             collector.load_state_dict({})
         with pytest.raises(ValueError, match="expected version 1, got 7"):
             collector.load_state_dict({**state, "version": 7})

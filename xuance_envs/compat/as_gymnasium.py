@@ -128,7 +128,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
     def _ends(
         self, infos: Any, ended: NDArray[np.bool_]
     ) -> tuple[NDArray[np.intp], list[Any], FinishedStep | None]:
-        """Return the envs whose episode ended, their next first observations, and the infos."""
+        """Return the ended environments, their next episodes' first observations, and the infos."""
         if isinstance(infos, StepInfos):
             batch, ends = infos.parts
             if ends is None:
@@ -139,7 +139,7 @@ class GymnasiumVectorEnv(gymnasium.vector.VectorEnv):
         return envs, [infos[env]["reset_obs"] for env in envs.tolist()], None
 
     def _take_final(self, obs: Any, envs: NDArray[np.intp], first: Sequence[Any]) -> list[Any]:
-        """Return episodes' last observations and put the next first ones into ``buf_obs``."""
+        """Return episodes' last observations; put the next episodes' first into ``buf_obs``."""
         parts, held = self._layout.flatten(obs), self._layout.flatten(self.vec_env.buf_obs)
         final = []
         for env, observation in zip(envs.tolist(), first, strict=True):

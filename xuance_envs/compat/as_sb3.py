@@ -55,7 +55,7 @@ class SB3VecEnv(BaseSB3VecEnv):
         super().__init__(vec_env.num_envs, vec_env.observation_space, vec_env.action_space)
 
     def reset(self) -> Any:
-        """Reset all environments with the seeds and options set before; return the observations."""
+        """Reset all environments with the seeds and options set earlier; return observations."""
         options = [each or None for each in self._options]
         if any(each != options[0] for each in options):
             self._reset_each(options)
@@ -113,20 +113,20 @@ class SB3VecEnv(BaseSB3VecEnv):
         return self.vec_env.render()
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """Return an attribute of some environments, or of all."""
+        """Return an attribute of all or some environments."""
         if attr_name == "render_mode":  # not every environment has it
             return [self.vec_env.render_mode for _ in self._ids(indices)]
         return list(self.vec_env.get_attr(attr_name, self._ids(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set an attribute of some environments, or of all, to the same value."""
+        """Set an attribute of all or some environments to the same value."""
         ids = self._ids(indices)
         self.vec_env.set_attr(attr_name, [value] * len(ids), ids)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of some environments, or of all."""
+        """Call a method of all or some environments."""
         ids = self._ids(indices)
         return list(self.vec_env.call(method_name, *method_args, env_ids=ids, **method_kwargs))
 

@@ -52,7 +52,7 @@ def from_gymnasium(
 ) -> NativeVecEnv:
     """Convert an already vectorized environment to a ``VecEnv``.
 
-    Supported are Gymnasium's ``CartPoleVectorEnv``, ale-py's ``AtariVectorEnv``, an EnvPool in
+    It supports Gymnasium's ``CartPoleVectorEnv``, ale-py's ``AtariVectorEnv``, an EnvPool in
     its Gymnasium form, and any ``gymnasium.vector.VectorEnv`` whose ``autoreset_mode`` is
     ``SAME_STEP`` (with ``final_obs``) or ``DISABLED`` (with ``reset_mask``).
 
@@ -98,7 +98,7 @@ def make_native(
     """Make a ``VecEnv`` from an environment's own vectorized implementation.
 
     Args:
-        env_id: as ``gymnasium.make_vec`` takes it.
+        env_id: an id or spec, as for ``gymnasium.make_vec``.
         num_envs: number of environments.
         seed: as for :func:`from_gymnasium`.
         copy: as for :func:`from_gymnasium`.
@@ -149,7 +149,7 @@ class NativeVecEnv(GroupedVecEnv):
         for name, rows in (("observation", arrays.observations), ("action", arrays.actions)):
             if rows.objects:
                 raise ValueError(
-                    f"{name} space: expected one whose values fit NumPy arrays, got "
+                    f"{name} space: expected one whose values can be stored in NumPy arrays, got "
                     f"{rows.layout.space}"
                 )
         self._engine = engine
@@ -170,7 +170,7 @@ class NativeVecEnv(GroupedVecEnv):
         options: dict[str, Any] | None = None,
         env_ids: Sequence[int] | None = None,
     ) -> tuple[Any, StepInfos]:
-        """Reset all environments, or some; see ``VecEnv.reset``.
+        """Reset all or some environments; see ``VecEnv.reset``.
 
         Raises:
             NotImplementedError: the underlying environment does not support these arguments.
@@ -352,8 +352,8 @@ class NativeDriver(LocalDriver):
     def _render(self, places: Sequence[int], mode: str | None) -> list[Any]:
         if mode is not None and mode != self._engine.env.render_mode:
             raise NotImplementedError(
-                f"render: expected mode {self._engine.env.render_mode!r}, with which "
-                f"{self._engine.name} was made, got {mode!r}"
+                f"render: expected mode {self._engine.env.render_mode!r}, the render_mode of "
+                f"{self._engine.name}, got {mode!r}"
             )
         return self._engine.render(places)
 

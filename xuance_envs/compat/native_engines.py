@@ -112,7 +112,7 @@ _UNSEEDED: Sequence[int | None] = ()
 class CartPoleEngine(NativeEngine):
     """Gymnasium's ``CartPoleVectorEnv``: one state array and one generator for all.
 
-    It resets ended episodes in the next step only. Its state is public, so the engine starts the
+    It resets ended episodes only in the next step. Its state is public, so the engine starts the
     next episodes within the step, as the environment would.
     """
 
@@ -122,7 +122,7 @@ class CartPoleEngine(NativeEngine):
         if part and (seeded or options):
             raise NotImplementedError(
                 "CartPoleVectorEnv has one generator and one set of bounds for all environments: "
-                "reset all of them, or some without seed and options"
+                "reset all of them, or pass neither seed nor options"
             )
         if seeded and not _is_range(seeds):
             raise NotImplementedError(

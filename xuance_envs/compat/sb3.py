@@ -128,7 +128,7 @@ class DummyVecEnv(_SB3StatesMixin, sb3.DummyVecEnv):
         return self._batch(), self.buf_rews.copy(), dones, infos
 
     def reset(self) -> Any:
-        """Reset all environments with the seeds and options set before; return the observations."""
+        """Reset all environments with the seeds and options set earlier; return observations."""
         self.reset_infos = reset_all(self._stepper, self._seeds, self._options)
         self._reset_seeds()
         self._reset_options()
@@ -232,7 +232,7 @@ class SubprocVecEnv(_SB3StatesMixin, sb3.SubprocVecEnv):
         return arrays.observations.copy(), arrays.rewards.copy(), dones, tuple(infos)
 
     def reset(self) -> Any:
-        """Reset all environments with the seeds and options set before; return the observations."""
+        """Reset all environments with the seeds and options set earlier; return observations."""
         self.reset_infos = reset_all(self._stepper, self._seeds, self._options)
         self._reset_seeds()
         self._reset_options()

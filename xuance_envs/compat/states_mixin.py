@@ -27,7 +27,7 @@ class StatesMixin:
     num_envs: int
 
     def save_state(self, env_ids: Sequence[int] | None = None) -> EnvStates:
-        """Save the states of some environments, or of all.
+        """Save the states of all or some environments.
 
         Args:
             env_ids: the environments to save; None for all.
@@ -41,7 +41,7 @@ class StatesMixin:
         return state.adding(self._name, [self._interface_state(env) for env in ids])
 
     def load_state(self, state: EnvStates, env_ids: Sequence[int] | None = None) -> tuple[Any, Any]:
-        """Load saved states into some environments, or into all.
+        """Load saved states into all or some environments.
 
         See :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.load_state`.
 

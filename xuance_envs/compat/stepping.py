@@ -67,7 +67,7 @@ class Stepper:
     def start_step(self, actions: Any) -> None:
         """Start a step.
 
-        Numeric rows of unexpected shape, and numbers for actions without axes, go to the
+        Numeric actions of an unexpected shape, and any numbers for a Box of shape ``()``, go to the
         environments unchanged, as in Gymnasium and Stable-Baselines3.
         """
         ledger = self._ledger

@@ -70,7 +70,7 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tianshou is n
         recipe = checked_recipe(env_fns, None, Autoreset.DISABLED)
         count = len(recipe)
         if wait_num is not None and not 1 <= wait_num <= count:
-            raise ValueError(f"wait_num: expected from 1 to {count} or None, got {wait_num}")
+            raise ValueError(f"wait_num: expected 1 to {count}, or None, got {wait_num}")
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout: expected a positive number or None, got {timeout}")
         self.env_num = count
@@ -96,7 +96,7 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tianshou is n
         return (1 if self.is_async else "auto") if in_series is None else in_series
 
     def reset(self, env_id: Ids = None, **kwargs: Any) -> tuple[NDArray[Any], NDArray[np.object_]]:
-        """Reset some environments, or all; none of them may be stepping.
+        """Reset all or some environments; none of them may be stepping.
 
         Args:
             env_id: an index, several indices, or None for all.
@@ -124,7 +124,7 @@ class _VectorEnv(tianshou.BaseVectorEnv):  # type: ignore[misc]  # Tianshou is n
         return _stacked(observations), _dicts(infos)
 
     def step(self, action: Any, id: Ids = None) -> StepResult:
-        """Step some environments, or all; reset ended ones before their next step.
+        """Step all or some environments; reset those whose episode ended before their next step.
 
         With ``wait_num`` or ``timeout``, the step is started, and the environments that finish
         first are returned.
@@ -442,7 +442,7 @@ class RayVectorEnv(_VectorEnv, tianshou.RayVectorEnv):  # type: ignore[misc]  # 
 
 
 def _common_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvDescription:
-    """Return environment 0's description; raise if other observations have another form."""
+    """Return environment 0's description; raise if others' observations have a different form."""
     (_, first), *others = described
     space = first.observation_space
     for index, other in others:
@@ -453,8 +453,8 @@ def _common_description(described: Sequence[tuple[int, EnvDescription]]) -> EnvD
         same_form = (space.shape, space.dtype) == (other_space.shape, other_space.dtype)
         if not (same_kind and same_form):
             raise RuntimeError(
-                f"environment {index} has another observation space than environment 0: expected "
-                f"{space}, got {other_space}; use as_objects=True if they should differ"
+                f"environment {index} has a different observation space than environment 0: "
+                f"expected {space}, got {other_space}; use as_objects=True if they should differ"
             )
     return first
 

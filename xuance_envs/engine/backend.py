@@ -71,7 +71,7 @@ class WorkerDriver(Driver):
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """Return whether the worker is not known to have ended."""
+        """Return False once the worker is known to have ended."""
 
     @abstractmethod
     def death_error(self) -> WorkerDiedError:
@@ -79,7 +79,7 @@ class WorkerDriver(Driver):
 
     @abstractmethod
     def attach(self, arrays: StepArrays) -> None:
-        """Set the arrays of the main process that the group's results go to."""
+        """Set the main process's arrays for the group's results."""
 
 
 STARTUP_COMMANDS = frozenset({"build", "attach", "rebuild"})
@@ -183,7 +183,7 @@ class Backend(ABC, Generic[_W]):
 
     @abstractmethod
     def register_finalizer(self, owner: Any) -> Callable[[], Any]:
-        """Register forced shutdown for an owner's collection and interpreter exit."""
+        """Force shutdown when ``owner`` is garbage-collected or the interpreter exits."""
 
     @abstractmethod
     def _start(self, index: int, started: Callable[[_W], None]) -> None:

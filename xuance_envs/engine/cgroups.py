@@ -38,7 +38,7 @@ def limits(
     membership: Path = _MEMBERSHIP,
     root: Path = _ROOT,
 ) -> list[float]:
-    """Return the limits that ``read``, by cgroup version, finds in the control groups."""
+    """Return the limits in the control groups; ``read`` has a reader for each cgroup version."""
     found = []
     for version, folder in control_groups(controller, membership, root):
         try:

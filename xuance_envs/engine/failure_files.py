@@ -34,7 +34,7 @@ class FailureRecord:
         content = self.states.shared_extra(_NAME)
         if content is None:
             raise StateError(
-                -1, "replay", f"{path}: expected a recorded failure, got a file with states only"
+                -1, "replay", f"{path}: expected a recorded failure, got a file of saved states"
             )
         self.what: str = header[_NAME]["what"]
         self.first: int = header[_NAME]["first"]

@@ -53,7 +53,7 @@ def _names_by_value(data: bytes) -> bool:
 
 
 def dumps_for_main(value: Any) -> bytes:
-    """Pickle a value of a worker; by-value classes are recognized in the main process."""
+    """Pickle a worker's value for the main process, which recognizes its own classes in it."""
     try:
         return pickle.dumps(value, _PROTOCOL)
     except Exception:
@@ -92,7 +92,7 @@ def pack_error(error: BaseException) -> bytes:
     """Pickle an exception for the main process, with its cause if that can be pickled.
 
     A non-:class:`Exception`, such as an environment's own KeyboardInterrupt, becomes the
-    cause of a ``VecEnvError``: it must not look like one of the main process.
+    cause of a ``VecEnvError``: it must not look like one raised in the main process.
     """
     is_plain = isinstance(error, Exception)
     packed = _pack_exception(error) if is_plain else None

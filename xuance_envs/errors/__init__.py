@@ -3,10 +3,10 @@
 ::
 
     VecEnvError
-    ├── AlreadySteppingError   another operation was called while a step is pending
-    ├── NotSteppingError       ``step_wait`` without ``step_async``
-    ├── ClosedVecEnvError      any operation but ``close`` after ``close``
-    ├── WrongProcessError      any operation but ``close`` in a forked process
+    ├── AlreadySteppingError   another operation was called while a step was pending
+    ├── NotSteppingError       ``step_wait`` was called without ``step_async``
+    ├── ClosedVecEnvError      an operation other than ``close`` was called after ``close``
+    ├── WrongProcessError      an operation other than ``close`` was called in a forked process
     ├── EnvError               an environment raised, or violated its spaces
     │   └── StateError         a state cannot be saved or read
     │       └── StateMismatchError   the state belongs to a different environment
@@ -16,15 +16,15 @@
         ├── RemoteAuthenticationError   missing or wrong token (401)
         ├── RemoteForbiddenError        not allowed by the server's operator (403)
         ├── RemoteNotFoundError         unknown session, episode or environment (404)
-        ├── RemoteConflictError         wrong state of the session or episode (409)
+        ├── RemoteConflictError         the session's or episode's state does not allow it (409)
         ├── RemoteTooLargeError         request or response too large (413)
         ├── RemoteRequestError          invalid request (400, 415, 422)
         ├── RemoteLimitError            a limit of the server is reached (429)
         ├── RemoteVersionError          different protocol version
         └── RemoteUnreachableError      no answer
 
-All of them can be pickled. Wrong arguments raise :class:`ValueError` or :class:`TypeError`
-instead, and the object stays usable.
+All of them can be pickled. Invalid arguments raise :class:`ValueError` or
+:class:`TypeError` instead, and leave the vectorized environment usable.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The root of the tree, and errors of wrong use of a vectorized environment."""
+"""The base class of all exceptions, and errors for misuse of a vectorized environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class VecEnvError(Exception):
 
 
 class AlreadySteppingError(VecEnvError):
-    """Another operation was called while a step is pending.
+    """Another operation was called while a step was pending.
 
     Finish the step with ``step_wait`` first.
 
@@ -55,7 +55,7 @@ class NotSteppingError(VecEnvError):
 
 
 class ClosedVecEnvError(VecEnvError):
-    """The vectorized environment is closed, by ``close`` or after an error.
+    """The vectorized environment was closed, by ``close`` or by an earlier error.
 
     Example:
         >>> envs = DummyVecEnv_Gym([lambda: Gym_Env("CartPole-v1")])

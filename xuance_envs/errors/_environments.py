@@ -55,7 +55,7 @@ class StateError(EnvError):
         >>> EnvStates.from_bytes(b"something else")
         Traceback (most recent call last):
             ...
-        xuance_envs.errors.StateError: expected states as EnvStates.to_bytes gives them: ...
+        xuance_envs.errors.StateError: expected the output of EnvStates.to_bytes: ...
     """
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class StateError(EnvError):
 
 
 class StateMismatchError(StateError):
-    """A state was saved from an environment that differs from the one to load it into.
+    """A state was saved from an environment that differs from the one it is loaded into.
 
     Attributes:
         what (str): the difference: ``"wrappers"``, ``"id"``, ``"kwargs"``, a space, the

@@ -19,7 +19,7 @@ __all__ = [
 
 
 class RemoteError(VecEnvError):
-    """An environment server refused or failed a request, or is unreachable.
+    """An environment server refused a request, failed to execute it, or is unreachable.
 
     Attributes:
         message (str): the problem and its remedy.
@@ -145,7 +145,7 @@ class RemoteRequestError(RemoteError):
 
 
 class RemoteLimitError(RemoteError):
-    """The server's limit of sessions, environments or queued requests is reached (429).
+    """A limit of the server, such as on sessions or queued requests, is reached (429).
 
     Example:
         >>> from xuance_envs.remote.server import Server
@@ -160,7 +160,7 @@ class RemoteLimitError(RemoteError):
 
 
 class RemoteVersionError(RemoteError):
-    """The server uses another protocol version, or is not an environment server.
+    """The server uses a different protocol version, or is not an environment server.
 
     Example:
         >>> from xuance_envs.remote.server import Server
@@ -176,7 +176,7 @@ class RemoteVersionError(RemoteError):
 class RemoteUnreachableError(RemoteError):
     """The server is unreachable or did not answer in time.
 
-    It may have executed the request.
+    It may nevertheless have executed the request.
 
     Example:
         >>> RemoteVecEnv("http://127.0.0.1:9", "CartPole-v1", 2, timeout=1.0)

@@ -11,7 +11,7 @@ __all__ = ["WorkerDiedError", "WorkerTimeoutError", "name_envs"]
 
 
 class _WorkerError(VecEnvError):
-    """Base of the errors about a worker process."""
+    """Base class of errors about a worker process."""
 
     def __init__(
         self,
@@ -48,7 +48,8 @@ class WorkerDiedError(_WorkerError):
         exitcode (int | None): exit status, or the negative number of the signal that killed it,
             as in :attr:`multiprocessing.Process.exitcode`; None if unknown.
         command (str): the last command sent to it.
-        details (str): further lines, such as the end of its standard error and the crash's stack.
+        details (str): further lines of the message, such as the end of its standard error and the
+            stack of the crash.
         env_index (int | None): the environment it was running; None if unknown.
         restarted (bool): True if a new worker replaces it and the vec env stays usable.
 
@@ -109,7 +110,7 @@ class WorkerTimeoutError(_WorkerError):
             answered ``recv``.
         timeout (float): the time limit, in seconds.
         command (str): the unanswered command.
-        details (str): further lines, such as its stack when it was killed.
+        details (str): further lines of the message, such as its stack when it was killed.
         env_index (int | None): the environment it was running; None if unknown.
         restarted (bool): True if a new worker replaces it and the vec env stays usable.
 

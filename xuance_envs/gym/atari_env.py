@@ -71,7 +71,7 @@ class Atari_Env(EnvWrapper):
         noop_max: maximum number of no-ops at the start of a game, one frame each. The number is
             drawn from the environment's generator.
         max_pool: True to take the pixel-wise maximum of a step's last two frames, because many
-            games draw some objects in every second frame only; False to take the last frame.
+            games draw some objects only in every second frame; False to take the last frame.
         fire_on_reset: True to press FIRE for ``frame_skip`` frames after the no-ops, in games that
             have this action. Some games start only then.
         terminal_on_life_loss: True to end the episode at a lost life.
@@ -85,11 +85,11 @@ class Atari_Env(EnvWrapper):
             ``max_num_frames_per_episode`` or ``max_episode_steps``.
 
     Attributes:
-        max_episode_steps: steps after which a game is truncated; None without a limit. It is the
+        max_episode_steps: steps after which a game is truncated; None for no limit. It is the
             emulator's frame limit divided by ``frame_skip`` (by ``low`` for a pair).
         reward_range: minimum and maximum reward.
-        was_real_done: True if the last step ended the game or reached its step limit, and before
-            the first reset.
+        was_real_done: True if the last step ended the game or reached its step limit. Also True
+            before the first reset.
         lifes: remaining lives.
         num_stack: frames per observation.
         grayscale: True if ``obs_type`` is ``"grayscale"``.
@@ -389,7 +389,7 @@ class Atari_Env(EnvWrapper):
 
         Returns:
             The frame. The width of its last axis is that of the observation space divided by
-            ``num_stack``. A subclass that returns another shape or dtype must set
+            ``num_stack``. A subclass that returns a different shape or dtype must set
             ``observation_space`` accordingly.
         """
         if self.image_size is not None:

@@ -32,7 +32,7 @@ class Gym_Env(EnvWrapper):
     modified.
 
     Args:
-        env_id: an id, ``"module:id"`` or a spec, as the library's ``make`` takes it.
+        env_id: an id, ``"module:id"`` or a spec, as accepted by the library's ``make``.
         seed: seeds the action space immediately, and the environment at the first :meth:`reset`
             unless that call has its own seed. Later resets continue the random stream.
         render_mode: passed to ``make`` unless None.
@@ -40,7 +40,7 @@ class Gym_Env(EnvWrapper):
         **kwargs: passed to ``make``.
 
     Attributes:
-        max_episode_steps: steps after which an episode is truncated; None without a limit.
+        max_episode_steps: steps after which an episode is truncated; None for no limit.
         reward_range: minimum and maximum reward; ``(-inf, inf)`` if the environment has none.
 
     Raises:

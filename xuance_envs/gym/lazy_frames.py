@@ -78,7 +78,7 @@ class LazyFrames:
     ) -> LazyFrames:
         """Build a ``LazyFrames`` from a stacked array, sharing frames with ``previous``.
 
-        Bitwise identical frames are shared, also within the stack. If the stack is ``previous``
+        Bitwise identical frames are shared, even within one stack. If the stack is ``previous``
         advanced by one frame, only the newest frame takes new memory.
 
         Args:

@@ -59,5 +59,5 @@ class EnvWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @property
     def spec(self) -> EnvSpec | None:  # type: ignore[override]  # as in gymnasium.Wrapper
-        """Spec of the wrapped environment, as ``gymnasium.make`` takes it."""
+        """Spec of the wrapped environment, which ``gymnasium.make`` accepts."""
         return self.env.spec

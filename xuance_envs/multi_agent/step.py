@@ -23,8 +23,8 @@ class MultiAgentStart(NamedTuple):
         obs: ``(k, A, *shape)``, or a dict of such arrays by group. Rows of inactive agents are
             zeros, or the last observation of an agent that has just ended.
         alive: ``(k, A)`` bool: agents that act next.
-        state: ``(k, *state_shape)``; None without states.
-        action_mask: ``(k, A, n)`` bool, or a dict by group; None without masks.
+        state: ``(k, *state_shape)``; None if environments have no state.
+        action_mask: ``(k, A, n)`` bool, or a dict by group; None if there are no masks.
         infos: sequence of k dicts by agent.
 
     Example:
@@ -64,7 +64,7 @@ class MultiAgentStep(NamedTuple):
         acted: ``(k, A)`` bool: agents that were active in this step. Learn only from their rows.
         alive: ``(k, A)`` bool: agents that act in the next step of the episode.
         episode_over: ``(k,)`` bool: whether the episode ended for all agents.
-        state: ``(k, *state_shape)``: states of the environments; None without states.
+        state: ``(k, *state_shape)``: states of the environments; None if they have none.
         action_mask: ``(k, A, n)`` bool, or a dict by group: actions allowed next; all True for
             agents without a mask. None if no environment provided one at its first reset; never
             None before all environments have been reset.

@@ -82,7 +82,7 @@ def create_student_gym_env_vectorized(
         RemoteAuthenticationError: the token is missing or wrong.
         RemoteNotFoundError: the server does not offer ``env_id``.
         RemoteLimitError: a limit on sessions or environments is reached.
-        RemoteVersionError: the server uses another version of the protocol.
+        RemoteVersionError: the server uses a different version of the protocol.
         RemoteUnreachableError: the server does not reply.
         ImportError: httpx, httptools or msgpack is not installed.
 

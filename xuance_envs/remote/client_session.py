@@ -136,7 +136,7 @@ class ApiClient:
         except WireError as error:
             if status < 300:
                 raise RemoteError(
-                    f"expected a reply in msgpack: {error}", self.server, status
+                    f"the reply is not valid msgpack: {error}", self.server, status
                 ) from None
             answer = None
         if 300 <= status < 400:

@@ -179,7 +179,7 @@ class EnvHost:
 
     def times(self) -> dict[str, Any]:
         if self._vec_env.closed:
-            raise RefusedError(409, "closed", "these environments failed before and are closed")
+            raise RefusedError(409, "closed", "these environments have failed and are closed")
         return {name: to_wire(value) for name, value in vars(self._vec_env.times).items()}
 
     # -- commands ---------------------------------------------------------------------

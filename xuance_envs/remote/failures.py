@@ -79,7 +79,7 @@ class RefusedError(Exception):
 
 
 def no_session(idle: float | None = None) -> RefusedError:
-    """Return the error for an unknown session, or one of another token."""
+    """Return the error for an unknown session, or one that belongs to a different token."""
     after = "" if idle is None else f" after {idle:g} s without a request"
     return RefusedError(
         404, "session", f"no such session: it may have been closed or have expired{after}"

@@ -93,7 +93,7 @@ class CreateSession(RequestModel):
             min_length=16,
             max_length=MAX_ID,
             description="random text chosen by the client. A repeated request with the same nonce "
-            "returns the session that was opened before",
+            "returns the session that is already open",
         ),
     ] = None
 
@@ -142,7 +142,7 @@ class Step(SessionRequestModel):
 
 
 class Statistics(SessionRequestModel):
-    """Return step times of environments; answered at any time, also during a step."""
+    """Return step times of environments; answered at any time, even during a step."""
 
     episode_ids: EpisodeIds = None
 

@@ -95,7 +95,7 @@ class RemoteVecEnv(GroupedVecEnv):
         RemoteForbiddenError: the operator does not allow a keyword argument.
         RemoteNotFoundError: the server does not offer ``env_id``.
         RemoteLimitError: a limit on sessions or environments is reached.
-        RemoteVersionError: the server uses another version of the protocol.
+        RemoteVersionError: the server uses a different version of the protocol.
         RemoteUnreachableError: the server does not reply.
         ImportError: httpx, httptools or msgpack is not installed.
 
@@ -432,7 +432,7 @@ class RemoteDriver(Driver):
             return
         parts = answer["masks"]
         if not isinstance(parts, list) or len(parts) != len(masks.parts):
-            raise WireError(f"expected action masks in {len(masks.parts)} parts")
+            raise WireError(f"expected a list of {len(masks.parts)} arrays of action masks")
         for target, part in zip(masks.parts, parts, strict=True):
             target[:] = array_from_wire(part, _BOOL, target.shape)
 

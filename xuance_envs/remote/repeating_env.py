@@ -131,7 +131,7 @@ class RepeatingEnv(InfoFilter):
         if self._ended is not None:
             return self._ended
         if not self._can_step:
-            raise RuntimeError("call reset first: the environment has no episode or failed in it")
+            raise RuntimeError("call reset first: the environment has no episode, or it failed")
         self._can_step = False  # in case the step raises
         rows: list[list[Any]] = []
         total = 0.0

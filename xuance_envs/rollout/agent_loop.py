@@ -237,7 +237,7 @@ class AgentLoop(EpisodeMetrics):
                 :meth:`~xuance_envs.state.env_states.EnvStates.from_bytes`.
 
         Raises:
-            ValueError: the state has another version or number of environments.
+            ValueError: the state has a different version or number of environments.
             StateError: the state cannot be read; nothing has changed.
             StateMismatchError: the state's environments differ from these; nothing has changed.
         """

@@ -49,7 +49,7 @@ class Agent(Protocol):
 
         Args:
             states: ``(n, *state_shape)`` on the agent's device; for a Dict space a dict of tensors.
-            actions: None to choose actions, or ``(n, *action_shape)`` to evaluate these.
+            actions: actions to evaluate, ``(n, *action_shape)``; None to choose actions.
 
         Returns:
             ``(actions, log_probs, values, entropy)``: the actions ``(n, *action_shape)``, for a
@@ -74,7 +74,7 @@ class MultiAgent(Protocol):
             obs: ``(n, A, *shape)`` for A agents; for Dict and Tuple spaces dicts and tuples.
             states: ``(n, *state_shape)``, global states; None if the environments have none.
             masks: ``(n, A, k)`` bool action masks; None if the environments have none.
-            actions: None to choose actions, or ``(n, A, *action_shape)`` to evaluate these.
+            actions: actions to evaluate, ``(n, A, *action_shape)``; None to choose actions.
 
         Returns:
             ``(actions, log_probs, values, entropy)``: the actions ``(n, A, *action_shape)``, and
@@ -96,7 +96,7 @@ def check_plays_many(agent: Any) -> None:
     """Check that an agent's method has the signature of :class:`MultiAgent`.
 
     Raises:
-        TypeError: it has another signature.
+        TypeError: it has a different signature.
     """
     try:
         signature = inspect.signature(agent.get_actions_and_values)
@@ -274,7 +274,7 @@ def check_weights(state_dict: Mapping[str, Any], shapes: Mapping[str, Any]) -> N
         shapes: the agent's :func:`weight_shapes`.
 
     Raises:
-        ValueError: names a parameter that is missing, unknown or of another shape.
+        ValueError: names a parameter that is missing, unknown or of the wrong shape.
     """
     for name, shape in shapes.items():
         if name not in state_dict:

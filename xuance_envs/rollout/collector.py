@@ -44,8 +44,8 @@ class RolloutCollector(RolloutLoop):
     ``steps_per_env`` times and stores the results in the attributes below.
     :class:`~xuance_envs.rollout.agent_loop.AgentLoop` describes single steps and statistics. The
     constructor resets the environments; each rollout continues where the previous one stopped.
-    If a rollout is interrupted or raises, its results are missing. If a step was pending then, the
-    next call resets the environments.
+    After a rollout that was interrupted or raised, the result attributes are unset. If it left a
+    step pending, the next call resets the environments.
 
     The tensors are on ``device``, and later rollouts never overwrite one that is still referenced,
     for example by a view or by autograd. Memory without references is reused. T is
@@ -59,8 +59,8 @@ class RolloutCollector(RolloutLoop):
         steps_per_env: steps per environment and rollout.
         device: device of the tensors; None for the agent's device, else CUDA if available, else
             the CPU.
-        state_dtype: dtype of the states. ``torch.uint8`` keeps image bytes, at a quarter of the
-            memory. For a Dict space, an integer dtype applies only to the parts that fit it.
+        state_dtype: dtype of the states. ``torch.uint8`` keeps images as bytes, in a quarter of
+            the memory. For a Dict space, an integer dtype applies only to the parts that fit it.
         channels_first: True to permute images from (H, W, C) to (C, H, W), False to keep them,
             ``"auto"`` to permute all images that are not already channels-first.
         progress: True to show a progress bar during rollouts.
@@ -69,9 +69,9 @@ class RolloutCollector(RolloutLoop):
         seed: seed of the first reset, as in
             :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.reset`.
         halves: 2 for double buffering: one half of the workers steps while the agent computes
-            actions for the other half. It is faster if agent and environments use different cores.
-            A random agent then draws for the halves in turn. ``"auto"`` measures both during the
-            first steps and keeps the faster one.
+            actions for the other half. It is faster if the agent and the environments use different
+            cores. An agent that samples actions then samples them for one half at a time.
+            ``"auto"`` measures both modes during the first steps and keeps the faster one.
 
     Raises:
         ValueError: an argument is out of range, observations cannot become tensors, or the action
@@ -85,7 +85,7 @@ class RolloutCollector(RolloutLoop):
             integer dtype.
         actions (torch.Tensor): ``(T, N, *action_shape)`` of ``action_dtype``.
         rewards (torch.Tensor): ``(T, N)`` float32.
-        values (torch.Tensor): ``(T, N)`` float32, the agent's values of the states.
+        values (torch.Tensor): ``(T, N)`` float32, the agent's value estimates of the states.
         log_probs (torch.Tensor): ``(T, N)`` float32, log-probabilities of the actions.
         done_flags (torch.Tensor): ``(T, N)`` int32: 1 where terminated.
         trunc_flags (torch.Tensor): ``(T, N)`` int32: 1 where truncated. The rollout's last step
@@ -96,7 +96,7 @@ class RolloutCollector(RolloutLoop):
         ep_counts (torch.Tensor): ``(N,)`` int32, segments per environment.
         total_return (numpy.float32): sum of all rewards.
         action_masks (torch.Tensor | None): ``(T, N, n)`` bool, the masks passed to the agent; None
-            without masks.
+            if there are none.
         images (list[list[PIL.Image.Image]]): images by environment, from
             :meth:`~xuance_envs.rollout.playing.RolloutLoop.test_agent`.
         halves: 1 or 2; ``"auto"`` while both are being measured.
@@ -153,7 +153,7 @@ class MultiAgentRolloutCollector(RolloutCollector):
     :class:`~xuance_envs.multi_agent.multi_agent_vec_env.MultiAgentVecEnv` and describes the common
     arguments and methods. Tensors with a value per agent have an additional axis of length A after
     the environments' axis. ``t_states``, ``state_space``, ``state_shape`` and the results of single
-    steps and resets are dicts with ``"obs"`` of the agents and, if there is one, the global
+    steps and resets are dicts with the agents' ``"obs"`` and, if there is one, the global
     ``"state"``. Rollouts store them separately, in ``obs`` and ``states``. An episode's return is
     the mean of the agents' returns.
 
@@ -171,8 +171,8 @@ class MultiAgentRolloutCollector(RolloutCollector):
     Attributes:
         obs: ``(T, N, A, *shape)`` of ``state_dtype``, the observations before each step; for Dict
             and Tuple spaces dicts and tuples of tensors. Neither they nor the states require grad.
-        states: ``(T, N, *state_shape)``, the global states before each step; None without any.
-        action_masks (torch.Tensor | None): ``(T, N, A, k)`` bool; None without masks.
+        states: ``(T, N, *state_shape)``, the global states before each step; None if none.
+        action_masks (torch.Tensor | None): ``(T, N, A, k)`` bool; None if there are none.
         actions (torch.Tensor): ``(T, N, A, *action_shape)``: float32 for Box, otherwise int32.
         rewards (torch.Tensor): ``(T, N, A)`` float32.
         values (torch.Tensor): ``(T, N, A)`` float32.
@@ -184,8 +184,9 @@ class MultiAgentRolloutCollector(RolloutCollector):
         trunc_flags (torch.Tensor): ``(T, N, A)`` int32: 1 where an agent was truncated, and at the
             rollout's last step where an agent acted and is still active.
         end_obs: ``(E, A, *shape)``, the last observations of each segment, ordered by environment,
-            then by time. A segment ends where an agent that acted has a flag, and at the last step.
-        end_states: ``(E, *state_shape)``, the global states with ``end_obs``; None without any.
+            then by time. A segment ends where an acting agent's ``done_flags`` or ``trunc_flags``
+            is 1, and at the last step.
+        end_states: ``(E, *state_shape)``, the global states of ``end_obs``; None if there are none.
         ep_counts (torch.Tensor): ``(N,)`` int32, segments per environment.
 
     Example:
@@ -216,7 +217,7 @@ class MultiAgentRolloutCollector(RolloutCollector):
 
     @property
     def t_alive(self) -> torch.Tensor:
-        """``(N, A)`` bool: the agents that act in the next step."""
+        """``(N, A)`` bool: True for the agents that act in the next step."""
         return torch.tensor(self._envs.alive, device=self.device)
 
     def advantages(self, gamma: float, gae_lambda: float) -> torch.Tensor:
@@ -224,7 +225,7 @@ class MultiAgentRolloutCollector(RolloutCollector):
 
         Each agent has its own advantages, up to its own end; they are 0 where it did not act.
         Truncated and unfinished agents are bootstrapped from the value of their last observation,
-        terminated ones are not. Call this before updating the agent, which computes these values.
+        terminated ones are not. The agent computes these values, so call this before updating it.
 
         Args:
             gamma: discount factor per step.

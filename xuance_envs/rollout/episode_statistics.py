@@ -53,7 +53,7 @@ class EpisodeStatistics:
         return True
 
     def restart(self, env: int | None = None) -> None:
-        """Discard the unfinished episode of one environment, or of all."""
+        """Discard the unfinished episode of one environment; None for those of all."""
         for which in range(len(self._episode_began)) if env is None else (env,):
             self._scores[which] = 0
             self._episode_began[which] = self._steps

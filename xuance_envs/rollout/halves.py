@@ -100,7 +100,7 @@ class Half:
 
 
 class HalvesTrial:
-    """A measurement of steps with and without halves, in turns."""
+    """A measurement that alternates between steps with and without halves."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, list[float]] = {1: [], 2: []}

@@ -58,7 +58,9 @@ class LoopState:
         """Validate and read the result of :meth:`to_dict`."""
         missing = [name for name in _KEYS if name not in state]
         if missing:
-            raise ValueError(f"state: expected the result of state_dict, got one without {missing}")
+            raise ValueError(
+                f"state: expected the result of state_dict, got a dict without the keys {missing}"
+            )
         if state["version"] != _VERSION:
             raise ValueError(f"state: expected version {_VERSION}, got {state['version']}")
         if state["num_envs"] != num_envs:

@@ -87,8 +87,8 @@ class RolloutLoop(RolloutResults, AgentLoop):
         """Step every environment ``steps_per_env`` times and store the results in attributes.
 
         Raises:
-            ValueError: the agent returned a wrong number of outputs, a wrong shape, NaNs, or
-                tensors on another device.
+            ValueError: the agent returned the wrong number of outputs, a wrong shape, NaNs, or
+                tensors on a different device.
             TypeError: an output of the agent is not a tensor.
             VecEnvError: as in :meth:`~xuance_envs.vector_envs.vector_env.VecEnv.step`.
         """

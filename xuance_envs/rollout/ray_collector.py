@@ -77,9 +77,9 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         device: device of the tensors; None for the agent's device.
         state_dtype: dtype of the states, as in
             :class:`~xuance_envs.rollout.collector.RolloutCollector`.
-        channels_first: order of image axes, likewise.
+        channels_first: order of image axes, as in the same class.
         window: number of finished episodes per environment in the statistics.
-        halves: double buffering within each collector, likewise.
+        halves: double buffering within each collector, as in the same class.
         env_seed: if given, callable i is called with ``env_seed=env_seed + i``.
         step_timeout: seconds per step of a worker process, including resets; None for no limit.
             With a limit, the environments always run in worker processes.
@@ -152,7 +152,9 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         if steps_per_env < 1:
             raise ValueError(f"steps_per_env: expected at least 1, got {steps_per_env}")
         if processes != "auto" and not (isinstance(processes, int) and processes >= 1):
-            raise ValueError(f"processes: expected 'auto' or at least 1, got {processes!r}")
+            raise ValueError(
+                f"processes: expected 'auto' or an int of at least 1, got {processes!r}"
+            )
         checked_positive(step_timeout=step_timeout, start_timeout=start_timeout)
         self.agent = agent
         self.num_envs = len(functions)
@@ -268,7 +270,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         Raises:
             ClosedVecEnvError: the collector is closed.
             TypeError: the agent has no ``state_dict`` and ``load_state_dict``.
-            ValueError: names a parameter that is missing, unknown or of another shape.
+            ValueError: names a parameter that is missing, unknown or of the wrong shape.
         """
         self._check_open()
         if self._shapes is None:
@@ -289,7 +291,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
 
     def _check_open(self) -> None:
         if not self._finalizer.alive:
-            raise ClosedVecEnvError(f"{type(self).__name__} is closed; make another one")
+            raise ClosedVecEnvError(f"{type(self).__name__} is closed; create a new one")
 
     def _joined(self, arrays: Iterable[Any], dim: int) -> torch.Tensor:
         return torch.from_numpy(np.concatenate(list(arrays), dim)).to(self.device)
@@ -367,7 +369,7 @@ class RayRolloutCollector(RolloutResults, EpisodeMetrics):
         Raises:
             AlreadySteppingError: a rollout is pending; call :meth:`rollout` first.
             ClosedVecEnvError: the collector is closed.
-            ValueError: the state has another version or number of environments.
+            ValueError: the state has a different version or number of environments.
             StateError: the state cannot be read; nothing has changed.
             StateMismatchError: the state's environments differ from these; nothing has changed.
             WorkerDiedError: a collector was lost and no restarts are left.

@@ -46,8 +46,8 @@ class RolloutResults:
         """Compute generalized advantage estimates (GAE) of the last rollout.
 
         Truncated and unfinished episodes are bootstrapped from the value of their last state,
-        terminated ones are not, even if they are also truncated. Call this before updating the
-        agent, which computes the values of ``end_states``.
+        terminated ones are not, even if they are also truncated. The agent computes the values of
+        ``end_states``, so call this before updating it.
 
         Args:
             gamma: discount factor per step.

@@ -251,7 +251,7 @@ def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 
 def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype | None:
-    """Return torch's equivalent of a NumPy dtype; None without one."""
+    """Return torch's equivalent of a NumPy dtype; None if it has none."""
     try:
         return torch.from_numpy(np.empty(0, dtype)).dtype
     except TypeError:

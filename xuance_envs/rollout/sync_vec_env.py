@@ -46,8 +46,8 @@ class SyncVecEnv(RolloutCollector):
             processes, or a callable that makes a vec env from a list of functions.
         device: device of the tensors, as in
             :class:`~xuance_envs.rollout.collector.RolloutCollector`.
-        state_dtype: dtype of the states, likewise.
-        channels_first: order of image axes, likewise.
+        state_dtype: dtype of the states, as in the same class.
+        channels_first: order of image axes, as in the same class.
         progress: True to show a progress bar during rollouts.
         window: number of finished episodes per environment in the statistics.
         seed: seed of the first reset; environment i gets ``seed + i``.
@@ -173,7 +173,7 @@ class SyncVecEnv(RolloutCollector):
 
     @property
     def permute_state_fn(self) -> Callable[[Any], Any]:
-        """The method ``permute_state``."""
+        """XuanCe's name for the method ``permute_state``."""
         return self.permute_state
 
     @property
@@ -188,7 +188,7 @@ class SyncVecEnv(RolloutCollector):
 
     @property
     def record_episode(self) -> int:
-        """Number of saved recordings, and number of the next."""
+        """Number of saved recordings, which is also the number of the next one."""
         return 0 if self.recorder is None else self.recorder.count
 
 
@@ -203,8 +203,8 @@ def _bind_arguments(args: Sequence[Any], named: dict[str, Any]) -> tuple[Agent, 
     got = [type(value).__name__ for value in args]
     got += [f"{name}: {type(value).__name__}" for name, value in named.items()]
     raise TypeError(
-        f"expected {SIGNATURES}, where agent has get_actions_and_values, got after "
-        f"steps_per_env: {', '.join(got) or 'nothing'}"
+        f"expected {SIGNATURES}, where agent has get_actions_and_values; the arguments after "
+        f"steps_per_env were: {', '.join(got) or 'none'}"
     )
 
 

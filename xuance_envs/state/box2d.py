@@ -1,7 +1,7 @@
 """Checkpoints of Gymnasium's Box2D environments, restored by replay.
 
 A Box2D world does not expose its impulses, timers or contact order. But a world that is created at
-each reset is determined by the generator before that reset and the actions since. These are
+each reset is determined by the generator before that reset and the actions after it. These are
 recorded as the state.
 """
 

@@ -24,8 +24,8 @@ def check_saving(env_fn: Callable[[], Any], *, steps: int = 200, seed: int = 0) 
     """Check that an environment continues exactly from a saved state.
 
     One environment takes random actions, is saved, and takes more. The state is loaded into a
-    second environment with another history, which then takes the same actions. All observations,
-    rewards, flags and infos must be bitwise identical, including those of resets.
+    second environment with a different history, which then takes the same actions. All
+    observations, rewards, flags and infos must be bitwise identical, including those of resets.
 
     Args:
         env_fn: creates the environment; called twice.

@@ -24,7 +24,7 @@ class EnvCheckpointer:
 
     @property
     def plan(self) -> StatePlan:
-        """Plan of what is state, rebuilt when the environment's attributes were replaced."""
+        """Plan of what is state, rebuilt if the environment's attributes have been replaced."""
         plan = self._plan
         if plan is None or not plan.is_current():
             plan = self._plan = StatePlan(self._env)
@@ -81,7 +81,7 @@ class EnvCheckpointer:
             raise FaultError(
                 "",
                 f"expected the state of {len(plan.layers)} wrappers and {len(plan.handled)} "
-                "objects with state handlers, got another number of them",
+                "objects with state handlers, got a different number of them",
             )
         if len(generators) != len(plan.spaces):
             raise FaultError(

@@ -154,7 +154,7 @@ class EnvStates:
         return EnvStates(envs, self.facts, {**self.shared, **more}, self.trusted)
 
     def extra(self, name: str) -> list[Any] | None:
-        """Return the values that :meth:`adding` added for each environment, or None without them.
+        """Return the values that :meth:`adding` added for each environment; None if there are none.
 
         Args:
             name: name of the data.
@@ -254,5 +254,5 @@ def _indices(index: int | Sequence[int], count: int) -> list[int]:
         ) from None
     for i in found:
         if not -count <= i < count:
-            raise IndexError(f"expected indices of {count} states, got {i}")
+            raise IndexError(f"expected an index into {count} states, got {i}")
     return found

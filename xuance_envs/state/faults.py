@@ -27,7 +27,7 @@ class MismatchError(FaultError):
     def __init__(self, what: str, saved: Any, here: Any) -> None:
         super().__init__(
             "",
-            f"the state was saved from an environment with another {what}: "
+            f"the state was saved from an environment that differs in its {what}: "
             f"{_abbreviated(saved)} when it was saved, {_abbreviated(here)} here",
         )
         self.what = what

@@ -190,6 +190,4 @@ def _checksum(data: bytes) -> bytes:
 
 
 def _unreadable(reason: str) -> StateError:
-    return StateError(
-        -1, "load_state", f"expected states as EnvStates.to_bytes gives them: {reason}"
-    )
+    return StateError(-1, "load_state", f"expected the output of EnvStates.to_bytes: {reason}")

@@ -14,7 +14,7 @@ from xuance_envs.state.faults import MismatchError
 from xuance_envs.state.layers import Layer
 
 VERSION_BOUND_LIBRARIES = frozenset({"mujoco", "ale_py", "Box2D"})
-"""Libraries whose states are valid for one version only."""
+"""Libraries whose states are valid for only one version."""
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _DIGEST = 12

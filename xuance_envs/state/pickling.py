@@ -138,7 +138,7 @@ class StatePickler(pickle.Pickler):
 
 
 def _reduce_complete(obj: Any) -> Any:
-    """Reduce an object whose own pickles are incomplete."""
+    """Return a complete reduction of an object whose class pickles it incompletely."""
     kind = type(obj)
     if isinstance(obj, random.Random):
         state = random.Random.getstate(obj), vars(obj)

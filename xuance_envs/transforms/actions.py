@@ -64,7 +64,7 @@ class RescaleActions(ActionTransform):
     Args:
         vec_env: the vector environment; its actions are a bounded Box of floats.
         low: smallest action of the agent: a number, or an array of the action's shape.
-        high: largest action of the agent, likewise.
+        high: largest action of the agent, in the same form.
         keep_raw: True to keep ``raw_observations`` from the start.
 
     Raises:

@@ -38,8 +38,8 @@ class NormalizeObservations(ObservationTransform):
 
     Each call first updates the statistics with every observation that it returns, including the
     last observations of episodes and the first ones in ``reset_obs``. Then it normalizes all of
-    them with the same statistics. The observation that replaces a failed worker's one is normalized
-    but not counted. :class:`~xuance_envs.transforms.moments.Moments` has the formulas.
+    them with the same statistics. An observation that replaces a failed worker's is normalized but
+    not counted. :class:`~xuance_envs.transforms.moments.Moments` has the formulas.
 
     Args:
         vec_env: the vector environment; its observations are a Box of numbers, or a Dict of them.
@@ -51,7 +51,7 @@ class NormalizeObservations(ObservationTransform):
     Attributes:
         count (int): number of counted observations.
         mean: mean of an observation, float64 of its shape; for a Dict space, a dict by key.
-        variance: population variance, likewise; 1 before the first observation.
+        variance: population variance, in the same form; 1 before the first observation.
 
     Raises:
         ValueError: observations are images or not numbers, an argument is out of range, or the

@@ -174,7 +174,7 @@ class TransformObservations(ObservationTransform):
         vec_env: the vector environment.
         function: called with a batch of k observations, of any number of environments: an array
             ``(k, *obs_shape)``, or a dict or tuple of arrays for Dict and Tuple spaces. Returns a
-            batch of k observations in ``space``. Each result must depend on its own row only.
+            batch of k observations in ``space``. Each result must depend only on its own row.
         space: space of one returned observation.
         keep_raw: True to keep ``raw_observations`` from the start.
 

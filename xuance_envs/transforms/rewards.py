@@ -20,7 +20,7 @@ __all__ = ["ClipRewards", "RewardTransform", "ScaleRewards", "TransformRewards"]
 class RewardTransform(Transform):
     """Base class for transforms of rewards; define :meth:`_rewarded`.
 
-    Where a batch contains resets, their rewards are 0 and stay 0.
+    Results of a reset have the reward 0, before and after the transform.
 
     Args:
         vec_env: the vector environment.
@@ -122,8 +122,8 @@ class TransformRewards(RewardTransform):
     Args:
         vec_env: the vector environment.
         function: called with the rewards ``(k,)`` of any number of environments: float64 from
-            ``step``, float32 from ``recv``. Returns k numbers. Each must depend on its own reward
-            only.
+            ``step``, float32 from ``recv``. Returns k numbers. Each must depend only on its own
+            reward.
         keep_raw: True to keep ``raw_observations`` from the start.
 
     Raises:

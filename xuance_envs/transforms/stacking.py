@@ -26,7 +26,7 @@ FirstObservations = dict[int, list[Any]]
 class StackObservations(ObservationTransform):
     """Concatenate the last n observations of an episode along the last axis, oldest first.
 
-    An episode starts with n copies of its first observation, also in ``reset_obs``: a stack never
+    An episode starts with n copies of its first observation, even in ``reset_obs``: a stack never
     crosses an episode boundary. After a worker failure, the environment's last stack is returned
     unchanged.
 

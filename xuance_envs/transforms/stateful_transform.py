@@ -34,7 +34,7 @@ class StatefulTransform:
             A function without arguments that replaces this transform's data.
 
         Raises:
-            ValueError: the data has another shape, or comes from another environment.
+            ValueError: the data has the wrong shape, or comes from a different environment.
         """
         raise NotImplementedError(f"{type(self).__name__} has no statistics to load")
 

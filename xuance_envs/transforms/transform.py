@@ -31,8 +31,8 @@ class Transform(StatefulTransform, VecEnvWrapper):
     ``reset_obs`` are both transformed; the rest of the infos is not.
 
     A subclass defines :meth:`_transform`, or :meth:`_forward` for actions. It keeps its memory in
-    ``_state``, which is replaced after each call and never modified: so an interrupted step can be
-    repeated, and counts once.
+    ``_state``, which is replaced after each call and never modified, so that an interrupted step
+    can be repeated and counts only once.
 
     Args:
         vec_env: the vector environment.

@@ -32,7 +32,7 @@ class LastResult(NamedTuple):
 
 
 def checked_last_results(state: EnvStates, count: int, rows: SpaceRows) -> list[LastResult] | None:
-    """Validate the results in a state; None if another interface saved it."""
+    """Validate the results in a state; None if a different interface saved it."""
     checked_states(state, count)
     try:
         given = state.extra(LAST_RESULT_KEY)

@@ -63,7 +63,7 @@ class BulkInfoWriter:
 
 
 class LazyRowExtras(Mapping[int, Frozen]):
-    """Info values without columns by environment: rows of arrays, made into dicts on access."""
+    """Info values outside columns, by environment: rows of arrays, made into dicts on access."""
 
     def __init__(
         self,

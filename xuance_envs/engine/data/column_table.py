@@ -22,7 +22,7 @@ from xuance_envs.engine.data.info_columns import (
 )
 
 MAX_REORDERINGS = 8
-"""Number of times that columns are reordered; later infos of another order store their own."""
+"""Number of times that columns are reordered; later infos in a different order store their own."""
 
 _FIRST_ARRAY = len(NUMBER_KINDS) + 1
 _ARRAY_CODES = range(_FIRST_ARRAY, _FIRST_ARRAY + MAX_ARRAY_KINDS)
@@ -85,9 +85,9 @@ class ColumnTable:
         return self._offsets.get(key, 0)
 
     def add_columns(self, wanted: Mapping[Any, Kind], orders: Sequence[Sequence[str]] = ()) -> None:
-        """Add columns for an info's values in its key order, as far as there is room.
+        """Add columns for an info's values in its key order, while there is room.
 
-        Existing columns of another order are reordered, up to MAX_REORDERINGS times.
+        Existing columns in a different order are reordered, up to MAX_REORDERINGS times.
         """
         self.finish_relayout()
         order = self._merge_order(list(wanted), orders)

@@ -131,7 +131,7 @@ class InfoBatch:
 
     @property
     def common_layout(self) -> ColumnLayout | None:
-        """Column layout, if all groups share it and nothing is stored outside it."""
+        """Column layout if all groups share it and nothing is stored outside it; else None."""
         if self.rest or not self._same_layouts():
             return None
         return self.layouts[0]

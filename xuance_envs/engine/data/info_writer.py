@@ -106,10 +106,10 @@ def _reset_layouts(
 class InfoWriter:
     """Writer of a group's infos into its arrays.
 
-    Columns keep the key order of infos; values outside columns follow in the rest. An info of
-    another order stores it in its rest. A key's first array gets a column. A different array kind
-    gets one when it comes twice in a row, so that changing shapes don't cause a new layout each
-    time.
+    Columns keep the key order of infos; values outside columns follow in the rest. An info with a
+    different key order stores that order in its rest. A key's first array gets a column. An array
+    of a different kind gets one when it comes twice in a row, so that changing shapes do not cause
+    a new layout each time.
     """
 
     def __init__(self, arrays: InfoArrays, freeze: Callable[[Any], Any]) -> None:

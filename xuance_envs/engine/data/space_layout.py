@@ -18,7 +18,7 @@ _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.Multi
 
 
 class BadValueError(ValueError):
-    """A value does not fit its place; the message has the expected and the given value."""
+    """A value does not fit where it is stored; the message has the expected and the given one."""
 
 
 @dataclass(frozen=True)

@@ -234,7 +234,7 @@ class SpaceRows:
         )
 
     def copy_of_batch(self, batch: Any) -> Any:
-        """Copy a batch from :meth:`copy` that has arrays only."""
+        """Copy a batch from :meth:`copy` that contains only arrays."""
         return self.layout.unflatten([part.copy() for part in self.layout.flatten(batch)])
 
     def copy_updating(self, batch: Any, at: NDArray[np.intp]) -> Any:
@@ -269,7 +269,7 @@ class SpaceRows:
 
     @property
     def flat(self) -> NDArray[Any] | None:
-        """The array of a space with an array leaf only; None for any other space."""
+        """The array of a space that is a single array leaf; None for any other space."""
         part = self.parts[0] if self.layout.flat else None
         return None if isinstance(part, list) else part
 

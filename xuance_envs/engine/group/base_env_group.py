@@ -124,7 +124,7 @@ class BaseEnvGroup:
         act: Callable[[Any], Any],
         values: Sequence[Any] | None = None,
     ) -> list[Any]:
-        """Call ``act`` with each value (default: place); raise an EnvError of its environment."""
+        """Call ``act`` with each value (by default, each place); raise errors as an EnvError."""
         given = places if values is None else values
         return self._each(command, places, lambda _, value: act(value), None, given)
 

@@ -29,7 +29,7 @@ WORKER_REPLACED = "the worker was restarted after the state had been read; try a
 """Error reason when a prepared or saved state was lost with its worker."""
 
 DIVERGED = "different"
-"""Result of :meth:`GroupStates.resume` if the replay failed or ended in another state."""
+"""Result of :meth:`GroupStates.resume` if the replay failed or ended in a different state."""
 
 
 def checksum(env_leaves: Sequence[Sequence[Any]]) -> int:
@@ -77,7 +77,7 @@ _ACTING_STATE_TYPES = [list, dict, bool, dict], [list, dict, str, dict]
 
 
 class _AlreadyApplied(NamedTuple):
-    """Prepared state of an environment that is already in it."""
+    """Prepared state that its environment is already in."""
 
     seen: Any
 

@@ -73,7 +73,7 @@ def reserved_descriptors() -> Iterator[None]:
 
 @contextmanager
 def blocked_sigint() -> Iterator[None]:
-    """Block SIGINT, also in processes started meanwhile, until they ignore it."""
+    """Block SIGINT here, and in processes started meanwhile until they ignore it."""
     old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -138,7 +138,7 @@ def _exit_after_main(requests: int) -> None:
 
 
 def _exit_after_main_natively() -> None:
-    """Do the same if the main thread never releases the GIL, so that no Python thread can run.
+    """Do the same even if the main thread never releases the GIL, so no Python thread can run.
 
     The kernel signals the end of a pipe from the main process. The signal's handler is C's
     ``alarm``, called with the signal's number: that many seconds later, SIGALRM ends this

@@ -98,9 +98,9 @@ class BaseGroupActor(ABC):
         return num_requests(request) == len(self._groups)
 
     def answer(self, request: bytes, *states: bytes) -> bytes:
-        """Execute a request; the same request again is not executed again.
+        """Execute a request and return its reply; a repeated request is not executed again.
 
-        An interrupted main process may therefore repeat it. Calls may run concurrently.
+        An interrupted main process may therefore repeat a request. Calls may run concurrently.
         """
         return b"".join(self.answer_buffers(request, *states))
 

@@ -24,8 +24,8 @@ def one_actor_per_node(
 ) -> list[ActorAssignment]:
     """Assign consecutive workers to one actor per node, balanced by free capacity.
 
-    If too little is free now, total capacity counts. Workers beyond that get actors as large as the
-    largest node, for nodes that join later.
+    If too little capacity is free now, total capacity is used instead. Workers that exceed it get
+    actors as large as the largest node, to be started on nodes that join later.
     """
     free = {node: now for node, (now, _) in capacities.items()}
     if sum(free.values()) < count:

@@ -91,7 +91,7 @@ class ActorClient:
         self._listen_ref: Any = None
 
     def attach(self, arrays: StepArrays, may_connect: bool) -> None:
-        """Set the main process's arrays that results are copied into."""
+        """Set the main process's arrays, which results are copied into."""
         self._codec = ActorCodec(arrays, self.plan.split)
         self._may_connect = may_connect
 

@@ -66,7 +66,7 @@ class Listener:
         self.key = secrets.token_bytes(32)
 
     def accept(self, seconds: float) -> socket.socket:
-        """Wait for an authenticated peer; stop listening afterwards, also on timeout."""
+        """Wait for an authenticated peer; stop listening afterwards, even after a timeout."""
         deadline = monotonic() + seconds
         with self._socket:
             while True:

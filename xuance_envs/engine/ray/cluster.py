@@ -227,7 +227,7 @@ class RayCluster:
             raise ActorLostError(str(error)) from None
 
     def wait(self, refs: Sequence[Any], count: int, seconds: float | None) -> list[Any]:
-        """Wait until ``count`` calls have finished or failed, or for ``seconds``; return these.
+        """Wait until ``count`` calls have finished or failed, or for ``seconds``; return them.
 
         If more have finished, some of them may be missing.
         """
@@ -265,7 +265,7 @@ class RayCluster:
         return int(self._ray.cluster_resources().get("CPU", 0))
 
     def capacities(self, options: ActorOptions) -> dict[str, tuple[int, int]]:
-        """Return by node id how many actors fit now, and how many on the idle node."""
+        """Return, by node id, how many actors fit now, and how many fit when the node is idle."""
         from ray._private import state
 
         # A Ray Client connection only reports total resources.

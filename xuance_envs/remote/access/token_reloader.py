@@ -16,7 +16,7 @@ POLL_INTERVAL = 1.0
 
 
 class TokenReloader:
-    """Reload of the token file, which closes the sessions of revoked tokens."""
+    """Reloader of the token file; it closes the sessions of revoked tokens."""
 
     def __init__(self, tokens: Tokens, accounts: Accounts, sessions: Sessions) -> None:
         self._tokens = tokens

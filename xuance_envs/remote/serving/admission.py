@@ -90,8 +90,8 @@ class Quota:
             raise RefusedError(
                 429,
                 "cpu",
-                f"this server allows {self.max_cpu:g} seconds of CPU {self.scope}, and all of them "
-                "are used",
+                f"this server allows {self.max_cpu:g} CPU seconds {self.scope}, and they are used "
+                "up",
             )
         for name, count in more.items():
             have, most = getattr(self, name), self._limits[name]

@@ -8,7 +8,7 @@ class FifoSemaphore:
     """Semaphore that grants its slots in order of request.
 
     It limits concurrent steps to a few per CPU: with hundreds of runnable processes, the kernel
-    delays some of them for long, and all of them lose their caches.
+    delays some of them for a long time, and all of them lose their CPU caches.
     """
 
     def __init__(self, slots: int) -> None:

@@ -17,8 +17,8 @@ FLUSH_TIMEOUT = 1.0
 class BackgroundHandler(logging.Handler):
     """Handler that writes records to a file descriptor in a background thread.
 
-    Writing to a pipe that is not read blocks, here only the thread. The thread bypasses
-    ``sys.stderr``, because it would block with a lock that Python needs at exit.
+    Writing to a pipe that nobody reads blocks; here it blocks only the thread, which bypasses
+    ``sys.stderr``, because a blocked write there holds a lock that Python needs at exit.
     """
 
     def __init__(self, fd: int = 2) -> None:

@@ -115,7 +115,7 @@ def check_host(
                 return RefusedError(
                     421 if name == b"host" else 403,
                     name.decode(),
-                    f"a server without tokens accepts requests to its own address only, got "
+                    f"a server without tokens accepts only requests to its own address, got "
                     f"{value[:100].decode('latin-1')!a}; the server's operator can allow another "
                     "name with --allow-host NAME",
                 )

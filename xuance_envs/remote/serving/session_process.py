@@ -74,7 +74,7 @@ class SessionProcess:
         self._backends.append(backend)
 
     def remove_envs(self, environments: int) -> None:
-        """Subtract environments; without any left, release the thread and the quotas."""
+        """Subtract environments; if none are left, release the thread and the quotas."""
         self._num_users -= 1
         self.environments -= environments
         if not self._num_users:

@@ -110,6 +110,6 @@ def _check_items(tag: str, items: Any) -> None:
         text = isinstance(key, dict) and key.get(TAG) == "bytes"
         if not text and type(key) is not str and type(key) is not bytes:
             raise WireError(
-                f"{tag}: expected only strings or bytes in more than {MAX_COLLIDING} items, "
-                f"got a {type(key).__name__} in {len(items)} items"
+                f"{tag}: with more than {MAX_COLLIDING} items, expected only strings or bytes, "
+                f"got a {type(key).__name__} among {len(items)} items"
             )
