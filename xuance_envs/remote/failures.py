@@ -133,7 +133,7 @@ def refusal_of(error: Exception, tracebacks: bool = True) -> RefusedError | None
         failed.details["details"] = failed.or_log_reference(error.details, tracebacks)
         return failed
     if isinstance(error, ClosedVecEnvError):
-        return RefusedError(409, "closed", "these environments failed before and are closed")
+        return RefusedError(409, "closed", "these environments have failed and are closed")
     if isinstance(error, WireError | BadValueError):
         return RefusedError(422, "invalid", str(error))
     for kind, (code, _) in _BUILTINS.items():
